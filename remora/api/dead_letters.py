@@ -33,7 +33,7 @@ from remora.logging import get_logger
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDone
 from remora.runtime.log import commit_records
 from remora.runtime.supervisor import Supervisor
-from remora.services.arguments import check_text, collect
+from remora.services.arguments import MAX_IDS, check_text, collect
 from remora.storage.ports import Journal
 from remora.storage.records import (
     DiscardSpec,
@@ -106,7 +106,9 @@ class DeadLetters:
         return len(dead)
 
     async def _select(self, ids: Sequence[str] | None) -> list[Job]:
-        wanted = None if ids is None else dict.fromkeys(collect(ids, "ids", check_text))
+        wanted = (
+            None if ids is None else dict.fromkeys(collect(ids, "ids", check_text, most=MAX_IDS))
+        )
         dead = {job.id: job for job in await self._journal.jobs(dead=True)}
         if wanted is None:
             return list(dead.values())

@@ -25,7 +25,9 @@ from remora.actors.session.messages import (
 from remora.actors.user.messages import ExpireSynopsis
 from remora.api.session_buffer import (
     BufferHit,
+    chats_of,
     filter_messages,
+    messages_of,
     parse_state,
     search_buffer,
     summary_messages,
@@ -33,10 +35,11 @@ from remora.api.session_buffer import (
 )
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
-from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role, decode_chat
+from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
-from remora.services.archive import SessionStatistics, restore_messages
+from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
+    MAX_IDS,
     check_choice,
     check_flag,
     check_int,
@@ -279,7 +282,7 @@ class Session:
             )
         buffer = await self.inspect()
         instance = self._holder.parts.instance
-        return filter_messages(buffer, instance, role, filter_metadata, limit)
+        return await filter_messages(buffer, instance, role, filter_metadata, limit)
 
     async def get_recent(self, count: int) -> list[Message]:
         """The newest `count` messages in the buffer, oldest first."""
@@ -294,7 +297,7 @@ class Session:
         """Role and content only, after the summary as a system message, if there is one."""
         check_text(summary_prefix, "summary_prefix")
         buffer = await self.inspect()
-        chats = (decode_chat(entry.chat) for entry in buffer.entries)
+        chats = await chats_of(buffer)
         shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
         return [*summary_messages(buffer, summary_prefix), *shown]
 
@@ -304,13 +307,13 @@ class Session:
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
         buffer = await self.inspect()
-        return [*summary_messages(buffer), *(decode_chat(entry.chat) for entry in buffer.entries)]
+        return [*summary_messages(buffer), *await chats_of(buffer)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
         """The summaries as system messages, and the buffer's messages, as of one moment."""
         buffer = await self.inspect()
         instance = self._holder.parts.instance
-        return summary_messages(buffer), restore_messages(instance, buffer.sid, buffer.entries)
+        return summary_messages(buffer), await messages_of(buffer, instance)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""
@@ -360,12 +363,12 @@ class Session:
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
             InvalidInput: a position that is not an integer.
         """
-        given = collect(index, "index") if isinstance(index, Iterable) else [index]
+        given = collect(index, "index", most=MAX_IDS) if isinstance(index, Iterable) else [index]
         try:
             places = tuple(map(operator.index, given))
         except TypeError as e:
             raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
-        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text)
+        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text, most=MAX_IDS)
         return self._expire_synopsis(await self._ask(Remove(places, tuple(wanted))))
 
     async def truncate_to_size(self, size: int) -> int:
@@ -418,7 +421,7 @@ class Session:
 
         ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
         """
-        return to_state(await self.inspect(), self._holder.parts.instance)
+        return await to_state(await self.inspect(), self._holder.parts.instance)
 
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
         """Replace the buffer and the summary by those of a `state_dict`.

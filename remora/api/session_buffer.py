@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -14,12 +14,14 @@ from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
 from remora.services.archive import restore_messages
-from remora.services.arguments import collect
+from remora.services.arguments import MAX_IDS, collect
 from remora.storage.records import Summary
 
 __all__ = [
     "BufferHit",
+    "chats_of",
     "filter_messages",
+    "messages_of",
     "parse_state",
     "search_buffer",
     "summaries_of",
@@ -28,11 +30,35 @@ __all__ = [
 ]
 
 
+Result = TypeVar("Result")
+
+_IN_THREAD = 200  # messages from which on decoding them is a thread's work
+
+
 class BufferHit(msgspec.Struct, frozen=True):
     """A message of the buffer that a search found; `score` is comparable within one search only."""
 
     message: Message
     score: float
+
+
+async def messages_of(buffer: SessionView, instance: str) -> list[Message]:
+    """The messages of the buffer."""
+    return await _run(
+        lambda: restore_messages(instance, buffer.sid, buffer.entries), size=len(buffer.entries)
+    )
+
+
+async def chats_of(buffer: SessionView) -> list[ChatDict]:
+    """The chat dicts of the buffer."""
+    return await _run(
+        lambda: [decode_chat(entry.chat) for entry in buffer.entries], size=len(buffer.entries)
+    )
+
+
+async def _run(work: Callable[[], Result], *, size: int) -> Result:
+    """Do it at once, or in a thread if there is much."""
+    return work() if size < _IN_THREAD else await anyio.to_thread.run_sync(work)
 
 
 def summaries_of(buffer: SessionView) -> list[Summary]:
@@ -48,7 +74,7 @@ def summary_messages(buffer: SessionView, prefix: str | None = None) -> list[Cha
     ]
 
 
-def filter_messages(
+async def filter_messages(
     buffer: SessionView,
     instance: str,
     role: Role | None,
@@ -57,7 +83,9 @@ def filter_messages(
 ) -> list[Message]:
     """See `remora.Session.get_messages`."""
     entries = [entry for entry in buffer.entries if role is None or entry.role == role]
-    messages = restore_messages(instance, buffer.sid, entries)
+    messages = await _run(
+        lambda: restore_messages(instance, buffer.sid, entries), size=len(entries)
+    )
     if metadata:
         wanted = metadata.items()
         messages = [
@@ -72,7 +100,10 @@ async def search_buffer(
     buffer: SessionView, instance: str, query: str, k: int, embedder: Embedder | None
 ) -> list[BufferHit]:
     """The `k` best matches, by meaning if there is an embedder, by words otherwise."""
-    texts = [plain_text(decode_chat(entry.chat)) for entry in buffer.entries]
+    texts = await _run(
+        lambda: [plain_text(decode_chat(entry.chat)) for entry in buffer.entries],
+        size=len(buffer.entries),
+    )
     if embedder is not None and texts:
         vectors = await embed_texts(embedder, [query, *texts])
         scores = [float(score) for score in vectors[1:] @ vectors[0]]
@@ -84,10 +115,10 @@ async def search_buffer(
     return [BufferHit(message, scores[place]) for message, place in zip(found, best, strict=True)]
 
 
-def to_state(buffer: SessionView, instance: str) -> dict[str, Any]:
+async def to_state(buffer: SessionView, instance: str) -> dict[str, Any]:
     """See `remora.Session.state_dict`."""
     messages = []
-    for one in restore_messages(instance, buffer.sid, buffer.entries):
+    for one in await messages_of(buffer, instance):
         state = {**one.to_chat(), "id": one.id}
         if one.created_at is not None:
             state["created_at"] = one.created_at.isoformat()
@@ -117,4 +148,4 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[Message
     text = state.get("summary")
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
-    return collect(messages, "messages"), text or None
+    return collect(messages, "messages", most=MAX_IDS), text or None

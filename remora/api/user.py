@@ -34,6 +34,7 @@ from remora.services.arguments import (
     check_choice,
     check_flag,
     check_int,
+    check_length,
     check_query,
     check_result_count,
     check_seconds,
@@ -401,4 +402,4 @@ def _require_content(value: object, what: str) -> str:
     text = check_text(value, what)
     if not text.strip():
         raise InvalidInput(f"{what} must not be empty")
-    return without_surrogates(text)
+    return without_surrogates(check_length(text, what))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+import anyio.to_thread
+
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.models.ports import Embedder, embed_texts
@@ -19,6 +21,7 @@ from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRo
 
 __all__ = ["Recall"]
 
+_IN_THREAD = 500  # rows from which on making memories of them is a thread's work
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
 
@@ -107,7 +110,20 @@ class Recall:
         """
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
-        return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
+        if len(rows) < _IN_THREAD:
+            return _make_memories(rows)
+        return await anyio.to_thread.run_sync(_make_memories, rows)
+
+    async def count(self, user: str) -> int:
+        """How many rows long-term memory holds of a user.
+
+        Raises:
+            LongTermError: the store failed.
+            ErasureInProgress: the user is being forgotten.
+        """
+        self._admit(user)
+        store = await self._store()
+        return await store.count(user)
 
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
@@ -155,3 +171,7 @@ class Recall:
         found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         return fuse(candidates, config, query, gain=self._gain)
+
+
+def _make_memories(rows: Sequence[MemoryRow]) -> list[Memory]:
+    return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]

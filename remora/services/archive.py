@@ -158,7 +158,7 @@ class LocalArchive:
         view: UserView = await self._actors.ask(UserKey(user), InspectUser())
         rows, recall_rate, embedding_rate = 0, 0.0, 0.0
         if self._recall is not None:
-            rows = len(await self._recall.rows(user))
+            rows = await self._recall.count(user)
             recalls = self._recall.statistics()
             recall_rate = _rate(recalls.hits, recalls.misses)
         if self._embedder is not None:

@@ -14,12 +14,15 @@ from remora.messages import without_surrogates
 
 __all__ = [
     "MAX_BATCH",
-    "MAX_QUERY_CHARACTERS",
+    "MAX_IDS",
+    "MAX_PARTS",
     "MAX_RESULTS",
+    "MAX_TEXT_CHARACTERS",
     "check_choice",
     "check_flag",
     "check_function",
     "check_int",
+    "check_length",
     "check_path",
     "check_query",
     "check_result_count",
@@ -28,11 +31,17 @@ __all__ = [
     "collect",
 ]
 
-MAX_BATCH = 10_000
-"""Most messages, memories, texts or ids that one call carries."""
+MAX_BATCH = 1_000
+"""Most messages, memories, texts, queries or sessions that one call carries."""
 
-MAX_QUERY_CHARACTERS = 100_000
-"""Longest query."""
+MAX_IDS = 10_000
+"""Most ids or positions that one call carries, and messages of a state that is restored."""
+
+MAX_PARTS = 1_000
+"""Most content parts, and most tool calls, of one message."""
+
+MAX_TEXT_CHARACTERS = 100_000
+"""Longest query, memory, and text that is learned: each is embedded as a whole."""
 
 MAX_RESULTS = 1_000
 """Largest `k`."""
@@ -109,14 +118,23 @@ def check_query(value: object) -> str:
     """A query that can be embedded: text, lone surrogates replaced.
 
     Raises:
-        InvalidInput: it is not text, or longer than `MAX_QUERY_CHARACTERS`.
+        InvalidInput: it is not text, or longer than `MAX_TEXT_CHARACTERS`.
     """
     text = check_text(value, "query")
-    if len(text) > MAX_QUERY_CHARACTERS:
+    return without_surrogates(check_length(text, "the query"))
+
+
+def check_length(text: str, name: str) -> str:
+    """`text`, if it is short enough to be embedded.
+
+    Raises:
+        InvalidInput: it is longer than `MAX_TEXT_CHARACTERS`.
+    """
+    if len(text) > MAX_TEXT_CHARACTERS:
         raise InvalidInput(
-            f"the query has {len(text)} characters; at most {MAX_QUERY_CHARACTERS} are searched for"
+            f"{name} has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are allowed"
         )
-    return without_surrogates(text)
+    return text
 
 
 def check_choice(value: object, name: str, choices: Collection[str]) -> None:

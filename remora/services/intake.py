@@ -24,13 +24,14 @@ from remora.messages import (
 )
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
-from remora.services.arguments import collect
+from remora.services.arguments import MAX_PARTS, collect
 from remora.storage.records import Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
 __all__ = ["Intake", "as_batch"]
 
 _logger = get_logger(__name__)
+_INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -53,19 +54,21 @@ class Intake(msgspec.Struct, frozen=True):
     embedder: CachingEmbedder | None
 
     async def encode(self, batch: Sequence[MessageLike]) -> list[Entry]:
-        """The entries of a batch, not yet numbered; counted in a thread if they are long.
+        """The entries of a batch, not yet numbered.
+
+        Made in a thread if they are many, counted in one if they are long.
 
         Raises:
             InvalidMessage: one of them is not a chat message.
             RedactionFailed: the redaction hook failed on one of them.
         """
-        limit, now_us = self.buffer.max_message_bytes, int(self.clock.time() * 1_000_000)
-        encoded = [
-            encode_message(message, index=i, max_bytes=limit, now_us=now_us)
-            for i, message in enumerate(batch)
-        ]
-        if self.redact is not None:
-            encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
+        for index, message in enumerate(batch):
+            _check_parts(message, index)
+        now_us = int(self.clock.time() * 1_000_000)
+        if len(batch) > _INLINE_MESSAGES:
+            encoded = await anyio.to_thread.run_sync(self._encode, batch, now_us)
+        else:
+            encoded = self._encode(batch, now_us)
         size = 0
         for entry, _ in encoded:
             size += len(entry.chat)
@@ -78,6 +81,16 @@ class Intake(msgspec.Struct, frozen=True):
             e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
             for (e, chat), tokens in zip(encoded, counts, strict=True)
         ]
+
+    def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[tuple[Entry, ChatDict]]:
+        limit = self.buffer.max_message_bytes
+        encoded = [
+            encode_message(message, index=i, max_bytes=limit, now_us=now_us)
+            for i, message in enumerate(batch)
+        ]
+        if self.redact is None:
+            return encoded
+        return [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
 
     async def restore_summary(self, text: str) -> Summary:
         """A summary from outside: redacted, and no longer than one of remora's own."""
@@ -123,6 +136,27 @@ def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     if not batch:
         raise InvalidMessage("there is no message to append")
     return batch
+
+
+def _check_parts(message: object, index: int) -> None:
+    """Refuse what would take the interpreter long at one go.
+
+    Raises:
+        InvalidMessage: it has more than `MAX_PARTS` content parts or tool calls.
+    """
+    if isinstance(message, Message):
+        several: tuple[object, ...] = (message.content, message.tool_calls)
+    elif isinstance(message, Mapping):
+        several = (message.get("content"), message.get("tool_calls"))
+    else:
+        return
+    for one in several:
+        if isinstance(one, (list, tuple)) and len(one) > MAX_PARTS:
+            raise InvalidMessage(
+                f"message {index} has {len(one)} content parts or tool calls; at most {MAX_PARTS} "
+                "are allowed",
+                index=index,
+            )
 
 
 def _count_tokens(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:

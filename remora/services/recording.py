@@ -30,7 +30,7 @@ from remora.messages import (
     plain_text,
     without_surrogates,
 )
-from remora.services.arguments import check_choice, collect
+from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake
 from remora.storage.records import MemoryItem
 
@@ -113,6 +113,7 @@ def _clean(intake: Intake, text: object) -> str:
         text = without_surrogates(redact_text(text, intake.redact))
     if not text.strip():
         raise InvalidInput("a memory must not be empty")
+    check_length(text, "a memory")
     limit = intake.buffer.max_message_bytes
     if len(text.encode()) > limit:
         raise InvalidInput(f"a memory has {len(text.encode())} bytes; at most {limit} are allowed")

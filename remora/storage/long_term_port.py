@@ -156,6 +156,14 @@ class LongTermStore(Protocol):
         """
         ...
 
+    async def count(self, user: str) -> int:
+        """How many rows the user has, without those of memory blocks.
+
+        Raises:
+            LongTermError: they cannot be counted.
+        """
+        ...
+
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:

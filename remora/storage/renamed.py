@@ -7,6 +7,7 @@ import warnings
 from typing import Any, TypeVar, cast
 
 from remora.ids import SessionKey
+from remora.storage.long_term_port import BLOCK_TYPE
 
 __all__ = ["with_current_names"]
 
@@ -37,12 +38,17 @@ class _Renamed:
     def __getattr__(self, name: str) -> Any:
         if name == "add" and self._doubtful:
             return self._add
+        if name == "count" and not hasattr(self._port, name):
+            return self._count
         if name == "session_indexed_through" and not hasattr(self._port, name):
             return self._session_indexed_through
         return getattr(self._port, self._names.get(name, name))
 
     async def _session_indexed_through(self, key: SessionKey) -> int:
         return int(dict(await self.indexed_through()).get(key, 0))
+
+    async def _count(self, user: str) -> int:
+        return sum(row.memory_type != BLOCK_TYPE for row in await self._port.rows(user))
 
     async def _add(self, rows: Any, vectors: Any, *, may_exist: bool) -> None:
         await self._port.add(rows, vectors, doubtful=may_exist)
@@ -58,9 +64,10 @@ def with_current_names(port: Port) -> Port:
     add = getattr(port, "add", None)
     doubtful = add is not None and "doubtful" in inspect.signature(add).parameters
     incomplete = hasattr(port, "indexed_through") and not hasattr(port, "session_indexed_through")
-    if not names and not doubtful and not incomplete:
-        return port
-    if incomplete and not names:
+    incomplete = incomplete or (add is not None and not hasattr(port, "count"))
+    if not names and not doubtful:
+        if not incomplete:
+            return port
         return cast("Port", _Renamed(port, names, doubtful=doubtful))
     old = [*names.values(), *(["add(doubtful=)"] if doubtful else [])]
     warnings.warn(

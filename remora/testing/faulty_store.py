@@ -97,6 +97,10 @@ class FaultyStore:
         """See `LongTermStore.rows`."""
         return await self._read("reading", lambda: self.inner.rows(user, scope))
 
+    async def count(self, user: str) -> int:
+        """See `LongTermStore.count`."""
+        return await self._read("counting", lambda: self.inner.count(user))
+
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:

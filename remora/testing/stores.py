@@ -99,6 +99,7 @@ async def a_row_comes_back_as_it_was(store: LongTermStore) -> None:
     )  # fmt: skip
     await _add(store, row)
     assert list(await store.rows("alice")) == [row]
+    assert (await store.count("alice"), await store.count("bob")) == (1, 0)
     (candidate,) = await store.search("alice", "bees", (await _vectors([row.content]))[0], depth=5)
     assert candidate.row == row
     assert set(candidate.scores) == {"turn", "window", "vector"}

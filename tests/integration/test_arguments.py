@@ -186,3 +186,48 @@ async def test_wrong_arguments_are_refused(verb: str, tmp_path: Path) -> None:
         other = world.runtime.session("bob", "chat")
         await other.append(said("still there"))
         assert [one.content for one in await other.history()] == ["still there"]
+
+
+async def test_what_a_call_may_carry(tmp_path: Path) -> None:
+    """The largest is taken, one more is refused, and nothing of that is written."""
+    async with open_world(tmp_path) as world:
+        session, user = world.runtime.session("bob", "chat"), world.runtime.user("bob")
+        most = [{**said(f"line {number}"), "id": f"line-{number}"} for number in range(1_000)]
+        parts = [{"type": "text", "text": "x"}] * 1_001
+        call_ = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        long_text = "tea " * 25_001
+        refused: list[Callable[[], Any]] = [
+            lambda: session.append([*most, said("one more")]),
+            lambda: session.append(said(parts)),  # type: ignore[arg-type]
+            lambda: session.append({"role": "assistant", "tool_calls": [call_] * 1_001}),
+            lambda: session.load(query=long_text),
+            lambda: session.search(long_text),
+            lambda: session.search("tea", k=1_001),
+            lambda: user.recall(long_text),
+            lambda: user.recall("tea", k=1_001),
+            lambda: user.recall_many(["tea"] * 1_001),
+            lambda: user.search_working(long_text),
+            lambda: user.search_working("tea", k=1_001),
+            lambda: user.remember(long_text),
+            lambda: user.remember(["tea"] * 1_001),
+            lambda: user.record([*most, said("one more")]),
+            lambda: user.learn(long_text),
+            lambda: user.learn(["tea"] * 1_001),
+            lambda: user.prune(keep=2**70),
+            lambda: session.delete(range(10_001)),
+        ]
+        for ask in refused:
+            with pytest.raises((InvalidInput, InvalidMessage)):
+                await ask()
+        counts = await world.runtime.counts("bob")
+        assert (counts.messages, counts.memories) == (0, 0)
+        receipt = await session.append([*most[:-1], most[0]])
+        assert receipt.seqs == (*range(1, 1_000), 1)
+        assert await session.size() == 999
+        assert len((await session.append(said(parts[:1_000]))).seqs) == 1  # type: ignore[arg-type]
+        await session.load(query=long_text[:100_000])
+        assert len(await user.recall("tea", k=1_000)) == 0
+        assert (await user.stats()).long_term_rows == 0
+        await user.remember(["she likes tea", "he likes coffee"])
+        await user.settle()
+        assert (await user.stats()).long_term_rows >= 2

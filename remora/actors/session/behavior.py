@@ -13,7 +13,8 @@ The life of a message::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from remora.actors.policies.buffer import BufferPolicy
@@ -206,13 +207,22 @@ class SessionBehavior:
         repeatable = not message.allow_duplicates and (
             len(message.entries) > 1 or message.dedup_window > 0
         )
+        by_id: dict[str, int] = {}
+        window = deque(
+            state.entries[-message.dedup_window :] if message.dedup_window else (),
+            maxlen=message.dedup_window,
+        )
         for place, entry in enumerate(message.entries):
             there = known.get(place)
             if there is None and repeatable:
-                there = _find_repeat(state, entries, entry, message.dedup_window)
+                there = _find_repeat(by_id, window, entry)
             if there is None:
                 there = seq
-                entries.append(entry.with_seq(seq))
+                numbered = entry.with_seq(seq)
+                entries.append(numbered)
+                window.append(numbered)
+                if entry.id is not None:
+                    by_id[entry.id] = seq
                 tokens += entry.tokens
                 seq += 1
             else:
@@ -306,11 +316,8 @@ class SessionBehavior:
         )
 
 
-def _find_repeat(
-    state: SessionState, before: Sequence[Entry], entry: Entry, dedup_window: int
-) -> int | None:
+def _find_repeat(by_id: dict[str, int], window: Iterable[Entry], entry: Entry) -> int | None:
     """The message that `entry` repeats: by id in the batch, by content in the window."""
     if entry.id is not None:
-        return next((one.seq for one in before if one.id == entry.id), None)
-    recent = [*state.entries, *before][-dedup_window:] if dedup_window else ()
-    return next((one.seq for one in recent if one.chat == entry.chat), None)
+        return by_id.get(entry.id)
+    return next((one.seq for one in window if one.chat == entry.chat), None)

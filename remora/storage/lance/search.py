@@ -16,7 +16,7 @@ from remora.logging import get_logger
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
-from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
+from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, Scope, Vector
 
 __all__ = ["LanceSearch"]
 
@@ -94,6 +94,17 @@ class LanceSearch:
             return ()
         form = self._tables.rows
         return self._report(await anyio.to_thread.run_sync(form.read_sorted, user, found)).rows
+
+    async def count(self, user: str) -> int:
+        """See `LanceStore.count`."""
+        key = user_key(user)
+        shard = self._tables.of_user(key)
+        if shard is None:
+            return 0
+        # both are remora's own words: a digest, and a type
+        mine = f"user_key = '{key}' AND memory_type <> '{BLOCK_TYPE}'"
+        with self._tables.map_errors("counting", shard), shard.reading() as table:
+            return int(await table.count_rows(mine))
 
     async def embedded_rows(
         self, user: str, scope: Scope

@@ -196,6 +196,10 @@ class LanceStore:
         """All of the user's rows in `scope`, oldest first."""
         return await self.reader.rows(user, scope)
 
+    async def count(self, user: str) -> int:
+        """How many rows the user has, without those of memory blocks."""
+        return await self.reader.count(user)
+
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:

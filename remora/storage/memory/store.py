@@ -16,6 +16,7 @@ from remora.ids import session_key as session_digest
 from remora.ids import user_key as user_digest
 from remora.runtime.probes import probe
 from remora.storage.ports import (
+    BLOCK_TYPE,
     EVERYTHING,
     Candidate,
     Finding,
@@ -110,6 +111,9 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         rows = [one.row for one in self._within(user, scope)]
         return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+
+    async def count(self, user: str) -> int:
+        return sum(row.memory_type != BLOCK_TYPE for row in await self.rows(user))
 
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING

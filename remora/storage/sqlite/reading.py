@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import aiosqlite
+import anyio.to_thread
 import msgspec
 
 from remora.errors import StorageError
@@ -54,6 +55,7 @@ from remora.storage.sqlite.schema import SEQ_BITS
 __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
+_IN_THREAD = 500  # rows from which on decoding them is a thread's work
 
 
 class JournalReader:
@@ -125,15 +127,9 @@ class JournalReader:
         )
         if not rows:
             return ()
-        trimmed = rows[0][0]
-        if not isinstance(trimmed, int):
-            raise row_damage(key, "its figures are not as they were written")
-        for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
-            if row[2] & SEQ_MASK != number:
-                raise row_damage(key, f"message {number} is missing")
-        return _entries(
-            key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
-        )
+        if len(rows) < _IN_THREAD:
+            return _read_range(key, rows, first, at)
+        return await anyio.to_thread.run_sync(_read_range, key, rows, first, at)
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
@@ -286,6 +282,21 @@ class JournalReader:
             return list(await self._reader.execute_fetchall(sql, parameters))
         except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
             raise StorageError(f"the journal cannot be read: {e}") from e
+
+
+def _read_range(
+    key: SessionKey, rows: Sequence[tuple[Any, ...]], first: int, at: int | None
+) -> list[Entry]:
+    """The messages of a range, none of which may be missing; see `JournalReader.read`."""
+    trimmed = rows[0][0]
+    if not isinstance(trimmed, int):
+        raise row_damage(key, "its figures are not as they were written")
+    for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
+        if row[2] & SEQ_MASK != number:
+            raise row_damage(key, f"message {number} is missing")
+    return _entries(
+        key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
+    )
 
 
 def _entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:

@@ -108,6 +108,10 @@ class LaneStore:
         """See `LongTermStore`."""
         return await self._step(lambda: self._store.rows(user, scope))
 
+    async def count(self, user: str) -> int:
+        """See `LongTermStore`."""
+        return await self._step(lambda: self._store.count(user))
+
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
