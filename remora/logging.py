@@ -38,9 +38,9 @@ class _LazyLogger:
             logging.getLogger(self._name),
             processors=[
                 structlog.stdlib.filter_by_level,
-                _use_pseudonyms,
                 structlog.processors.StackInfoRenderer(),
                 structlog.processors.format_exc_info,
+                _use_pseudonyms,
                 structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False),
             ],
             wrapper_class=structlog.stdlib.BoundLogger,
@@ -54,11 +54,24 @@ class _LazyLogger:
 def _use_pseudonyms(
     logger: object, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Replace the keys of users and sessions; a processor of structlog."""
+    """Replace the keys of users and sessions, also where an error quotes their ids.
+
+    A processor of structlog.
+    """
     del logger, method
-    for name, value in event.items():
-        event[name] = getattr(value, "pseudonym", value)
+    named = {name: value for name, value in event.items() if hasattr(value, "pseudonym")}
+    for key in named.values():
+        for name, text in event.items():
+            if isinstance(text, str):
+                event[name] = _without_ids(text, key)
+    event.update({name: key.pseudonym for name, key in named.items()})
     return event
+
+
+def _without_ids(text: str, key: Any) -> str:
+    for id_, stand_in in zip(key, key.pseudonym.split("/"), strict=True):
+        text = text.replace(repr(id_), repr(stand_in))
+    return text
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

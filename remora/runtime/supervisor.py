@@ -346,7 +346,13 @@ class Supervisor:
         # A service that is merely unavailable comes back; other failures may not.
         last = last and not getattr(error, "retryable", False)
         wait_s = queue.retry.delay_s(attempts, self._rng)
-        fields = {"job": job.id, "queue": queue.name, "attempts": attempts, "error": text}
+        fields = {
+            "job": job.id,
+            "actor": job.key,
+            "queue": queue.name,
+            "attempts": attempts,
+            "error": text,
+        }
         record: JobDeadLettered | JobRetried
         if last:
             record = JobDeadLettered(job.id, attempts, text)

@@ -11,11 +11,12 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import ErasureDelayed, LongTermError, RemoraError
-from remora.ids import user_key
+from remora.ids import SessionKey, user_key
 from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 
-pytestmark = pytest.mark.anyio
+# blocking: at the first use here, numpy may be imported by two threads at once
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 CANARY = "qzvkword"
 USER, SESSION = "qzvkuser-1", "qzvksession-1"
@@ -40,7 +41,7 @@ class BrokenModel:
 
 async def use_all_verbs(runtime: Runtime, directory: Path) -> None:
     who, chat = runtime.user(USER), runtime.session(USER, SESSION)
-    for number in range(12):
+    for number in range(30):
         await chat.append(
             {"role": "user", "content": f"{CANARY} {number} and words that fill the buffer soon"},
             key=f"qzvkkey-{number}",
@@ -103,6 +104,28 @@ async def test_at_debug(
     assert any(user_key(USER) in line for line in lines)
     assert [line for line in lines if "qzvk" in line.lower()] == []
     assert [line for line in lines if "tier_failed" in line] == []
+
+
+async def test_errors_that_quote_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """G13: a failing job's error and traceback are logged without the ids that they quote."""
+
+    class Quoting:
+        name = "quoting"
+
+        async def summarize(self, *_: Any, **__: Any) -> str:
+            raise RuntimeError(f"{SessionKey(USER, SESSION)!r} was not summarized")
+
+    caplog.set_level(logging.DEBUG)
+    async with Runtime(
+        tmp_path / "memory", config=CONFIG, embedder=HashEmbedder(), summarizer=Quoting()
+    ) as runtime:
+        for number in range(40):
+            message = {"role": "user", "content": f"{CANARY} {number} fills the buffer soon"}
+            await runtime.session(USER, SESSION).append(message)
+        await runtime.settle()
+    lines = [logging.Formatter().format(record) for record in caplog.records]
+    assert any("was not summarized" in line for line in lines)
+    assert [line for line in lines if "qzvk" in line.lower()] == []
 
 
 async def test_a_root_logger_at_debug(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
