@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -639,6 +640,12 @@ async def test_malformed_tables_are_named_and_nothing_is_written(tmp_path: Path)
             table = pq.read_table(path / "messages.parquet")
             pq.write_table(table.slice(0, 1), path / "messages.parquet")
 
+        def a_million_times(path: Path) -> None:
+            """A few kilobytes of file, gigabytes of messages: they are not read to the end."""
+            table = pq.read_table(path / "messages.parquet")
+            repeated = table.take(np.repeat([0, 1], 500_000))
+            pq.write_table(repeated, path / "messages.parquet", compression="zstd")
+
         def without_a_column(path: Path) -> None:
             table = pq.read_table(path / "sessions.parquet")
             pq.write_table(table.drop_columns(["front"]), path / "sessions.parquet")
@@ -655,6 +662,7 @@ async def test_malformed_tables_are_named_and_nothing_is_written(tmp_path: Path)
             (reordered, "row 1"),
             (another, "memories.parquet, row 1"),
             (shorter, "1 messages here, not 2"),
+            (a_million_times, "more than 2 messages here, not 2"),
             (without_a_column, "no column front"),
             (garbage, "facets.parquet"),
             (without_a_header, "not written by remora"),
