@@ -172,12 +172,20 @@ class TiktokenCounter:
 
     def count(self, text: str) -> int:
         """The number of tokens."""
-        if len(text) > self._LONG_TEXT and self._LONG_BLANK.search(text):
+        if len(text) > self._LONG_TEXT and self._has_long_blank(text):
             return sum(
                 len(self._encode(text[i : i + self._PIECE]))
                 for i in range(0, len(text), self._PIECE)
             )
         return len(self._encode(text))
+
+    def _has_long_blank(self, text: str) -> bool:
+        # in pieces: one search of a long text keeps the interpreter from all other threads
+        step = self._LONG_TEXT
+        return any(
+            self._LONG_BLANK.search(text, start, start + step + self._PIECE)
+            for start in range(0, len(text), step)
+        )
 
 
 # name -> (sha256 of the vocabulary, as tiktoken expects it; split pattern; special tokens)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+import anyio.to_thread
+
 from remora.actors.user.messages import Remember, RememberReceipt
 from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
@@ -127,10 +129,10 @@ class LongTermHandle:
     ) -> list[list[str]]:
         """Record several conversations, all or none; returns the ids for each. See `record`."""
         limit = self._holder.parts.intake.buffer.max_message_bytes
-        spoken = [
-            conversation_texts(messages, max_bytes=limit)
-            for messages in collect(conversations, "conversations")
-        ]
+        given = collect(conversations, "conversations")
+        spoken = await anyio.to_thread.run_sync(
+            lambda: [conversation_texts(messages, max_bytes=limit) for messages in given]
+        )
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = [self._make_item(text, defaults) for texts in spoken for text in texts]
         ids = iter(await self._record(items, "record", session))

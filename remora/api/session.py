@@ -9,6 +9,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
 
+import anyio.to_thread
 import msgspec
 
 from remora.actors.session.messages import (
@@ -445,7 +446,8 @@ class Session:
         """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
         state = await self.state_dict()
         policy = (await self.inspect()).policy
-        return msgspec.json.encode({**state, "buffer_size": policy.above_messages}).decode()
+        whole = {**state, "buffer_size": policy.above_messages}
+        return (await anyio.to_thread.run_sync(msgspec.json.encode, whole)).decode()
 
     async def from_json(self, text: str | bytes) -> Receipt:
         """Restore what `to_json` wrote; the policy in force stays.
