@@ -6,8 +6,8 @@ what to do                exceptions
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
                           `ReentrantAsk`, `NoDeadLetter`
-retry: nothing ran        `MailboxFull`, `CommitFailed`, `SessionQuarantined`,
-                          `ErasureInProgress`
+retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
+                          `SessionQuarantined`, `ErasureInProgress`
 retry with the same key   `OutcomeUnknown`
 retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
@@ -48,6 +48,7 @@ __all__ = [
     "NoDeadLetter",
     "NotGranted",
     "OutcomeUnknown",
+    "OverdraftReached",
     "OwnershipLost",
     "RecordingFailed",
     "RedactionFailed",
@@ -199,6 +200,30 @@ class MailboxFull(RemoraError):
     def __init__(self, text: str, *, limit: str) -> None:
         super().__init__(text)
         self.limit = limit
+
+
+class OverdraftReached(RemoraError):
+    """The session has too much that is not summarized yet. Nothing was written; retry later.
+
+    Raised only with `buffer.overdraft` ``refuse``, or ``wait`` when the wait was in vain.
+
+    Attributes:
+        tokens: what the buffer would hold without the messages that are being summarized.
+        limit: what it may hold.
+        job: the background job that writes the summary.
+        waits: `buffer.overdraft` is ``wait``.
+    """
+
+    retryable = True
+
+    def __init__(
+        self, text: str, *, tokens: int, limit: int, job: str, waits: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.waits = waits
+        self.tokens = tokens
+        self.limit = limit
+        self.job = job
 
 
 class CommitFailed(RemoraError, RuntimeError):

@@ -14,6 +14,7 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
+from remora.config import BufferConfig
 from remora.ids import SessionKey, key_digest
 from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
@@ -199,8 +200,8 @@ async def kernel(
         fallback or summarizer,
         breaker=CircuitBreaker(clock, failures=5, rest_s=30.0),
         counter=COUNTER,
-        max_tokens=100_000,
-        prefix="",
+        buffer=BufferConfig(summary_tokens=100_000, summary_prefix=""),
+        report=lambda _: None,
     )
     supervisor.add_queue(
         JobQueue(

@@ -14,12 +14,12 @@ PROBES: Mapping[str, str] = {
     "duplicate_message": "a message was there already, by id or content, and is not stored again",
     "ids_looked_up": "message ids were looked up in the journal",
     "key_of_partial_append": "a repeated append had skipped messages that were there already",
-    "overdraft_reached": "the summarizer is too slow: the buffer is over its overdraft, and its "
-    "compaction is expedited",
+    "overdraft_reached": "the summarizer is too slow: the buffer is over its overdraft",
     "open_tool_call_withheld": "a tool call waits for its result: it and what follows are not "
     "indexed",
     "stale_summary_dropped": "a summary came in after a clear or rewind: it is dropped",
     "compaction_followed_compaction": "when a summary came in, the next compaction was due already",
+    "repair_started": "lost messages are summarized again, in a job of their own",
     "entry_condensed": "a list of summary entries was full: the oldest goes into the running "
     "summary",
     "session_changed_during_compaction": "a clear, rewind or change came during a compaction",

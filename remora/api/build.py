@@ -43,6 +43,7 @@ from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
 from remora.runtime.supervisor import Supervisor
+from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
 from remora.services.contexts import LocalContexts
 from remora.services.erasure import Eraser
@@ -160,6 +161,7 @@ def _build_kernel(
         flushes=config.long_term.enabled,
         blocks=options.blocks is not None,
         recount=recount,
+        repairs=not models.summarizer.extracts,
     )
     users = UserBehavior(
         models.embedder.dimension if models.embedder else None,
@@ -291,6 +293,7 @@ def _build_internals(
         instance=journal.instance,
         intake=intake,
         actors=registry,
+        appends=LocalAppends(registry, supervisor, config.buffer.overdraft_wait_s),
         contexts=LocalContexts(
             registry, journal, planner, supervisor, clock, config.mailbox.timeout_s
         ),

@@ -26,6 +26,7 @@ from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
 from remora.jobs.prune import PruneHandler
+from remora.jobs.repair import Resummarizer
 from remora.jobs.rows import IndexAccess
 from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
@@ -78,6 +79,10 @@ def add_summaries(base: Foundation) -> None:
         view: SessionView = await base.registry.ask_control(key, Inspect())
         return view
 
+    resummarizer = Resummarizer(base.journal, base.registry.ask_control, breaker)
+    if not models.summarizer.extracts:
+        every = config.supervisor.resummarize_interval_s
+        base.schedule.every(every, "resummarize", resummarizer)
     summarize = SummarizeHandler(
         base.journal,
         inspect,
@@ -85,8 +90,8 @@ def add_summaries(base: Foundation) -> None:
         models.fallback,
         breaker=breaker,
         counter=models.counter,
-        max_tokens=config.buffer.summary_tokens,
-        prefix=config.buffer.summary_prefix,
+        buffer=config.buffer,
+        report=resummarizer.report,
         timeout_s=config.models.timeout_s,
     )
     synopsis = SynopsisHandler(

@@ -103,13 +103,19 @@ class Session:
             allow_duplicates: add a message although one with its id is there; otherwise it is
                 skipped, and the receipt has the number of the existing one. Ids that were cleared
                 or deleted may be used again.
-            timeout_s: seconds to wait; None for the configured default.
+            timeout_s: seconds to wait; None for the configured default. With `buffer.overdraft`
+                ``wait``, also how long the append waits for a compaction; None for
+                `buffer.overdraft_wait_s`.
 
         Raises:
             InvalidMessage: one of them is not a chat message; nothing was written.
             InvalidId: the key is not valid.
             RedactionFailed: the redaction hook failed on one of them; nothing was written.
             MailboxFull: the session is overloaded; nothing ran.
+            OverdraftReached: summaries are not written as fast as messages come, and
+                `buffer.overdraft` is ``refuse``, or is ``wait`` and the append waited until its
+                deadline, or was called from a background job, which never waits; nothing was
+                written.
             CommitFailed: the journal refused it; nothing was written.
             OutcomeUnknown: it may have been written; retry with the same key.
         """
@@ -124,8 +130,7 @@ class Session:
             size += entry.size
         window = parts.intake.buffer.dedup_window
         request = Append(tuple(entries), digest, size, allow_duplicates, window)
-        receipt: Receipt = await parts.actors.ask(self.key, request, size=size, timeout_s=timeout_s)
-        return receipt
+        return await parts.appends.append(self.key, request, timeout_s)
 
     async def load(
         self,

@@ -117,6 +117,11 @@ def print_session(
 ) -> None:
     """Print a session's summary, its recent messages, and its waiting jobs."""
     _print_summary(console, view)
+    if (lost := view.degraded) is not None:
+        console.print(
+            f"degraded: {lost.count} of the messages {lost.first} to {lost.last} are in no summary",
+            style="yellow",
+        )
     table = Table(
         title=escape(printable(title)),
         title_justify="left",

@@ -30,6 +30,7 @@ from remora.models.ports import embedder_name
 from remora.services.archive import SessionStatistics
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
+from remora.storage.records import MessageRange
 
 __all__ = [
     "add_transfer_parsers",
@@ -264,12 +265,19 @@ def _session(stats: SessionStatistics) -> dict[str, str]:
         "in the buffer": f"{stats.buffered:,} ({stats.buffered_tokens:,} tokens)",
         "being summarized": f"{stats.pending:,} of them",
         "summaries": f"{summaries.calls:,}, {summaries.degraded:,} of them fallbacks",
+        "in no summary": _degraded(stats.degraded),
         "tokens of summaries": f"{stats.summary_tokens:,} now; in all "
         f"{summaries.tokens_in:,} read, "
         f"{summaries.tokens_out:,} written",
         "indexed": f"{stats.indexed:,}, or being indexed",
         "history rewritten": f"{stats.rewritten:,} times",
     }
+
+
+def _degraded(lost: MessageRange | None) -> str:
+    if lost is None:
+        return "0"
+    return f"{lost.count:,} of the messages {lost.first:,} to {lost.last:,} (degraded)"
 
 
 def _print(console: Console, title: str, figures: dict[str, str]) -> None:

@@ -33,10 +33,17 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     fold_ratio: float = 0.7
     """The buffer is compacted above this share of `token_limit`, down to half of that."""
     overdraft_ratio: float = 2.0
-    """Unsummarized tokens, as a multiple of `token_limit`, from which remora no longer waits for a
-    slow summarizer but writes a fallback summary."""
+    """Unsummarized tokens, as a multiple of `token_limit`, that a session may have while a slow
+    summarizer works; `overdraft` says what happens beyond."""
+    overdraft: Literal["extract", "wait", "refuse"] = "extract"
+    """What an append beyond the overdraft does. `extract`: it is stored, and remora writes a
+    fallback summary at once. `wait`: it waits until the running compaction is done. `refuse`: it
+    raises OverdraftReached, and nothing is written."""
+    overdraft_wait_s: float = 30.0
+    """With `wait`, how long an append without a `timeout_s` waits before OverdraftReached."""
     summary_tokens: int = 800
-    """Longest summary."""
+    """Longest summary by a model. A fallback summary may have half of the tokens that it stands
+    for, if that is more, up to what compaction leaves of `token_limit`: 1 - `fold_ratio` of it."""
     summary_prefix: str = "Summary of earlier conversation: "
     """The first words of the summary's system message; stored with each summary, so a change
     affects later ones only."""
@@ -47,6 +54,11 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     def fold_above_tokens(self) -> int:
         """The tokens above which the buffer is compacted."""
         return max(int(self.token_limit * self.fold_ratio), 1)
+
+    def fallback_tokens(self, replaced: int) -> int:
+        """Longest fallback summary in place of `replaced` tokens."""
+        most = self.token_limit - self.fold_above_tokens
+        return max(min(replaced // 2, most), self.summary_tokens)
 
 
 class ContextConfig(Section, frozen=True, kw_only=True):

@@ -58,5 +58,7 @@ class SupervisorConfig(Section, frozen=True, kw_only=True):
     while."""
     breaker_rest_s: float = 30.0
     """Length of that pause."""
+    resummarize_interval_s: float = 30.0
+    """How often sessions with lost messages try to summarize them, when the chat model is back."""
     drain_s: float = 10.0
     """How long `aclose` waits for accepted requests."""

@@ -9,6 +9,11 @@ __all__ = ["PROBES"]
 PROBES: Mapping[str, str] = {
     "compaction_without_summary": "even the fallback failed: the messages stay in the journal",
     "summary_degraded": "a fallback summary was made",
+    "prose_dropped": "a fallback summary had no room for what a model wrote before it: its "
+    "messages count as lost",
+    "repaired_with_compaction": "lost messages were given to the model with a compaction",
+    "repair_failed": "the model failed on lost messages, or they were gone: they stay lost for now",
+    "session_resummarized": "a session was asked to summarize its lost messages again",
     "extract_failed": "the fallback summary failed: the previous summary is kept",
     "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",
     "windows_completed": "rows are indexed again with messages that came after them",

@@ -7,24 +7,50 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
+
+import msgspec
 
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
+from remora.config import BufferConfig
 from remora.errors import ModelError
 from remora.ids import SessionKey
+from remora.jobs.fallback import FallbackWriter, line_of, merge_ranges
+from remora.jobs.repair import read_lost
 from remora.logging import get_logger
-from remora.messages import Entry, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.messages import Entry, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line, Summarizer
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
-from remora.storage.records import SummarizeSpec
+from remora.storage.records import MessageRange, SummarizeSpec, Summary, find_lost
 from remora.tokens import TokenCounter, count_message
 
 __all__ = ["SummarizeHandler"]
 
 _logger = get_logger(__name__)
+
+
+class _Input(msgspec.Struct, frozen=True):
+    """What a job summarizes.
+
+    Attributes:
+        priors: the summaries that it continues, oldest first.
+        condensed: entries that go into the running summary.
+        entries: messages.
+        repaired: lost messages that are summarized as well; they come before `entries`.
+        lost: messages that stay lost.
+        tokens: of all that.
+    """
+
+    priors: Sequence[Summary]
+    condensed: Sequence[Summary]
+    entries: Sequence[Entry]
+    repaired: Sequence[Entry]
+    lost: tuple[MessageRange, ...]
+    tokens: int
 
 
 class SummarizeHandler:
@@ -40,8 +66,8 @@ class SummarizeHandler:
         fallback: makes fallback summaries; the same object if it is the configured one.
         breaker: shared by all sessions.
         counter: for the summary's size.
-        max_tokens: longest summary, its prefix line included.
-        prefix: what the summary's system message begins with.
+        buffer: sizes of summaries, and their first words.
+        report: told of sessions with lost messages that a model is to summarize.
         timeout_s: how long a model may take.
     """
 
@@ -54,8 +80,8 @@ class SummarizeHandler:
         *,
         breaker: CircuitBreaker,
         counter: TokenCounter,
-        max_tokens: int,
-        prefix: str,
+        buffer: BufferConfig,
+        report: Callable[[SessionKey], None],
         timeout_s: float = 60.0,
     ) -> None:
         self._journal = journal
@@ -64,98 +90,172 @@ class SummarizeHandler:
         self._fallback = fallback
         self._breaker = breaker
         self._counter = counter
-        self._prefix = prefix
+        self._buffer = buffer
+        self._report = report
         self._timeout_s = timeout_s
-        self._max_tokens = max(max_tokens - counter.message_overhead - counter.count(prefix), 1)
+        self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
+        self._max_tokens = max(buffer.summary_tokens - self._overhead, 1)
+        self._writer = FallbackWriter(journal, counter, self._max_tokens)
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt.
 
         The last attempt always has a result: an endless compaction would block all later ones.
         """
+        spec = attempt.job.payload
+        assert isinstance(spec, SummarizeSpec)
         try:
-            return await self._summarize(attempt)
+            if spec.kind == "repair":
+                return await self._repair(attempt, spec)
+            return await self._summarize(attempt, spec)
         except Exception as e:
-            if not attempt.last or getattr(e, "retryable", False):
+            if not attempt.last or getattr(e, "retryable", False) or spec.kind == "repair":
                 raise
             probe("compaction_without_summary")
             _logger.exception("compaction_without_summary", session=attempt.job.key)
-            count = attempt.job.payload.through - attempt.job.payload.first + 1
-            text = f"{count} messages that could not be read."
-            return self._result(attempt, text, "none", degraded=True)
+            count = spec.through - spec.first + 1
+            return self._result(
+                attempt, f"{count} messages that could not be read.", "none", degraded=True
+            )
 
-    async def _summarize(self, attempt: JobAttempt) -> JobResult:
-        spec, key = attempt.job.payload, attempt.job.key
-        assert isinstance(spec, SummarizeSpec)
+    async def _summarize(self, attempt: JobAttempt, spec: SummarizeSpec) -> JobResult:
+        key = attempt.job.key
         assert isinstance(key, SessionKey)
-        previous, lines, given = await self._input(key, spec)
-        degraded = False
-        summarizer = self._summarizer
-        if summarizer is self._fallback:
-            text, degraded = await self._run_fallback(previous, lines)
-        else:
-            skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
-            text = "" if skip else await self._ask_model(previous, lines, last=attempt.last)
-            if not text:
-                probe("summary_degraded")
-                degraded, summarizer = True, self._fallback
-                text, _ = await self._run_fallback(previous, lines)
-                _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
-        # A fallback summary of tool output may be empty; a summary must not be.
-        text = without_surrogates(text).strip() or f"{len(lines)} messages without text."
-        return self._result(attempt, text, summarizer.name, degraded=degraded, given=given)
+        extracts = _extracts(self._summarizer) or self._summarizer is self._fallback
+        # An attempt that failed may have failed on what was added to it.
+        repairs = not extracts and attempt.job.attempts == 0 and not attempt.expedited
+        given = await self._input(key, spec, repairs=repairs)
+        if extracts:
+            return await self._write_fallback(attempt, given, self._summarizer)
+        skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
+        text = "" if skip else await self._ask_model(given, last=attempt.last)
+        if text:
+            if given.lost:
+                self._report(key)
+            return self._result(
+                attempt, text, self._summarizer.name, lost=given.lost, input_tokens=given.tokens
+            )
+        probe("summary_degraded")
+        _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
+        self._report(key)
+        return await self._write_fallback(attempt, given, self._fallback, replaces=True)
 
-    async def _input(
-        self, key: SessionKey, spec: SummarizeSpec
-    ) -> tuple[str | None, list[Line], int]:
-        """The previous summary, the lines to summarize, and the tokens of both."""
+    async def _input(self, key: SessionKey, spec: SummarizeSpec, *, repairs: bool) -> _Input:
         view = await self._look(key)
-        before = [view.summary] if view.summary else []
+        priors = [view.summary] if view.summary else []
+        condensed: list[Summary] = []
+        entries: Sequence[Entry] = ()
         if spec.kind == "condense":
             condensed = [one for one in view.summaries if one.through <= spec.through]
-            lines = [Line("system", "Summary", one.text, 0) for one in condensed]
-            given = sum(one.tokens for one in condensed)
         else:
             entries = await self._journal.read(key, spec.first, spec.through)
-            lines = [_line(entry) for entry in entries]
-            given = sum(entry.tokens for entry in entries)
             # A running summary includes entries made under another policy; an entry includes
             # nothing.
-            before = [] if spec.kind == "entry" else [*before, *view.summaries]
-        previous = "\n".join(one.text for one in before) or None
-        return previous, lines, given + sum(one.tokens for one in before)
+            priors = [] if spec.kind == "entry" else [*priors, *view.summaries]
+        lost = merge_ranges(part for one in (*priors, *condensed) for part in find_lost(one))
+        repaired: list[Entry] = []
+        if repairs and lost and not condensed:
+            probe("repaired_with_compaction")
+            repaired, lost = await read_lost(self._journal, key, lost, self._repair_tokens)
+        tokens = sum(one.tokens for one in (*priors, *condensed))
+        tokens += sum(entry.tokens for entry in (*entries, *repaired))
+        return _Input(priors, condensed, entries, repaired, lost, tokens)
+
+    @property
+    def _repair_tokens(self) -> int:
+        """Most tokens of lost messages for one call of the model: what a compaction gives it."""
+        return max(self._buffer.fold_above_tokens // 2, 1)
+
+    async def _repair(self, attempt: JobAttempt, spec: SummarizeSpec) -> JobResult:
+        """Add lost messages to their summary; without a text if the model fails."""
+        key = attempt.job.key
+        assert isinstance(key, SessionKey)
+        view = await self._look(key)
+        listed = [*([view.summary] if view.summary else []), *view.summaries]
+        prior = next((one for one in listed if one.through == spec.through), None)
+        text, tokens = "", 0
+        lost: tuple[MessageRange, ...] = ()
+        if prior is not None and view.watermarks.generation == spec.generation:
+            repaired, lost = await read_lost(
+                self._journal, key, find_lost(prior), self._repair_tokens
+            )
+            tokens = prior.tokens + sum(entry.tokens for entry in repaired)
+            given = _Input([prior], [], (), repaired, lost, tokens)
+            text = await self._ask_model(given, last=True)
+            if lost or not text:
+                self._report(key)
+        if not text:
+            probe("repair_failed")
+            _logger.info("lost_messages_not_summarized", session=key)
+            ready = SummaryReady(
+                spec, attempt.job.id, "", "", 0, degraded=False, model=self._summarizer.name
+            )
+            return JobResult(message=ready)
+        return self._result(attempt, text, self._summarizer.name, lost=lost, input_tokens=tokens)
+
+    async def _write_fallback(
+        self,
+        attempt: JobAttempt,
+        given: _Input,
+        summarizer: Summarizer,
+        *,
+        replaces: bool = False,
+    ) -> JobResult:
+        """A fallback summary; `replaces`: in place of a model's."""
+        key = attempt.job.key
+        assert isinstance(key, SessionKey)
+        replaced = given.tokens - sum(entry.tokens for entry in given.repaired)
+        most = max(self._buffer.fallback_tokens(replaced) - self._overhead, 1)
+        priors = [*given.priors, *given.condensed]
+        written = await self._writer.write(summarizer, key, priors, given.entries, most)
+        # A fallback summary of tool output may be empty; a summary must not be.
+        text = written.text or f"{len(given.entries)} messages without text."
+        return self._result(
+            attempt,
+            text,
+            summarizer.name,
+            degraded=replaces or written.failed,
+            hurried=replaces and attempt.expedited and not self._breaker.open,
+            input_tokens=replaced,
+            lost=written.lost,
+            verbatim=written.verbatim,
+            prose=written.prose,
+            brief=written.brief,
+            brief_tokens=self._size(written.brief) if written.brief else 0,
+        )
 
     def _result(
-        self, attempt: JobAttempt, text: str, model: str, *, degraded: bool, given: int = 0
+        self, attempt: JobAttempt, text: str, model: str, *, degraded: bool = False, **rest: Any
     ) -> JobResult:
-        text = shorten(text, self._max_tokens, self._counter)
-        tokens = count_message(self._counter, {"role": "system", "content": self._prefix + text})
-        job = attempt.job
-        spec, prefix = job.payload, self._prefix
-        ready = SummaryReady(spec, job.id, prefix, text, tokens, degraded, model, given)
+        if not rest.get("verbatim"):
+            text = without_surrogates(text).strip()
+            text = shorten(text, self._max_tokens, self._counter)
+        job, prefix = attempt.job, self._buffer.summary_prefix
+        ready = SummaryReady(
+            job.payload, job.id, prefix, text, self._size(text), degraded, model, **rest
+        )
         return JobResult(message=ready)
 
-    async def _run_fallback(self, previous: str | None, lines: Sequence[Line]) -> tuple[str, bool]:
-        """The fallback summary, and whether it is only the previous one because it failed."""
-        summarize, most = self._fallback.summarize, self._max_tokens
-        try:
-            return await summarize(previous, lines, max_tokens=most), False
-        except Exception:
-            probe("extract_failed")
-            _logger.exception("fallback_summary_failed")
-            return previous or "", True
+    def _size(self, text: str) -> int:
+        """Tokens of the system message that carries a summary."""
+        content = self._buffer.summary_prefix + text
+        return count_message(self._counter, {"role": "system", "content": content})
 
-    async def _ask_model(self, previous: str | None, lines: Sequence[Line], *, last: bool) -> str:
+    async def _ask_model(self, given: _Input, *, last: bool) -> str:
         """The model's summary; empty if the last attempt failed."""
+        previous = "\n".join(one.text for one in given.priors) or None
+        lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
+        lines.extend(line_of(entry) for entry in (*given.repaired, *given.entries))
         ask = partial(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
         try:
-            return await self._breaker.call(self._summarizer.name, ask, timeout_s=self._timeout_s)
+            text = await self._breaker.call(self._summarizer.name, ask, timeout_s=self._timeout_s)
         except ModelError:
             if last:
                 return ""
             raise
+        return without_surrogates(text).strip()
 
 
-def _line(entry: Entry) -> Line:
-    chat = decode_chat(entry.chat)
-    return Line(entry.role, speaker_of(chat), plain_text(chat), entry.at_us)
+def _extracts(summarizer: Summarizer) -> bool:
+    """Whether it writes lines extracted from messages: what it leaves out is lost."""
+    return bool(getattr(summarizer, "extracts", False))

@@ -101,6 +101,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
                 f"a summary of messages {summary.first} to {summary.through} does not fit: the "
                 f"buffer begins after {one.front}, the summary before it ends at {reached}"
             )
+        _check_cover(summary)
         reached = summary.through
     for state_item in one.state_items:
         _check_session_item(state_item)
@@ -295,10 +296,39 @@ def _encode_entry(
     )
 
 
+def _check_cover(summary: Summary) -> None:
+    for one in (*summary.lost, *summary.verbatim):
+        inside = summary.first <= one.first <= one.last + 1 <= summary.through + 1
+        if not inside or not 0 <= one.count <= one.last - one.first + 1:
+            raise InvalidInput(
+                f"messages {one.first} to {one.last} ({one.count}) are not in a summary of "
+                f"messages {summary.first} to {summary.through}"
+            )
+    if not 0 <= summary.prose <= len(summary.text):
+        raise InvalidInput(
+            f"a summary of {len(summary.text)} characters has {summary.prose} by a model"
+        )
+
+
 def _summary(intake: Intake, summary: Summary) -> Summary:
-    text = summary.text if intake.redact is None else redact_text(summary.text, intake.redact)
-    tokens = count_message(intake.counter, {"role": "system", "content": summary.prefix + text})
-    return msgspec.structs.replace(summary, text=text, tokens=tokens)
+    def redact(text: str) -> str:
+        return text if intake.redact is None else redact_text(text, intake.redact)
+
+    def count(text: str) -> int:
+        message = {"role": "system", "content": summary.prefix + text}
+        return count_message(intake.counter, message)
+
+    prose = redact(summary.text[: summary.prose])
+    text = prose + redact(summary.text[summary.prose :])
+    brief = redact(summary.brief)
+    return msgspec.structs.replace(
+        summary,
+        text=text,
+        tokens=count(text),
+        prose=len(prose),
+        brief=brief,
+        brief_tokens=count(brief) if brief else 0,
+    )
 
 
 async def _adopt_user(target: TransferParts, one: UserExport) -> int:

@@ -41,6 +41,7 @@ class LeadSummarizer:
     """
 
     name = "lead"
+    extracts = True
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -84,6 +85,7 @@ class TailSummarizer:
     """
 
     name = "tail"
+    extracts = True
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -133,6 +135,8 @@ class CompressionMeter:
 
     def __init__(self, summarizer: Summarizer, count: Callable[[str], int]) -> None:
         self.name = summarizer.name
+        self.extracts: bool = getattr(summarizer, "extracts", False)
+        """Whether it writes lines extracted from messages, as the embedded summarizers do."""
         self._summarizer = summarizer
         self._count = count
         self._calls = self._failures = self._tokens_in = self._tokens_out = 0

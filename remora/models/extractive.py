@@ -26,7 +26,7 @@ import msgspec
 
 from remora.models.ports import Line
 
-__all__ = ["ExtractiveSummarizer"]
+__all__ = ["ExtractiveSummarizer", "extracted_lines"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _FIRST_PERSON = frozenset({"i", "my", "mine", "me", "we", "our", "us"})
@@ -79,6 +79,7 @@ class ExtractiveSummarizer:
     """
 
     name = "extractive"
+    extracts = True
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -97,6 +98,9 @@ class ExtractiveSummarizer:
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         """The same, blocking: a few milliseconds per hundred sentences."""
         sentences = _previous_sentences(previous) + _sentences(lines)
+        if whole := self._whole(sentences, max_tokens):
+            return whole
+        sentences = [_shorten(sentence) for sentence in sentences if sentence.words]
         if not sentences:
             return ""
         for order, sentence in enumerate(sentences):
@@ -127,6 +131,40 @@ class ExtractiveSummarizer:
                     break
         return "\n".join(s.line for s in sorted(chosen, key=lambda s: s.order))
 
+    def _whole(self, sentences: Sequence[_Sentence], max_tokens: int) -> str:
+        """All sentences, if they fit; otherwise nothing."""
+        left = max_tokens
+        for sentence in sentences:
+            _yield_interpreter()
+            left -= self._count(sentence.line + "\n")
+            if left < 0:
+                return ""
+        return "\n".join(sentence.line for sentence in sentences)
+
+
+def extracted_lines(text: str) -> Callable[[Line], bool]:
+    """What says whether all of a message's text is in lines that a summarizer extracted.
+
+    It knows the lines of all three: `extractive`, `lead` and `tail`.
+    """
+    lines, bounded = set(text.splitlines()), f"\n{text}\n"
+
+    def is_whole(line: Line) -> bool:
+        if not line.text.strip() or f"\n{line.speaker}: {line.text}\n" in bounded:
+            return True
+        sentences = _sentences([line])
+        return bool(sentences) and all(sentence.line in lines for sentence in sentences)
+
+    return is_whole
+
+
+def _shorten(sentence: _Sentence) -> _Sentence:
+    """Shorten a sentence that would take the place of many."""
+    if len(sentence.text) > _MAX_SENTENCE_CHARS:
+        sentence.text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
+        sentence.words = _words(sentence.text)
+    return sentence
+
 
 def _previous_sentences(previous: str | None) -> list[_Sentence]:
     found = []
@@ -140,18 +178,14 @@ def _previous_sentences(previous: str | None) -> list[_Sentence]:
 
 def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     segment = importlib.import_module("sentencex").segment
-    found = []
+    found: list[_Sentence] = []
     for line in lines:
         at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
         head = f"{at.day} {at:%b %Y}, {line.speaker}"
         for piece in _cut(line.text):
             _yield_interpreter()
-            for sentence in segment("en", piece):
-                text = " ".join(sentence.split())
-                if len(text) > _MAX_SENTENCE_CHARS:
-                    text = text[: _MAX_SENTENCE_CHARS - 1] + "…"
-                if words := _words(text):
-                    found.append(_Sentence(head, text, 0, words))
+            texts = (" ".join(sentence.split()) for sentence in segment("en", piece))
+            found.extend(_Sentence(head, text, 0, _words(text)) for text in texts if text)
     return found
 
 

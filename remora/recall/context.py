@@ -18,7 +18,7 @@ from remora.actors.session.window import Window
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.recall.memory import Memory
-from remora.storage.records import Summary
+from remora.storage.records import MessageRange, Summary
 
 __all__ = ["Context", "Selection", "build_context", "build_plain_context", "list_summaries"]
 
@@ -96,7 +96,7 @@ def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
         summary="\n".join([one.text for one in summaries]) if summaries else None,
         memories=(),
         sources={
-            "summary": _summary_source(summaries),
+            "summary": _summary_source(summaries, snapshot.degraded),
             "synopsis": _OFF,
             "working": _OFF,
             "long_term": _OFF,
@@ -131,7 +131,7 @@ def build_context(snapshot: Snapshot, chosen: Selection, *, prefix_changed: bool
         working=chosen.working,
         synopsis=chosen.synopsis,
         sources={
-            "summary": _summary_source(chosen.summaries),
+            "summary": _summary_source(chosen.summaries, snapshot.degraded),
             **chosen.sources,
             "recent": Source("ok", len(chosen.entries)),
         },
@@ -154,7 +154,11 @@ def _summary_message(summary: Summary) -> ChatDict:
     return {"role": "system", "content": summary.prefix + summary.text}
 
 
-def _summary_source(summaries: Sequence[Summary]) -> Source:
-    if not summaries:
-        return _OFF
-    return Source("degraded" if any(one.degraded for one in summaries) else "ok", len(summaries))
+def _summary_source(summaries: Sequence[Summary], degraded: MessageRange | None) -> Source:
+    if degraded is not None:
+        detail = (
+            f"{degraded.count} of the messages {degraded.first} to {degraded.last} are in no "
+            "summary; history() has them"
+        )
+        return Source("degraded", len(summaries), detail, degraded)
+    return Source("ok", len(summaries)) if summaries else _OFF

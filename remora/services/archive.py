@@ -24,6 +24,7 @@ from remora.storage.ports import (
     SummaryFigures,
     earlier_buffer,
 )
+from remora.storage.records import MessageRange
 
 __all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "restore_messages"]
 
@@ -42,6 +43,8 @@ class SessionStatistics(msgspec.Struct, frozen=True):
         summaries: summaries that were made, and the tokens that they read and wrote.
         indexed: messages that are in long-term memory, or will be: a job is journalled.
         rewritten: how often the session was cleared, rewound, or had messages deleted.
+        degraded: the messages that no summary covers: neither one by a model, nor a fallback with
+            all their text; None for none.
     """
 
     messages: int
@@ -52,6 +55,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     summaries: SummaryFigures
     indexed: int
     rewritten: int
+    degraded: MessageRange | None = None
 
 
 class UserStatistics(msgspec.Struct, frozen=True):
@@ -150,6 +154,7 @@ class LocalArchive:
             summaries=figures,
             indexed=min(view.watermarks.indexing_through, view.last_seq),
             rewritten=view.watermarks.generation,
+            degraded=view.degraded,
         )
 
     async def user_stats(self, user: str) -> UserStatistics:

@@ -19,7 +19,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.storage.ports import Journal, earlier_buffer
-from remora.storage.records import StateItem, Summary
+from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
 __all__ = ["LocalContexts"]
 
@@ -120,6 +120,7 @@ def _show(
 ) -> Snapshot:
     tools = any(entry.calls or entry.answers for entry in entries)
     tokens = sum(entry.tokens for entry in entries)
+    shown = (*((summary,) if summary else ()), *summaries)
     window = fit_buffer(entries, tokens, summary, summaries, budget, tools=tools)
     return Snapshot(
         summary=window.summary,
@@ -132,4 +133,5 @@ def _show(
         orphans=window.orphans,
         prefix_changed=True,
         blocks=blocks,
+        degraded=join_lost(part for one in shown for part in find_lost(one)),
     )

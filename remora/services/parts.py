@@ -12,11 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from remora.actors.session.messages import Append
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
-from remora.messages import Entry, Message
+from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.registry import ActorRegistry
@@ -28,6 +29,7 @@ from remora.storage.ports import Journal, JournalCounts, Scope, SessionListing
 
 __all__ = [
     "Actors",
+    "Appends",
     "Archive",
     "Contexts",
     "Parts",
@@ -55,6 +57,14 @@ class Actors(Protocol):
 
     def post(self, key: SessionKey | UserKey, message: Any) -> bool:
         """Have the actor handle `message` without waiting for it; False if it was refused."""
+        ...
+
+
+class Appends(Protocol):
+    """Appends; see `remora.services.appending.LocalAppends`."""
+
+    async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
+        """Append messages, and wait as the session's buffer policy says."""
         ...
 
 
@@ -167,6 +177,7 @@ class Parts(msgspec.Struct, frozen=True):
     instance: str
     intake: Intake
     actors: Actors
+    appends: Appends
     contexts: Contexts
     archive: Archive
     recalls: Recalls | None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from remora.storage.records import Summary
+from remora.storage.records import MessageRange, Summary, find_lost
 
 __all__ = ["Renumbering"]
 
@@ -38,4 +38,14 @@ class Renumbering:
         """The summary, of the same messages by their new numbers."""
         through = self.through(one.through)
         first = min(self.through(one.first - 1) + 1, through)
-        return msgspec.structs.replace(one, first=first, through=through)
+        lost, verbatim = self._ranges(find_lost(one)), self._ranges(one.verbatim)
+        return msgspec.structs.replace(
+            one, first=first, through=through, lost=lost, verbatim=verbatim
+        )
+
+    def _ranges(self, ranges: Sequence[MessageRange]) -> tuple[MessageRange, ...]:
+        found = []
+        for one in ranges:
+            before, last = self.through(one.first - 1), self.through(one.last)
+            found.append(MessageRange(before + 1, last, min(last - before, one.count)))
+        return tuple(found)

@@ -193,6 +193,13 @@ class Journal(Log, Protocol):
         """Sessions with messages that have no flush job yet."""
         ...
 
+    async def sessions_with_fallbacks(self, limit: int) -> Sequence[SessionKey]:
+        """Sessions that had fallback summaries since their past was last replaced.
+
+        They may have lost messages; their actors know.
+        """
+        ...
+
     async def counts(self, user: str | None = None) -> JournalCounts:
         """Numbers of rows, of all users or of one."""
         ...

@@ -45,7 +45,9 @@ def buffer_start_from(
     running = [summary for kind, summary in mine if kind == "summary"]
     summary = running[-1] if running else None
     covered = summary.through if summary else 0
-    entries = tuple(one for kind, one in mine if kind == "entry" and one.through > covered)
+    # a later entry up to the same message replaces the one before
+    listed = {one.through: one for kind, one in mine if kind == "entry" and one.through > covered}
+    entries = tuple(listed.values())
     cleared = [one.first for kind, _, one in changes if kind not in {"summary", "entry"}]
     front = max(one.through for _, one in mine)
     return BufferStart(front, summary, entries, cleared[-1] if cleared else 0, trimmed)

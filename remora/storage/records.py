@@ -6,6 +6,7 @@ kind, and replaying one twice changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -32,6 +33,7 @@ __all__ = [
     "KeyLookup",
     "MemoriesRemoved",
     "MemoryItem",
+    "MessageRange",
     "Opened",
     "OriginalAppend",
     "PastLookup",
@@ -50,6 +52,8 @@ __all__ = [
     "SynopsisSpec",
     "UnflushSpec",
     "Watermarks",
+    "find_lost",
+    "join_lost",
 ]
 
 
@@ -85,8 +89,27 @@ class Watermarks(msgspec.Struct, frozen=True, gc=False):
     cleared_through: int = 0
 
 
+class MessageRange(msgspec.Struct, frozen=True, gc=False):
+    """Some of the messages from `first` to `last`.
+
+    Attributes:
+        first: the first of them.
+        last: the last of them.
+        count: how many they are: all from `first` to `last` but those that were deleted or rewound
+            and, in a range that was joined from several, those between them.
+    """
+
+    first: int
+    last: int
+    count: int
+
+
 class Summary(msgspec.Struct, frozen=True):
     """A running summary, or one entry of a summary list.
+
+    The text of a fallback summary is what a model wrote before it, and lines extracted from
+    messages. The messages that it covers are in `lost`, in `verbatim`, or covered by the model's
+    part.
 
     Attributes:
         through: the last message that it covers.
@@ -97,6 +120,12 @@ class Summary(msgspec.Struct, frozen=True):
         model: what wrote it.
         first: the first message that it covers.
         input_tokens: what the summarizer was given, by the runtime's counter.
+        lost: messages that neither a model's part nor whole lines cover; see `find_lost`.
+        verbatim: messages whose whole text is in extracted lines.
+        prose: characters at the start of `text` that a model wrote; of a model's own summary, 0.
+        brief: a fallback of at most `buffer.summary_tokens`, for contexts in which `text` does not
+            fit; empty if `text` is no longer than that.
+        brief_tokens: size of the system message that carries `brief`.
     """
 
     through: int
@@ -107,11 +136,47 @@ class Summary(msgspec.Struct, frozen=True):
     model: str
     first: int = 1
     input_tokens: int = 0
+    lost: tuple[MessageRange, ...] = ()
+    verbatim: tuple[MessageRange, ...] = ()
+    prose: int = 0
+    brief: str = ""
+    brief_tokens: int = 0
+
+    @property
+    def extracted(self) -> bool:
+        """Whether the text holds lines extracted from messages, instead of what a model wrote."""
+        return bool(self.verbatim) or self.degraded or self.model in _EXTRACTORS
+
+
+_EXTRACTORS = frozenset({"extractive", "lead", "tail", "none"})
+
+
+def find_lost(summary: Summary) -> tuple[MessageRange, ...]:
+    """The messages of a summary's range that it lost.
+
+    A fallback of an earlier version does not say which, so it may have lost all of them.
+    """
+    if summary.lost or summary.verbatim or not summary.extracted:
+        return summary.lost
+    count = summary.through - summary.first + 1
+    return (MessageRange(summary.first, summary.through, count),) if count > 0 else ()
+
+
+def join_lost(ranges: Iterable[MessageRange]) -> MessageRange | None:
+    """One range from the first to the last of these, with all their messages; None for none."""
+    found = [one for one in ranges if one.count]
+    if not found:
+        return None
+    return MessageRange(
+        min(one.first for one in found),
+        max(one.last for one in found),
+        sum(one.count for one in found),
+    )
 
 
 # -- jobs ------------------------------------------------------------------------------------------
 
-SummaryKind: TypeAlias = Literal["summary", "entry", "condense"]
+SummaryKind: TypeAlias = Literal["summary", "entry", "condense", "repair"]
 
 
 class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
@@ -120,7 +185,8 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
     Attributes:
         kind: ``summary`` continues the running summary; ``entry`` makes a summary entry of this
             prefix; ``condense`` merges the oldest entry, which covers `first`…`through`, into the
-            running summary.
+            running summary; ``repair`` adds lost messages from `first` on to the summary or entry
+            that ends at `through`.
     """
 
     sid: int

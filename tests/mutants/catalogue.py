@@ -494,8 +494,8 @@ _MUTANTS = (
         what="The summary is what holds the rest together, so it is shown whatever it weighs.",
         path="remora/actors/session/window.py",
         change="""
--        if summary.tokens <= room:
-+        if summary.tokens <= budget or room:
+-    if summary.tokens <= room:
++    if summary.tokens <= room or room:
 """,
     ),
     Mutant(

@@ -37,7 +37,7 @@ class Port:
 def elsewhere(calls: list[str]) -> PartsHolder:
     ports: dict[str, Any] = {
         name: Port(name, calls)
-        for name in ("actors", "contexts", "archive", "recalls", "work", "transfers")
+        for name in ("actors", "appends", "contexts", "archive", "recalls", "work", "transfers")
     }
     config = Config()
     intake = Intake(config.buffer, HeuristicCounter(), SystemClock(), None, None, None)
@@ -49,7 +49,7 @@ def elsewhere(calls: list[str]) -> PartsHolder:
 @pytest.mark.parametrize(
     ("verb", "call"),
     [
-        (lambda user, chat: chat.append(MESSAGE), "actors.ask"),
+        (lambda user, chat: chat.append(MESSAGE), "appends.append"),
         (lambda user, chat: chat.clear(), "actors.ask"),
         (lambda user, chat: chat.inspect(), "actors.ask"),
         (lambda user, chat: chat.load(), "contexts.load"),

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from remora.storage.records import MessageRange
+
 __all__ = ["Source"]
 
 
@@ -14,13 +16,17 @@ class Source(msgspec.Struct, frozen=True):
 
     Attributes:
         status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: it failed or
-            is behind; ``degraded``: a fallback for the configured model's answer, or a memory block
-            was shortened; ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not
-            asked for, or disabled.
+            is behind; ``degraded``: of the summary, messages are in none; of the synopsis, it is a
+            fallback for the configured model's answer; of a memory block, it was shortened;
+            ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not asked for, or
+            disabled.
         count: messages, memories or blocks that it gave.
         detail: what went wrong.
+        degraded: of the summary: the messages that no summary covers, neither one by a model nor a
+            fallback with all their text; None for none.
     """
 
     status: Literal["ok", "late", "failed", "degraded", "pending", "omitted", "off"]
     count: int = 0
     detail: str = ""
+    degraded: MessageRange | None = None

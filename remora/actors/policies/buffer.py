@@ -32,6 +32,7 @@ __all__ = [
     "BufferPolicy",
     "BufferPreset",
     "Fold",
+    "Overdraft",
     "PolicyLike",
     "policy_from_config",
     "resolve_policy",
@@ -40,6 +41,11 @@ __all__ = [
 Fold: TypeAlias = Literal["drop", "summary", "entry"]
 """Compacted messages are dropped (the journal keeps them), or go into the running summary, or each
 batch into a summary entry.
+"""
+
+Overdraft: TypeAlias = Literal["extract", "wait", "refuse"]
+"""What an append does that goes over the overdraft while a compaction runs: have a fallback summary
+made at once, wait until the compaction is done, or raise `OverdraftReached`.
 """
 
 
@@ -54,7 +60,9 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         batch: amount: the oldest so many messages, up to a unit's boundary.
         fold: what becomes of them.
         entries: most summary entries; the oldest one beyond goes into the running summary.
-        overdraft_tokens: while a compaction runs, a buffer of more tokens expedites it (G6).
+        overdraft_tokens: while a compaction runs, most tokens in the buffer that are not being
+            summarized (G6).
+        overdraft: what an append does that would exceed it.
 
     Raises:
         InvalidInput: a number that is not positive, a trigger without an amount, or two amounts.
@@ -68,6 +76,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     fold: Fold = "summary"
     entries: int = 500
     overdraft_tokens: int = 60_000
+    overdraft: Overdraft = "extract"
 
     def __post_init__(self) -> None:
         if self.fold not in get_args(Fold):
@@ -75,9 +84,18 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"a buffer policy's fold must be one of {', '.join(get_args(Fold))}, not "
                 f"{self.fold!r}"
             )
+        if self.overdraft not in get_args(Overdraft):
+            raise InvalidInput(
+                f"a buffer policy's overdraft must be one of {', '.join(get_args(Overdraft))}, not "
+                f"{self.overdraft!r}"
+            )
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if name != "fold" and value is not None and (type(value) is not int or value < 1):
+            if (
+                name not in {"fold", "overdraft"}
+                and value is not None
+                and (type(value) is not int or value < 1)
+            ):
                 raise InvalidInput(
                     f"a buffer policy's {name} must be a positive whole number, not {value!r}"
                 )
@@ -206,4 +224,4 @@ def policy_from_config(config: BufferConfig) -> BufferPolicy:
             )
         case "summary_buffer":
             policy = BufferPolicy.summary_buffer(config.fold_above_tokens)
-    return msgspec.structs.replace(policy, overdraft_tokens=overdraft)
+    return msgspec.structs.replace(policy, overdraft_tokens=overdraft, overdraft=config.overdraft)

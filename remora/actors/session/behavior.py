@@ -24,6 +24,7 @@ from remora.actors.session.compaction import (
     compact,
     flush,
     last_indexable,
+    resummarize,
     take_summary,
 )
 from remora.actors.session.messages import (
@@ -36,6 +37,7 @@ from remora.actors.session.messages import (
     Load,
     Remove,
     Replace,
+    Resummarize,
     Rewind,
     SessionView,
     Snapshot,
@@ -51,6 +53,7 @@ from remora.actors.session.state import (
     recount_tokens,
 )
 from remora.actors.session.window import fit_buffer
+from remora.errors import OverdraftReached
 from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
@@ -77,6 +80,7 @@ class SessionBehavior:
         flushes: whether there is a long-term memory.
         blocks: whether sessions have memory blocks, which are shown what leaves the buffer.
         recount: counts a chat dict's tokens, if the journal was begun with another counter.
+        repairs: whether a model writes summaries.
     """
 
     def __init__(
@@ -87,9 +91,10 @@ class SessionBehavior:
         flushes: bool,
         blocks: bool = False,
         recount: Callable[[ChatDict], int] | None = None,
+        repairs: bool = False,
     ) -> None:
         self._policy = policy
-        self._rules = SessionRules(instance, flushes, blocks)
+        self._rules = SessionRules(instance, flushes, blocks, repairs)
         self._recount = recount
 
     def restore(self, key: Hashable, image: SavedSession) -> SessionState:
@@ -103,9 +108,9 @@ class SessionBehavior:
         """Bytes of the buffer, the summaries, the blocks' states and the keys."""
         size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
         if state.summary is not None:
-            size += len(state.summary.text)
+            size += len(state.summary.text) + len(state.summary.brief)
         if state.summaries:
-            size += sum(len(one.text) for one in state.summaries)
+            size += sum(len(one.text) + len(one.brief) for one in state.summaries)
         if state.blocks:
             size += sum(len(state_item.value) for state_item in state.blocks.values())
         return size
@@ -135,6 +140,8 @@ class SessionBehavior:
                 return self._flush(state)
             case SummaryReady():
                 return take_summary(state, self._rules, message)
+            case Resummarize():
+                return resummarize(state, self._rules)
             case BlocksReady(states=items, job=job):
                 changed = [StateChanged(state.sid, items)] if items else []
                 return Decision(None, [*changed, *([JobDone(job)] if job is not None else [])])
@@ -184,17 +191,22 @@ class SessionBehavior:
         live = state.live_tokens + tokens
         jobs: tuple[Job, ...] = ()
         expedite: tuple[str, ...] = ()
+        ended: tuple[str, ...] = ()
         if state.pending:
             if live > state.policy.overdraft_tokens:
                 probe("overdraft_reached")
+                if state.policy.overdraft != "extract":
+                    raise _overdraft_error(state, live)
                 expedite = (state.compaction_job,)
         elif state.policy.due(live, len(state.entries) + len(entries)):
             buffer = [*state.entries, *entries]
             compaction = compact(state, self._rules, buffer, live, state.watermarks)
             if compaction is not None:
                 records.append(compaction)
-                jobs = compaction.jobs
-        return Decision(receipt, records, jobs=jobs, expedite=expedite, size=message.size)
+                jobs, ended = compaction.jobs, compaction.ended
+        return Decision(
+            receipt, records, jobs=jobs, cancel=ended, expedite=expedite, size=message.size
+        )
 
     def _number(
         self, state: SessionState, message: Append, known: dict[int, int]
@@ -296,6 +308,7 @@ class SessionBehavior:
             orphans=shown.orphans,
             prefix_changed=state.shown != prefix,
             blocks=tuple(state.blocks.values()),
+            degraded=state.degraded,
         )
         return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
 
@@ -313,7 +326,20 @@ class SessionBehavior:
             tuple(state.blocks.values()),
             state.policy,
             tuple(state.entries),
+            state.degraded,
         )
+
+
+def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:
+    return OverdraftReached(
+        f"{state.key!r} has {live} tokens with this append, more than "
+        f"{state.policy.overdraft_tokens}, while {state.pending} messages wait for their summary; "
+        "nothing was written, retry later",
+        tokens=live,
+        limit=state.policy.overdraft_tokens,
+        job=state.compaction_job,
+        waits=state.policy.overdraft == "wait",
+    )
 
 
 def _find_repeat(by_id: dict[str, int], window: Iterable[Entry], entry: Entry) -> int | None:

@@ -17,7 +17,12 @@ import msgspec
 
 from remora.actors.policies.units import length_before_open_call
 from remora.actors.session.messages import SummaryReady
-from remora.actors.session.state import SessionState, condense_job_id, summarize_job_id
+from remora.actors.session.state import (
+    SessionState,
+    condense_job_id,
+    repair_job_id,
+    summarize_job_id,
+)
 from remora.messages import Entry
 from remora.runtime.actor import Decision
 from remora.runtime.jobs import Job, JobDone
@@ -28,11 +33,13 @@ from remora.storage.records import (
     BufferMoved,
     EntryFlushSpec,
     FlushSpec,
+    JobsStarted,
     StateChanged,
     StateItem,
     SummarizeSpec,
     Summary,
     Watermarks,
+    find_lost,
 )
 
 __all__ = [
@@ -44,6 +51,8 @@ __all__ = [
     "flush",
     "last_indexable",
     "leaving_jobs",
+    "repair_jobs",
+    "resummarize",
     "take_summary",
 ]
 
@@ -61,11 +70,13 @@ class SessionRules(msgspec.Struct, frozen=True):
         instance: distinguishes the message ids of this journal from another's.
         indexes: whether there is a long-term memory.
         blocks: whether there are memory blocks, which are shown what leaves the buffer.
+        repairs: whether a model writes summaries, so that lost messages are summarized again.
     """
 
     instance: str
     indexes: bool
     blocks: bool
+    repairs: bool = False
 
 
 def compact(
@@ -104,7 +115,9 @@ def compact(
     spec = SummarizeSpec(state.sid, watermarks.generation, first, through, kind)
     job = Job(summarize_job_id(state.sid, after), SUMMARIZE_QUEUE, state.key, spec)
     leaving = leaving_jobs(state, rules, after, watermarks.indexing_through, through)
-    return BufferMoved(state.sid, after, jobs=(job, *leaving))
+    # it continues the running summary, and takes lost messages along
+    ended = (state.repair,) if state.repair and kind == "summary" else ()
+    return BufferMoved(state.sid, after, ended=ended, jobs=(job, *leaving))
 
 
 def leaving_jobs(
@@ -174,22 +187,16 @@ def flush(state: SessionState, rules: SessionRules) -> Decision:
 def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady) -> Decision:
     """Take the result of a summarize job, unless it is stale."""
     spec = result.spec
+    if spec.kind == "repair":
+        return _take_repair(state, rules, result)
     entry, condensed = spec.kind == "entry", spec.kind == "condense"
     expected = state.condense_job if condensed else state.compaction_job
     outdated = condensed and all(one.through != spec.through for one in state.summaries)
     if result.job != expected or outdated:
         probe("stale_summary_dropped")
         return Decision(False, [JobDone(result.job)])
-    summary = Summary(
-        spec.through,
-        result.prefix,
-        result.text,
-        result.tokens,
-        result.degraded,
-        result.model,
-        first=state.summary.first if state.summary and not entry else spec.first,
-        input_tokens=result.input_tokens,
-    )
+    first = state.summary.first if state.summary and not entry else spec.first
+    summary = _summary(result, first)
     watermarks = state.watermarks
     jobs: tuple[Job, ...] = ()
     if condensed:
@@ -200,24 +207,114 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
         watermarks = msgspec.structs.replace(watermarks, archived_through=through)
         if entry and not state.condensing:
             jobs = _condense(state, rules, [*state.summaries, summary])
+    live = state.entries[state.pending :]
+    compaction = None
+    if not condensed and state.policy.due(state.live_tokens, len(live)):
+        compaction = compact(state, rules, live, state.live_tokens, watermarks)
+    # The running summary changes, or will: a repair of it would be of an old one.
+    ended = (state.repair,) if state.repair and (jobs or not entry) else ()
+    if compaction is None and not jobs and (not result.degraded or result.hurried):
+        known = [one for one in state.summaries if entry or one.through > summary.through]
+        if not (entry and state.repair):
+            running = state.summary if entry else summary
+            found = ([running] if running else []) + known + ([summary] if entry else [])
+            jobs = repair_jobs(state, rules, found, watermarks.generation)
     moved = BufferMoved(
         state.sid,
         watermarks,
         at_seq=state.next_seq - 1,
         summary=None if entry else summary,
         summaries=(summary,) if entry else (),
-        ended=(result.job,),
+        ended=(result.job, *ended),
         jobs=jobs,
     )
     records: list[Any] = [moved, *_keep_entries(state.sid, jobs)]
-    live = state.entries[state.pending :]
-    if not condensed and state.policy.due(state.live_tokens, len(live)):
+    if compaction is not None:
         probe("compaction_followed_compaction")
-        compaction = compact(state, rules, live, state.live_tokens, watermarks)
-        if compaction is not None:
-            records.append(compaction)
-            jobs = (*jobs, *compaction.jobs)
-    return Decision(True, records, jobs=jobs, size=len(result.text))
+        records.append(compaction)
+        jobs = (*jobs, *compaction.jobs)
+        ended = (*ended, *(one for one in compaction.ended if one not in ended))
+    return Decision(True, records, jobs=jobs, cancel=ended, size=len(result.text))
+
+
+def _summary(result: SummaryReady, first: int) -> Summary:
+    return Summary(
+        result.spec.through,
+        result.prefix,
+        result.text,
+        result.tokens,
+        result.degraded,
+        result.model,
+        first=first,
+        input_tokens=result.input_tokens,
+        lost=result.lost,
+        verbatim=result.verbatim,
+        prose=result.prose,
+        brief=result.brief,
+        brief_tokens=result.brief_tokens,
+    )
+
+
+# -- lost messages --------------------------------------------------------------------------------
+
+
+def resummarize(state: SessionState, rules: SessionRules) -> Decision:
+    """Start the job that summarizes lost messages, unless one runs that does."""
+    if not rules.repairs or state.degraded is None:
+        return Decision(False)
+    if state.repair or state.condensing or (state.pending and state.policy.fold == "summary"):
+        return Decision(True)
+    jobs = repair_jobs(state, rules, _summaries(state), state.watermarks.generation)
+    return Decision(True, [JobsStarted(state.sid, jobs)] if jobs else [], jobs=jobs)
+
+
+def repair_jobs(
+    state: SessionState, rules: SessionRules, summaries: Sequence[Summary], generation: int
+) -> tuple[Job, ...]:
+    """The job that summarizes the first lost messages of these summaries again, if there are any.
+
+    Another job follows when it is done, until no message is lost.
+    """
+    if not rules.repairs:
+        return ()
+    for one in summaries:
+        if lost := find_lost(one):
+            probe("repair_started")
+            spec = SummarizeSpec(state.sid, generation, lost[0].first, one.through, "repair")
+            left = sum(part.count for part in lost)
+            id_ = repair_job_id(state.sid, spec, state.next_seq, left)
+            return (Job(id_, SUMMARIZE_QUEUE, state.key, spec),)
+    return ()
+
+
+def _take_repair(state: SessionState, rules: SessionRules, result: SummaryReady) -> Decision:
+    """Replace a summary by one that covers messages which it had lost."""
+    through = result.spec.through
+    old = next((one for one in _summaries(state) if one.through == through), None)
+    if result.job != state.repair or old is None:
+        probe("stale_summary_dropped")
+        return Decision(False, [JobDone(result.job)])
+    if not result.text:  # another attempt follows when the model is back
+        return Decision(False, [JobDone(result.job)])
+    new = _summary(result, old.first)
+    running = old is state.summary
+    left = [new if one is old else one for one in _summaries(state)]
+    jobs = repair_jobs(state, rules, left, state.watermarks.generation)
+    moved = BufferMoved(
+        state.sid,
+        state.watermarks,
+        at_seq=state.next_seq - 1,
+        summary=new if running else None,
+        summaries=() if running else (new,),
+        ended=(result.job,),
+        jobs=jobs,
+    )
+    return Decision(True, [moved], jobs=jobs, size=len(result.text))
+
+
+def _summaries(state: SessionState) -> list[Summary]:
+    """The running summary, if there is one, and the entries, oldest first."""
+    return [*([state.summary] if state.summary else []), *state.summaries]
 
 
 def _condense(

@@ -10,7 +10,13 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import Entry
-from remora.storage.records import StateItem, SummarizeSpec, Summary, Watermarks
+from remora.storage.records import (
+    MessageRange,
+    StateItem,
+    SummarizeSpec,
+    Summary,
+    Watermarks,
+)
 
 __all__ = [
     "Adopt",
@@ -22,6 +28,7 @@ __all__ = [
     "Load",
     "Remove",
     "Replace",
+    "Resummarize",
     "Rewind",
     "SessionView",
     "Snapshot",
@@ -129,8 +136,25 @@ class Adopt(msgspec.Struct, frozen=True):
     cleared: int = 0
 
 
+class Resummarize(msgspec.Struct, frozen=True):
+    """Summarize lost messages again. Replies whether there are any."""
+
+
 class SummaryReady(msgspec.Struct, frozen=True):
-    """The result of a summarize job. Replies whether it was taken; a stale one is not."""
+    """The result of a summarize job. Replies whether it was taken; a stale one is not.
+
+    Attributes:
+        spec: the job's.
+        job: its id.
+        prefix: what the summary's system message begins with.
+        text: the summary; empty if lost messages could not be summarized.
+        tokens: size of its system message.
+        degraded: it is a fallback for a model's answer.
+        model: what wrote it.
+        input_tokens: what the summarizer was given.
+        hurried: it is a fallback because the model was too slow, not because it failed.
+        lost: see `remora.storage.records.Summary`; so are the attributes that follow.
+    """
 
     spec: SummarizeSpec
     job: str
@@ -140,6 +164,12 @@ class SummaryReady(msgspec.Struct, frozen=True):
     degraded: bool
     model: str
     input_tokens: int = 0
+    hurried: bool = False
+    lost: tuple[MessageRange, ...] = ()
+    verbatim: tuple[MessageRange, ...] = ()
+    prose: int = 0
+    brief: str = ""
+    brief_tokens: int = 0
 
 
 class BlocksReady(msgspec.Struct, frozen=True):
@@ -166,6 +196,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         orphans: results without a call and calls that were never answered; left out.
         prefix_changed: the front of the context differs from the last load's.
         blocks: state items of the session's memory blocks.
+        degraded: the messages of the session that no summary covers; None for none.
     """
 
     summary: Summary | None
@@ -178,6 +209,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     orphans: int
     prefix_changed: bool
     blocks: tuple[StateItem, ...] = ()
+    degraded: MessageRange | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True):
@@ -196,6 +228,8 @@ class SessionView(msgspec.Struct, frozen=True):
         blocks: state items of its memory blocks.
         policy: its buffer policy.
         entries: the messages in its buffer, oldest first.
+        degraded: the messages that no summary covers: neither one by a model, nor a fallback with
+            all their text; None for none.
     """
 
     sid: int
@@ -210,3 +244,4 @@ class SessionView(msgspec.Struct, frozen=True):
     blocks: tuple[StateItem, ...]
     policy: BufferPolicy
     entries: tuple[Entry, ...]
+    degraded: MessageRange | None = None

@@ -13,7 +13,13 @@ import msgspec
 
 from remora.actors.blocks.state import exclusion_item, exclusions, join_ranges
 from remora.actors.policies.units import units
-from remora.actors.session.compaction import FLUSH_QUEUE, SessionRules, compact, leaving_jobs
+from remora.actors.session.compaction import (
+    FLUSH_QUEUE,
+    SessionRules,
+    compact,
+    leaving_jobs,
+    repair_jobs,
+)
 from remora.actors.session.messages import Adopt, Remove, Replace
 from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
 from remora.errors import IndexOutOfRange, InvalidInput
@@ -209,6 +215,15 @@ def _rewrite(
         id_ = f"unflush-{state.sid}-{after.generation}"
         jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, spec))
     ended = _running_jobs(state)
+    gone = set(removed)
+    left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
+    tokens = sum(entry.tokens for entry in left)
+    compaction = None
+    if state.policy.due(tokens, len(left)):
+        compaction = compact(state, rules, left, tokens, after)
+    if compaction is None or state.policy.fold != "summary":
+        summaries = (*((to.summary,) if to.summary else ()), *to.summaries)
+        jobs = (*jobs, *repair_jobs(state, rules, summaries, after.generation))
     moved = BufferMoved(
         state.sid,
         after,
@@ -221,20 +236,15 @@ def _rewrite(
         jobs=jobs,
     )
     records: list[Any] = [moved, *also]
-    gone = set(removed)
-    left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
-    tokens = sum(entry.tokens for entry in left)
-    if state.policy.due(tokens, len(left)):
-        compaction = compact(state, rules, left, tokens, after)
-        if compaction is not None:
-            records.append(compaction)
-            jobs = (*jobs, *compaction.jobs)
+    if compaction is not None:
+        records.append(msgspec.structs.replace(compaction, ended=()))
+        jobs = (*jobs, *compaction.jobs)
     return Decision(reply, records, volatile=volatile, jobs=jobs, cancel=ended)
 
 
 def _running_jobs(state: SessionState) -> tuple[str, ...]:
     """Ids of the jobs whose results the new generation has no use for."""
-    jobs = tuple(job for job in (state.compaction_job, state.condense_job) if job)
+    jobs = tuple(job for job in (state.compaction_job, state.condense_job, state.repair) if job)
     if jobs:
         probe("session_changed_during_compaction")
     return jobs
@@ -268,14 +278,16 @@ def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
         records.append(StateChanged(state.sid, message.state_items))
     if message.pruned:
         records.append(Pruned(state.key, message.pruned))
-    jobs: tuple[Job, ...] = ()
+    summaries = (*((message.summary,) if message.summary else ()), *message.summaries)
+    jobs = repair_jobs(state, rules, summaries, watermarks.generation)
     if message.flush:
-        jobs = leaving_jobs(state, rules, watermarks, 0, front)
+        jobs = (*jobs, *leaving_jobs(state, rules, watermarks, 0, front))
         if rules.indexes:
             entries = (one for one in message.state_items if one.kind == ENTRY_KIND)
             jobs = (*jobs, *(_entry_job(state, one) for one in entries))
+    if jobs or message.flush:
         records.append(JobsStarted(state.sid, jobs))
-    else:  # long-term memory has them under the original's ids
+    if not message.flush:  # long-term memory has them under the original's ids
         records.extend(_never_index(state, 1, flushing))
     return Decision(last, records, jobs=jobs, size=sum(one.size for one in message.entries))
 

@@ -11,12 +11,13 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.runtime.actor import NeedsLookup
-from remora.runtime.jobs import JobDone
+from remora.runtime.jobs import Job, JobDone
 from remora.storage.records import (
     HOT_KEYS,
     Appended,
     BufferMoved,
     JobsStarted,
+    MessageRange,
     Opened,
     Pruned,
     SavedSession,
@@ -24,6 +25,8 @@ from remora.storage.records import (
     SummarizeSpec,
     Summary,
     Watermarks,
+    find_lost,
+    join_lost,
 )
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "message_ids",
     "opening",
     "recount_tokens",
+    "repair_job_id",
     "summarize_job_id",
 ]
 
@@ -64,6 +68,14 @@ def condense_job_id(sid: int, generation: int, through: int) -> str:
     return f"condense-{sid}-{generation}-{through}"
 
 
+def repair_job_id(sid: int, spec: SummarizeSpec, next_seq: int, lost: int) -> str:
+    """The id of a job that summarizes lost messages again; see `summarize_job_id`.
+
+    No two have the same: the summary, the number of lost messages or the next number differ.
+    """
+    return f"repair-{sid}-{spec.generation}-{spec.through}-{lost}-{next_seq}"
+
+
 def opening(state: SessionState, at_us: int) -> list[Any]:
     """The record that comes before a session's first one; none if it is opened."""
     key = state.key
@@ -85,6 +97,7 @@ class SessionState:
         "answers",
         "blocks",
         "condensing",
+        "degraded",
         "entries",
         "has_ids",
         "ids",
@@ -96,6 +109,7 @@ class SessionState:
         "pending",
         "pending_tokens",
         "policy",
+        "repair",
         "shown",
         "sid",
         "size",
@@ -121,6 +135,10 @@ class SessionState:
         """Summary entries that the running summary does not cover, oldest first."""
         self.condensing = _find_condensing(image) if image.jobs else 0
         """Last message of the entry that goes into the running summary; 0 for none."""
+        self.repair = _find_repair(image) if image.jobs else ""
+        """The id of the job that summarizes lost messages; empty for none."""
+        self.degraded: MessageRange | None = None
+        """The messages of this session that no summary covers; None for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
         """Digests of the newest idempotency keys, at most `HOT_KEYS`; older ones are looked up."""
         self.keys_complete = image.keys_complete
@@ -134,6 +152,7 @@ class SessionState:
         self.shown: tuple[int, ...] | None = None
         self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
         _measure(self)
+        _find_degraded(self)
 
     @property
     def live_tokens(self) -> int:
@@ -170,12 +189,24 @@ def _find_condensing(image: SavedSession) -> int:
     return max((one.through for one in current if one.kind == "condense"), default=0)
 
 
+def _find_repair(image: SavedSession) -> str:
+    current = [
+        job.id
+        for job in image.jobs
+        if isinstance(job.payload, SummarizeSpec)
+        and job.payload.kind == "repair"
+        and job.payload.generation == image.watermarks.generation
+    ]
+    return current[-1] if current else ""
+
+
 def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> SavedSession:
     """Count all tokens again, if the journal was begun with another counter."""
 
     def summary(one: Summary) -> Summary:
         tokens = count({"role": "system", "content": one.prefix + one.text})
-        return msgspec.structs.replace(one, tokens=tokens)
+        brief = count({"role": "system", "content": one.prefix + one.brief}) if one.brief else 0
+        return msgspec.structs.replace(one, tokens=tokens, brief_tokens=brief)
 
     def entry(one: Entry) -> Entry:
         return msgspec.structs.replace(one, tokens=count(decode_chat(one.chat)))
@@ -216,7 +247,12 @@ def apply(state: SessionState, record: Any) -> None:
             state.opened = True
         case BufferMoved():
             _move_buffer(state, record)
-        case JobDone() | JobsStarted() | Pruned():
+        case JobDone(id=id_):
+            if id_ == state.repair:
+                state.repair = ""
+        case JobsStarted(jobs=jobs):
+            _note_jobs(state, jobs)
+        case Pruned():
             pass
         case StateChanged(put=put):
             state.blocks.update((one.name, one) for one in put if one.kind == "block")
@@ -236,11 +272,32 @@ def _move_buffer(state: SessionState, record: BufferMoved) -> None:
         state.summary = record.summary
         state.summaries = [one for one in state.summaries if one.through > covered]
         state.condensing = 0
-    state.summaries.extend(record.summaries)
+    if record.summaries:
+        listed = {one.through: one for one in state.summaries}
+        listed.update((one.through, one) for one in record.summaries)  # a repair replaces one
+        state.summaries = list(listed.values())
+    if record.summary is not None or record.summaries:
+        _find_degraded(state)
     _drop_summarized(state)
-    for job in record.jobs:
-        if isinstance(job.payload, SummarizeSpec) and job.payload.kind == "condense":
-            state.condensing = job.payload.through
+    if state.repair in record.ended:
+        state.repair = ""
+    _note_jobs(state, record.jobs)
+
+
+def _note_jobs(state: SessionState, jobs: Iterable[Job]) -> None:
+    for job in jobs:
+        if isinstance(job.payload, SummarizeSpec):
+            if job.payload.kind == "condense":
+                state.condensing = job.payload.through
+            elif job.payload.kind == "repair":
+                state.repair = job.id
+
+
+def _find_degraded(state: SessionState) -> None:
+    running = [state.summary] if state.summary else []
+    state.degraded = join_lost(
+        one for summary in (*running, *state.summaries) for one in find_lost(summary)
+    )
 
 
 def _rewrite(state: SessionState, record: BufferMoved) -> None:
@@ -250,6 +307,9 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
     state.summary = record.summary
     state.summaries = list(record.summaries)
     state.condensing = 0
+    state.repair = ""
+    _note_jobs(state, record.jobs)
+    _find_degraded(state)
     gone = (entry for entry in state.entries if entry.seq <= front)
     state.has_ids = record.watermarks.cleared_through < front and (
         state.has_ids or any(entry.id for entry in gone)

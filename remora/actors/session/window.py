@@ -2,7 +2,8 @@
 
 * Where everything fits, everything is shown.
 * Otherwise the summaries get what the messages leave, and at least half of the budget: the running
-  summary first, if it fits, then the newest summary entries up to the first that does not fit.
+  summary first, if it fits, then the newest summary entries up to the first that does not fit. A
+  fallback summary that does not fit is replaced by its brief form.
 * The messages get the rest, the newest first, in whole units (G8).
 
 A session applies the rule to its buffer and the budget of a load. Where memory blocks and the
@@ -59,13 +60,12 @@ def fit_buffer(
     room = budget - min(whole_tokens, budget // 2)
     spent = 0
     if summary is not None:
-        if summary.tokens <= room:
-            spent = summary.tokens
-        else:
-            summary = None
+        summary = _shorten(summary, room)
+        spent = summary.tokens if summary is not None else 0
     chosen: list[Summary] = []
-    for one in reversed(summaries):
-        if spent + one.tokens > room:
+    for whole in reversed(summaries):
+        one = _shorten(whole, room - spent)
+        if one is None:
             break
         spent += one.tokens
         chosen.append(one)
@@ -82,6 +82,17 @@ def fit_buffer(
         first -= 1
         used += entries[first].tokens
     return Window(summary, newest_summaries, tuple(entries[first:]), used + spent, first, (), 0)
+
+
+def _shorten(summary: Summary, room: int) -> Summary | None:
+    """The summary, or its brief form, or None, as `room` allows."""
+    if summary.tokens <= room:
+        return summary
+    if not summary.brief or summary.brief_tokens > room:
+        return None
+    return msgspec.structs.replace(
+        summary, text=summary.brief, tokens=summary.brief_tokens, prose=0, brief="", brief_tokens=0
+    )
 
 
 def _fit_units(

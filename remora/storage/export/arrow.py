@@ -126,6 +126,7 @@ def _schemas(pa: Any) -> dict[str, Any]:
     def table(**types: Any) -> Any:
         return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
 
+    some = pa.list_(pa.struct([("first", whole), ("last", whole), ("count", whole)]))
     summary = pa.struct(
         [
             ("through", whole),
@@ -136,6 +137,11 @@ def _schemas(pa: Any) -> dict[str, Any]:
             ("model", text),
             ("first", whole),
             ("input_tokens", whole),
+            ("lost", some),
+            ("verbatim", some),
+            ("prose", whole),
+            ("brief", text),
+            ("brief_tokens", whole),
         ]
     )
     return {
@@ -191,8 +197,8 @@ class ParquetWriter:
                 self._flush(name)
 
     def _session(self, one: SessionExport) -> None:
-        summary = msgspec.structs.asdict(one.summary) if one.summary else None
-        summaries = [msgspec.structs.asdict(entry) for entry in one.summaries]
+        summary = msgspec.to_builtins(one.summary) if one.summary else None
+        summaries = [msgspec.to_builtins(entry) for entry in one.summaries]
         place = {"user": one.user, "session": one.session}
         self._rows["sessions"].append(
             {

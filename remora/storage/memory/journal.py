@@ -228,6 +228,19 @@ class MemoryJournal(MemoryTables):
         ]
         return tails[:limit]
 
+    async def sessions_with_fallbacks(self, limit: int) -> Sequence[SessionKey]:
+        await anyio.lowlevel.checkpoint()
+        found = [
+            actor.key
+            for actor in reversed(self._actors.values())
+            if isinstance(actor.key, SessionKey)
+            and any(
+                generation == actor.watermarks.generation and (one.lost or one.verbatim)
+                for _, _, generation, one in actor.changes
+            )
+        ]
+        return found[:limit]
+
     async def counts(self, user: str | None = None) -> JournalCounts:
         await anyio.lowlevel.checkpoint()
         actors = [

@@ -13,7 +13,7 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
-from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
+from remora.storage.sqlite.rows import ROLES, SHARES, FallbackCover, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = [
@@ -47,7 +47,7 @@ CHECKED_JOB_COLUMNS = f"{JOB_COLUMNS}, j.sid, j.crc"
 """With the columns of the checksum, which journals of format 1 do not have."""
 SUMMARY_COLUMNS = (
     "f.sid, f.at_seq, f.kind, f.generation, f.first, f.through, f.prefix, f.text, f.tokens, "
-    "f.degraded, f.model, f.input_tokens, f.crc"
+    "f.degraded, f.model, f.input_tokens, f.cover, f.crc"
 )
 STATE_ITEM_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
 MEMORY_COLUMNS = (
@@ -55,6 +55,7 @@ MEMORY_COLUMNS = (
     "m.crc"
 )
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
+_decode_cover = msgspec.msgpack.Decoder(FallbackCover).decode
 
 
 class RowDamaged(ValueError):
@@ -158,17 +159,21 @@ def decode_summary(row: Sequence[Any]) -> tuple[str, int, Summary]:
     Raises:
         RowDamaged: it is not as it was written.
     """
-    *values, crc = row
-    if checksum_differs(crc, tuple(values)):
+    *values, cover, crc = row
+    # rows without it are as those of format 2, so that their checksums stay valid
+    if checksum_differs(crc, tuple(values) if cover is None else (*values, cover)):
         raise RowDamaged(f"a summary up to message {row[5]} is not as it was written")
     _, _, kind, generation, first, through, prefix, text, tokens, degraded, model, input_tokens = (
         values
     )
-    return (
-        kind,
-        generation,
-        Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens),
-    )
+    summary = Summary(through, prefix, text, tokens, bool(degraded), model, first, input_tokens)
+    if cover is not None:
+        try:
+            found = _decode_cover(cover)
+        except (msgspec.DecodeError, TypeError) as e:
+            raise RowDamaged(f"a summary up to message {through} cannot be read ({e})") from e
+        summary = msgspec.structs.replace(summary, **msgspec.structs.asdict(found))
+    return kind, generation, summary
 
 
 def decode_state_item(row: Sequence[Any]) -> StateItem:

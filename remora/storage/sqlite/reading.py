@@ -245,6 +245,15 @@ class JournalReader:
         )
         return [SessionKey(user, session) for user, session in rows]
 
+    async def sessions_with_fallbacks(self, limit: int) -> Sequence[SessionKey]:
+        rows = await self._read(
+            "SELECT s.user, s.session FROM folds AS f JOIN actors AS s ON s.sid = f.sid AND "
+            "s.generation = f.generation WHERE f.cover IS NOT NULL "
+            "GROUP BY s.sid ORDER BY s.sid DESC LIMIT ?",
+            (limit,),
+        )
+        return [SessionKey(user, session) for user, session in rows]
+
     async def counts(self, user: str | None = None) -> JournalCounts:
         own = "" if user is None else " WHERE s.user = ?"
         who = () if user is None else (user,)

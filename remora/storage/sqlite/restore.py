@@ -49,7 +49,7 @@ SavedActor: TypeAlias = SavedSession | SavedUser
 # sorted; messages come in the order of their tree), and its columns, padded with NULLs. CROSS JOIN
 # keeps the order of the tables, and the plus (no affinity) lets the partial indices be used.
 _ACTOR, _MESSAGE, _SUMMARY, _DIGEST, _WITH_IDS, _STATE_ITEM, _JOB = range(7)
-_WIDTH = 15
+_WIDTH = 16
 
 
 def _part(kind: int, columns: str, rest: str, *, distinct: str = "") -> str:
@@ -209,7 +209,7 @@ class _ActorRows:
 
     def _take(self, kind: int, row: Sequence[Any]) -> None:
         if kind == _SUMMARY:
-            name, _, summary = decode_summary(row[:13])
+            name, _, summary = decode_summary(row[:14])
             self.summaries.setdefault(row[0], []).append((name, summary))
         elif kind == _DIGEST:
             self.digests.setdefault(row[0], []).append(row[1])
@@ -232,10 +232,10 @@ class _ActorRows:
         if first != watermarks.archived_through + 1:
             return row_damage(key, f"message {watermarks.archived_through + 1} is missing")
         summary = None
-        entries: list[Summary] = []
+        entries: dict[int, Summary] = {}
         for kind, one in self.summaries.get(sid, ()):
             if kind == "entry":
-                entries.append(one)
+                entries[one.through] = one  # a later one replaces it
             else:
                 summary = one
         covered = summary.through if summary else 0
@@ -247,7 +247,7 @@ class _ActorRows:
             next_seq=last + 1,
             entries=tuple(self.entries.get(sid, ())),
             summary=summary,
-            summaries=tuple(one for one in entries if one.through > covered),
+            summaries=tuple(one for one in entries.values() if one.through > covered),
             keys=frozenset(hot[:HOT_KEYS]),
             keys_complete=len(hot) <= HOT_KEYS,
             has_ids=sid in self.with_ids,

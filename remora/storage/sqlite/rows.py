@@ -23,6 +23,7 @@ from remora.storage.records import (
     JobsStarted,
     MemoriesRemoved,
     MemoryItem,
+    MessageRange,
     Opened,
     Pruned,
     Remembered,
@@ -33,7 +34,7 @@ from remora.storage.records import (
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["INSERT_MESSAGES", "ROLES", "SHARES", "Rows", "row_crc"]
+__all__ = ["INSERT_MESSAGES", "ROLES", "SHARES", "FallbackCover", "Rows", "row_crc"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_CODES = {role: code for code, role in enumerate(ROLES)}
@@ -102,8 +103,8 @@ _UPDATE_WATERMARKS = (
 _UPDATE_INDEXED = "UPDATE actors SET flushed = max(flushed, ?) WHERE sid = ?"
 _INSERT_FRONT = (
     "INSERT INTO folds (sid, at_seq, kind, generation, first, through, prefix, text, tokens, "
-    "degraded, model, input_tokens, crc) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "degraded, model, input_tokens, cover, crc) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _PUT_STATE_ITEM = (
     "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, ?, ?, ?, ?) "
@@ -138,6 +139,19 @@ _STATEMENTS = (
     _RETRY_DEAD_LETTER,
     _DELETE_JOB,
 )
+
+
+class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a summary's row says beyond format 2; see `remora.storage.records.Summary`."""
+
+    lost: tuple[MessageRange, ...] = ()
+    verbatim: tuple[MessageRange, ...] = ()
+    prose: int = 0
+    brief: str = ""
+    brief_tokens: int = 0
+
+
+_WHOLE = FallbackCover()
 
 
 class Rows:
@@ -302,10 +316,13 @@ class Rows:
             s.model,
             s.input_tokens,
         )
-        self._add_front((sid, at_seq, kind, generation, *told))
+        cover = FallbackCover(s.lost, s.verbatim, s.prose, s.brief, s.brief_tokens)
+        encoded = _encode(cover) if cover != _WHOLE else None
+        self._add_front((sid, at_seq, kind, generation, *told), encoded)
 
-    def _add_front(self, row: tuple[Any, ...]) -> None:
-        self._rows[_INSERT_FRONT].append((*row, row_crc(row)))
+    def _add_front(self, row: tuple[Any, ...], cover: bytes | None = None) -> None:
+        crc = row_crc(row if cover is None else (*row, cover))
+        self._rows[_INSERT_FRONT].append((*row, cover, crc))
 
     def _start_jobs(self, sid: int, jobs: tuple[Job, ...]) -> None:
         for job in jobs:

@@ -129,6 +129,13 @@ CREATE TABLE erasures (           -- what is being forgotten and may still be in
 INSERT INTO settings VALUES ('commits', '0');
 """  # noqa: E501
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2)
+# What a fallback summary holds and what it lost (`remora.storage.sqlite.rows.FallbackCover`); NULL
+# for a summary by a model without losses, and in older rows. The index finds sessions with losses.
+_V3 = """
+ALTER TABLE folds ADD COLUMN cover BLOB;
+CREATE INDEX folds_with_losses ON folds (sid) WHERE cover IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1, _V2, _V3)
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""

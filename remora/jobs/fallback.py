@@ -1,0 +1,209 @@
+"""Fallback summaries: lines extracted from messages, and which messages they cover.
+
+A fallback keeps what a model wrote before it, as long as that takes up to half of its size, and
+fills the rest with lines. Lines of earlier fallbacks compete with new ones. A message is covered
+if all its text is in the lines; every other message that no model summarized is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import msgspec
+
+from remora.actors.policies.summary import shorten
+from remora.ids import SessionKey
+from remora.logging import get_logger
+from remora.messages import Entry, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.models.extractive import extracted_lines
+from remora.models.ports import Line, Summarizer
+from remora.runtime.probes import probe
+from remora.storage.ports import Journal
+from remora.storage.records import MessageRange, Summary, find_lost
+from remora.tokens import TokenCounter
+
+__all__ = ["Fallback", "FallbackWriter", "line_of", "merge_ranges"]
+
+Result = TypeVar("Result")
+
+_logger = get_logger("remora.jobs")
+_SLICE = 1_000  # messages read at once
+_INLINE = 4_000  # characters and bytes
+_TRIES = 4  # a counter may find a text longer than the sum of its lines
+
+
+class Fallback(msgspec.Struct, frozen=True):
+    """A fallback summary; see `remora.storage.records.Summary`.
+
+    Attributes:
+        failed: the summarizer failed, and this is what there was before.
+    """
+
+    text: str
+    brief: str
+    prose: int
+    lost: tuple[MessageRange, ...]
+    verbatim: tuple[MessageRange, ...]
+    failed: bool
+
+
+class FallbackWriter:
+    """Writes fallback summaries.
+
+    Args:
+        journal: has the messages.
+        counter: for their size.
+        brief_tokens: longest brief form.
+    """
+
+    def __init__(self, journal: Journal, counter: TokenCounter, brief_tokens: int) -> None:
+        self._journal = journal
+        self._counter = counter
+        self._brief_tokens = brief_tokens
+
+    async def write(
+        self,
+        summarizer: Summarizer,
+        key: SessionKey,
+        priors: Sequence[Summary],
+        entries: Sequence[Entry],
+        max_tokens: int,
+    ) -> Fallback:
+        """Continue the summaries before, `priors`, with lines extracted from new messages."""
+        prose = "\n".join(text for one in priors if (text := _prose(one)))
+        earlier = "\n".join(text for one in priors if (text := _extracted(one)))
+        lost = [part for one in priors for part in find_lost(one)]
+        if prose and await self._count(prose) > max_tokens // 2:
+            probe("prose_dropped")  # what the model wrote competes with the lines
+            lost.extend([part for one in priors for part in await self._prose_ranges(key, one)])
+            earlier = "\n".join([prose, earlier] if earlier else [prose])
+            prose = ""
+        lines = [line_of(entry) for entry in entries]
+        text, failed = await self._extract(summarizer, earlier, lines, prose, max_tokens)
+        brief = ""
+        if max_tokens > self._brief_tokens and await self._count(text) > self._brief_tokens:
+            whole = "\n".join(part for part in (prose, earlier) if part)
+            brief, _ = await self._extract(summarizer, whole, lines, "", self._brief_tokens)
+        groups = [entries]
+        for one in priors:
+            groups.extend([await self._read(key, part) for part in one.verbatim])
+        if getattr(summarizer, "extracts", False):
+            kept = await anyio.to_thread.run_sync(_find_kept, groups, text[len(prose) :])
+        else:  # nobody knows what it keeps
+            kept = [[False] * len(group) for group in groups]
+        verbatim: list[MessageRange] = []
+        for group, whole_ones in zip(groups, kept, strict=True):
+            verbatim.extend(_runs(group, whole_ones, covered=True))
+            lost.extend(_runs(group, whole_ones, covered=False))
+        covered = merge_ranges(verbatim)
+        if not covered:  # tells it from a fallback that does not say what it covers
+            first, last = _bounds(priors, entries)
+            covered = (MessageRange(first, last, 0),)
+        return Fallback(text, brief, len(prose), merge_ranges(lost), covered, failed)
+
+    async def _extract(
+        self,
+        summarizer: Summarizer,
+        earlier: str,
+        lines: Sequence[Line],
+        prose: str,
+        max_tokens: int,
+    ) -> tuple[str, bool]:
+        """The prose and the lines, within `max_tokens`, and whether the summarizer failed."""
+        room = max_tokens - (await self._count(prose + "\n") if prose else 0)
+        text, failed = earlier, False
+        for _ in range(_TRIES):
+            try:
+                text = await summarizer.summarize(earlier or None, lines, max_tokens=max(room, 1))
+            except Exception:
+                probe("extract_failed")
+                _logger.exception("fallback_summary_failed")
+                text, failed = earlier, True
+            text = without_surrogates("\n".join(part for part in (prose, text.strip()) if part))
+            if failed or await self._count(text) <= max_tokens:
+                break
+            room -= max(room // 10, 1)
+        return await _run(len(text), shorten, text, max_tokens, self._counter), failed
+
+    async def _count(self, text: str) -> int:
+        return await _run(len(text), self._counter.count, text)
+
+    async def _read(self, key: SessionKey, part: MessageRange) -> Sequence[Entry]:
+        return await self._journal.read(key, part.first, part.last) if part.count else ()
+
+    async def _prose_ranges(self, key: SessionKey, one: Summary) -> list[MessageRange]:
+        """The messages that only what a model wrote covers."""
+        if not _prose(one):
+            return []
+        others = [part for part in (*find_lost(one), *one.verbatim) if part.count]
+        found: list[MessageRange] = []
+        for first in range(one.first, one.through + 1, _SLICE):
+            last = min(first + _SLICE - 1, one.through)
+            entries = await self._journal.read(key, first, last)
+            flags = [any(part.first <= e.seq <= part.last for part in others) for e in entries]
+            found.extend(_runs(entries, flags, covered=False))
+        return found
+
+
+async def _run(size: int, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function here, or in a thread if it has a lot to read."""
+    if size <= _INLINE:
+        return function(*arguments)
+    return await anyio.to_thread.run_sync(function, *arguments)
+
+
+def line_of(entry: Entry) -> Line:
+    """A message as a summarizer gets it."""
+    chat = decode_chat(entry.chat)
+    return Line(entry.role, speaker_of(chat), plain_text(chat), entry.at_us)
+
+
+def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:
+    """The same messages in order, in as few ranges as their numbers allow."""
+    merged: list[MessageRange] = []
+    for one in sorted((one for one in ranges if one.count), key=lambda part: part.first):
+        if merged and merged[-1].last + 1 == one.first:
+            before = merged.pop()
+            merged.append(MessageRange(before.first, one.last, before.count + one.count))
+        else:
+            merged.append(one)
+    return tuple(merged)
+
+
+def _prose(one: Summary) -> str:
+    """What a model wrote of a summary."""
+    return one.text[: one.prose].strip() if one.extracted else one.text
+
+
+def _extracted(one: Summary) -> str:
+    """The lines of a summary."""
+    return one.text[one.prose :].strip() if one.extracted else ""
+
+
+def _find_kept(groups: Sequence[Sequence[Entry]], text: str) -> list[list[bool]]:
+    """For each message, whether all its text is in the lines."""
+    whole = extracted_lines(text)
+    return [[whole(line_of(entry)) for entry in group] for group in groups]
+
+
+def _runs(
+    entries: Sequence[Entry], flags: Sequence[bool], *, covered: bool
+) -> Iterable[MessageRange]:
+    """The runs of neighbours with this flag."""
+    first = count = 0
+    for place, (entry, flag) in enumerate(zip(entries, flags, strict=True)):
+        if flag is covered:
+            first = first if count else entry.seq
+            count += 1
+        if count and (flag is not covered or place + 1 == len(entries)):
+            last = entry.seq if flag is covered else entries[place - 1].seq
+            yield MessageRange(first, last, count)
+            count = 0
+
+
+def _bounds(priors: Sequence[Summary], entries: Sequence[Entry]) -> tuple[int, int]:
+    seqs = [*(one.first for one in priors), *(entry.seq for entry in entries)]
+    lasts = [*(one.through for one in priors), *(entry.seq for entry in entries)]
+    return min(seqs, default=1), max(lasts, default=0)

@@ -1,0 +1,107 @@
+"""Appends, and how long they wait while a session is over its overdraft.
+
+The session's actor refuses an append that must wait: it holds nothing, so summaries, loads
+and an erasure go on. The append is tried again whenever the compaction that it waits for
+ends. Later appends of the session wait behind it, so that they stay in order.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from remora.actors.session.messages import Append
+from remora.errors import OverdraftReached
+from remora.ids import SessionKey
+from remora.messages import Receipt
+from remora.runtime.probes import probe
+from remora.runtime.registry import ActorRegistry
+from remora.runtime.supervisor import Supervisor
+
+__all__ = ["LocalAppends"]
+
+_PAUSE_S = 0.02  # a job that is not known is about to start, or a dead letter
+
+
+class _Line:
+    """Appends of one session that wait, in order."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.waiting = 0
+        self.refused: OverdraftReached | None = None
+
+
+class LocalAppends:
+    """Appends to sessions whose actors are in this process.
+
+    Args:
+        actors: the sessions.
+        supervisor: runs the compactions.
+        wait_s: how long an append waits for them that has no deadline of its own.
+    """
+
+    def __init__(self, actors: ActorRegistry, supervisor: Supervisor, wait_s: float) -> None:
+        self._actors = actors
+        self._supervisor = supervisor
+        self._wait_s = wait_s
+        self._lines: dict[SessionKey, _Line] = {}
+
+    async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
+        """See `remora.Session.append`."""
+        # A job that waited for a compaction could hold it up.
+        in_a_job = self._supervisor.in_a_job()
+        if key not in self._lines or in_a_job:
+            try:
+                return await self._ask(key, request, timeout_s)
+            except OverdraftReached as e:
+                if not e.waits or in_a_job:
+                    raise
+        line = self._lines.setdefault(key, _Line())
+        line.waiting += 1
+        try:
+            return await self._wait(line, key, request, timeout_s)
+        finally:
+            line.waiting -= 1
+            if not line.waiting:
+                del self._lines[key]
+
+    async def _ask(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
+        receipt: Receipt = await self._actors.ask(
+            key, request, size=request.size, timeout_s=timeout_s
+        )
+        return receipt
+
+    async def _wait(
+        self, line: _Line, key: SessionKey, request: Append, timeout_s: float | None
+    ) -> Receipt:
+        until = anyio.current_time() + (self._wait_s if timeout_s is None else timeout_s)
+        with anyio.CancelScope(deadline=until) as scope:
+            await line.lock.acquire()
+        if scope.cancelled_caught:
+            raise _in_vain(line)
+        job = ""
+        try:
+            while True:
+                try:  # without the deadline: it may have written when that passes
+                    return await self._ask(key, request, timeout_s)
+                except OverdraftReached as e:
+                    line.refused = refused = e
+                probe("append_waited")
+                with anyio.CancelScope(deadline=until) as scope:
+                    await self._supervisor.wait_for_job(refused.job)
+                    await anyio.sleep(_PAUSE_S if refused.job == job else 0)
+                    job = refused.job
+                if scope.cancelled_caught:
+                    raise _in_vain(line)
+        finally:
+            line.lock.release()
+
+
+def _in_vain(line: _Line) -> OverdraftReached:
+    """The error of an append that waited too long: that of the first in its line."""
+    probe("append_waited_in_vain")
+    assert line.refused is not None
+    known = line.refused
+    return OverdraftReached(
+        str(known), tokens=known.tokens, limit=known.limit, job=known.job, waits=True
+    )
