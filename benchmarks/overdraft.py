@@ -161,4 +161,4 @@ if __name__ == "__main__":
     )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    sys.exit(run(lambda: main(arguments.json)))
+    sys.exit(run(lambda: main(arguments.json), loop="asyncio"))

@@ -14,14 +14,12 @@ from remora.models.ports import Line
 
 __all__ = ["UnionSummarizer", "covered_by"]
 
-_PARTLY = "partly:"
-
 
 class UnionSummarizer:
     """Names every message that it covers by its first word, and says how many they are (G6).
 
     What it was given as the summary before may be another's, an extract say, which leaves things
-    out; what is built on such a summary says so.
+    out; it is kept as it is, before the names, so that the whole does not pass for complete.
 
     Args:
         rng: draws how long it takes; at once otherwise.
@@ -48,15 +46,15 @@ class UnionSummarizer:
             await anyio.sleep(self._rng.choice(self._latency_s))
         before = covered_by(previous) if previous else ()
         names = [*(before or ())]
-        whole = before is not None
+        rest = [previous] if previous and before is None else []
         for line in lines:
             if line.speaker == "Summary":  # an entry that goes into the running summary
                 covered = covered_by(line.text)
-                whole = whole and covered is not None
                 names.extend(covered or ())
+                rest.extend([] if covered is not None else [line.text])
             else:
                 names.append(line.text.split()[0])
-        return " ".join([*names, f"={len(names)}"] if whole else [_PARTLY, *names])
+        return "\n".join([*rest, " ".join([*names, f"={len(names)}"])])
 
 
 def covered_by(text: str) -> tuple[str, ...] | None:

@@ -57,6 +57,7 @@ class Shown(msgspec.Struct, frozen=True):
         awaiting: tool calls that it says wait for a result.
         split: tool calls parted from their results.
         told: names in anything else: in what was recalled, and in the synopsis.
+        degraded: the first and the last message that it says no summary covers; None for none.
     """
 
     budget: int | None
@@ -69,6 +70,7 @@ class Shown(msgspec.Struct, frozen=True):
     awaiting: tuple[str, ...]
     split: int
     told: frozenset[str] = frozenset()
+    degraded: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         covered = (
@@ -85,6 +87,7 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
     """What a context shows."""
     system = [str(one["content"]) for one in context.messages if one["role"] == "system"]
     summarized = context.summary is not None
+    lost = context.sources["summary"].degraded
     return Shown(
         budget=budget,
         summarized=summarized,
@@ -96,6 +99,7 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         awaiting=context.awaiting,
         split=split_tool_calls(context.messages),
         told=frozenset(name for text in system for name in NAME.findall(text)),
+        degraded=(lost.first, lost.last) if lost is not None else None,
     )
 
 

@@ -69,7 +69,7 @@ def check(
             keeping = Keeping(policy, weights, history.weigh_summary if sound else None)
             if sound:
                 found.extend(_check_extracts(records))
-        found.extend(_check_answers(history, session, records, drops=drops))
+        found.extend(_check_answers(history, session, records, drops=drops, sound=sound_models))
         found.extend(_check_envelopes(session, records))
         found.extend(_check_order(history, session, records, drops=drops, keeping=keeping))
     for user in history.users:
@@ -275,7 +275,12 @@ def _facts_step(facts: frozenset[str], operation: Operation) -> frozenset[str] |
 
 
 def _check_answers(
-    history: History, session: tuple[str, str], records: Sequence[Record], *, drops: bool
+    history: History,
+    session: tuple[str, str],
+    records: Sequence[Record],
+    *,
+    drops: bool,
+    sound: bool,
 ) -> Iterator[Violation]:
     """What holds of each answer, whatever the order."""
     where = "/".join(session)
@@ -285,7 +290,9 @@ def _check_answers(
         yield from _check_words(history, record)
         match record.result:
             case Shown() as shown:
-                yield from _check_load(history, where, record, shown, records, drops=drops)
+                yield from _check_load(history, where, record, shown)
+                if shown.budget is None and not drops:
+                    yield from _check_whole(history, where, record, shown, records, sound=sound)
             case tuple() as found:
                 names = (
                     [name for _, name in found] if record.call.kind == "history" else list(found)
@@ -360,15 +367,7 @@ def _check_envelopes(session: tuple[str, str], records: Sequence[Record]) -> Ite
         yield Violation("G2", "/".join(session), f"messages share an id: {ids}")
 
 
-def _check_load(
-    history: History,
-    where: str,
-    record: Record,
-    shown: Shown,
-    records: Sequence[Record],
-    *,
-    drops: bool,
-) -> Iterator[Violation]:
+def _check_load(history: History, where: str, record: Record, shown: Shown) -> Iterator[Violation]:
     at = (record.called,)
     if shown.split:
         yield Violation(
@@ -392,9 +391,26 @@ def _check_load(
     yield from _check_names(history, record, [*(shown.covered or ()), *shown.names])
     yield from _check_owner(history, record, shown.told)
     yield from _check_forgotten(history, record, shown.told)
-    if shown.budget is not None or shown.covered is None or drops:
+
+
+def _check_whole(
+    history: History,
+    where: str,
+    record: Record,
+    shown: Shown,
+    records: Sequence[Record],
+    *,
+    sound: bool,
+) -> Iterator[Violation]:
+    """What was acknowledged is in a context without a budget.
+
+    Where a fallback covers it, the context has its name, or says that its number is lost (G6); what
+    a model that is not sound wrote instead cannot be told.
+    """
+    if shown.covered is None and not sound:
         return
-    there = {*shown.covered, *shown.names}
+    there = {*(shown.told if shown.covered is None else shown.covered), *shown.names}
+    first, last = shown.degraded or (0, -1)
     restating = {"clear", "delete", "rewind", "forget_session", "forget_user"}
     restated = [
         one
@@ -412,7 +428,9 @@ def _check_load(
         if any(other.returned > one.called for other in restated):
             continue
         missing = [
-            name for name in one.argument if name not in there and not is_tool(history.shapes[name])
+            name
+            for seq, name in zip(one.result.seqs, one.argument, strict=False)
+            if name not in there and not first <= seq <= last and not is_tool(history.shapes[name])
         ]
         if missing:
             text = f"acknowledged before, and neither shown nor in the summary: {' '.join(missing)}; the load showed {shown}"  # noqa: E501

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,7 @@ async def test_wait() -> None:
             await chat.append(message(901), timeout_s=0.02)
         async with anyio.create_task_group() as tasks:
             for number in range(902, 908):
-                tasks.start_soon(lambda n=number: chat.append(message(n), key=str(n)))
+                tasks.start_soon(partial(chat.append, message(number), key=str(number)))
                 await anyio.sleep(0)
             assert len(await chat.history()) == before
             assert (await chat.load()).tokens
