@@ -28,7 +28,7 @@ __all__ = ["Fallback", "FallbackWriter", "line_of", "merge_ranges"]
 
 Result = TypeVar("Result")
 
-_logger = get_logger("remora.jobs")
+_logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
 _INLINE = 4_000  # characters and bytes
 _TRIES = 4  # a counter may find a text longer than the sum of its lines

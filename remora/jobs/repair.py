@@ -20,7 +20,7 @@ from remora.storage.records import MessageRange
 
 __all__ = ["Resummarizer", "read_lost"]
 
-_logger = get_logger("remora.jobs")
+_logger = get_logger(__name__)
 _SLICE = 64  # messages read at once
 _AT_START = 1_000  # sessions that are asked after a start
 _PER_RUN = 50  # sessions that are asked in one run

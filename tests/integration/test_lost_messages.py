@@ -378,3 +378,17 @@ def test_the_degraded_range_is_what_is_in_no_summary(
                 assert await check(chat) == set()
 
     anyio.run(run)
+
+
+async def test_a_model_that_stays_down_leaves_lost_messages_named() -> None:
+    """G6: each attempt fails and ends, `settle` returns, and the range stays named."""
+    model = Model(works=False)
+    async with opened(model, supervisor={"resummarize_interval_s": 0.01}) as runtime:
+        chat = runtime.session("alice", "chat")
+        await fill(chat, 1, 20)
+        lost, calls = await check(chat), len(model.calls)
+        with anyio.fail_after(20):
+            while len(model.calls) < calls + 3:
+                await anyio.sleep(0.01)
+            await chat.settle()
+        assert await check(chat) == lost != set()
