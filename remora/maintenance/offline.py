@@ -122,11 +122,13 @@ class LostCommits(msgspec.Struct, frozen=True):
 
     Attributes:
         what: which, in words.
-        why: what happened to the journal.
+        where: the file that lacks them.
+        why: what happened to it.
         promised: they were to survive the loss of power, at durability ``power``.
     """
 
     what: str
+    where: str
     why: str
     promised: bool
 
@@ -144,14 +146,14 @@ def find_lost_commits(journal: Path) -> LostCommits | None:
         with closing(sqlite3.connect(journal)) as database:
             if is_of_another_journal(mark, database):
                 what = f"the commits of the journal that {mark_path(journal).name} is of"
-                return LostCommits(what, f"{journal.name} was replaced by another", promised=True)
+                return LostCommits(what, journal.name, "was replaced by another", promised=True)
             what = missing_commits(mark, database)
     except sqlite3.DatabaseError as e:
         raise JournalDamaged(
             f"{journal} is damaged, or no SQLite file: {e}; restore a backup"
         ) from e
-    why = "its write-ahead log was cut short or lost"
-    return LostCommits(what, why, mark.durability == "power") if what else None
+    where, why = f"{journal.name}-wal", "was cut short or lost"
+    return LostCommits(what, where, why, mark.durability == "power") if what else None
 
 
 def require_memory(directory: Path) -> None:
@@ -164,7 +166,7 @@ def require_memory(directory: Path) -> None:
         return
     if mark_path(directory / JOURNAL).exists():
         raise InvalidInput(
-            f"{directory / JOURNAL} is missing, though other files of a memory are in {directory}: "
-            "restore the whole directory from a backup"
+            f"there is no memory in {directory}: {JOURNAL} is missing, though other files of one "
+            "are there; restore the whole directory from a backup"
         )
     raise InvalidInput(f"there is no memory in {directory}")

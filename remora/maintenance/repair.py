@@ -100,7 +100,7 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
     if lost is not None:
         if lost.promised and not accept_loss:
             raise JournalDamaged(
-                f"{journal} lacks {lost.what}: {lost.why}. Restore "
+                f"{journal} lacks {lost.what}: {lost.where} {lost.why}. Restore "
                 f"a backup, or {JOURNAL}-wal if it was left behind; or accept the loss with "
                 "--accept-loss"
             )

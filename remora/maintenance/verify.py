@@ -96,12 +96,12 @@ async def verify_owned(
             if lost := await anyio.to_thread.run_sync(find_lost_commits, mirror / JOURNAL):
                 # the rest can be verified
                 await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
-                told = f"{lost.why}: the journal lacks {lost.what}"
+                told = f"it {lost.why}: the journal lacks {lost.what}"
                 if lost.promised:
-                    wal = (Finding("wal", f"{JOURNAL}-wal", told, repairable=False),)
+                    wal = (Finding("wal", lost.where, told, repairable=False),)
                 else:
                     notes = (
-                        f"{JOURNAL}-wal: {told}, which journal.durability did not promise to keep",
+                        f"{lost.where}: {told}, which journal.durability did not promise to keep",
                     )
             async with offline(mirror, config) as memory:
                 found = await _check_directory(memory, deep=deep, progress=progress)
