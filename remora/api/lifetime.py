@@ -69,7 +69,10 @@ class Lifetime:
         """
         if self._context is not None:
             raise RuntimeClosed("a runtime can be entered once; make another")
-        _require_asyncio()
+        options = self.options
+        sqlite = options.journal is None and options.path is not None
+        if sqlite or (options.store is None and options.config.long_term.enabled):
+            _require_asyncio()
         self._context = self._live()
         await self._context.__aenter__()
 
@@ -234,8 +237,8 @@ def _require_asyncio() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         raise InvalidInput(
-            "a runtime needs asyncio's event loop, or uvloop's: run the program with "
-            "asyncio.run(main()), or anyio.run(main, backend='asyncio')"
+            "a memory directory and long-term memory need asyncio's event loop, or uvloop's: run "
+            "the program with asyncio.run(main()), or anyio.run(main, backend='asyncio')"
         ) from None
 
 

@@ -241,10 +241,11 @@ class Runtime:
             InvalidInput: there is no such task, or the interval is not a positive number.
             RuntimeClosed: the runtime is not open.
         """
-        interval = check_seconds(seconds, "seconds")
+        name = check_text(task, "task")
+        interval = check_seconds(seconds, f"the interval of {name}")
         if interval is None or interval == float("inf"):
-            raise InvalidInput(f"seconds must be a positive number, not {seconds!r}")
-        self._lifetime.internals.schedule.change(check_text(task, "task"), interval)
+            raise InvalidInput(f"the interval of {name} must be finite, not {seconds!r}")
+        self._lifetime.internals.schedule.change(name, interval)
 
     # -- state -------------------------------------------------------------------------------------
 
