@@ -36,6 +36,7 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.OverdraftReached: (429, 5),
     errors.OwnershipLost: (503, 30),  # another process has the journal, and answers
     errors.CommitFailed: (503, 5),
+    errors.ErasureDelayed: (503, 30),
     errors.ErasureInProgress: (409, 5),
     errors.OutcomeUnknown: (503, 1),
     errors.RecordingFailed: (503, 5),

@@ -25,7 +25,13 @@ from remora.models.ports import Line, Summarizer
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
-from remora.storage.records import MessageRange, SummarizeSpec, Summary, find_lost
+from remora.storage.records import (
+    MessageRange,
+    SummarizeSpec,
+    Summary,
+    find_lost,
+    model_name,
+)
 from remora.tokens import TokenCounter, count_message
 
 __all__ = ["SummarizeHandler"]
@@ -93,6 +99,7 @@ class SummarizeHandler:
         self._buffer = buffer
         self._report = report
         self._timeout_s = timeout_s
+        self._model = model_name(summarizer.name)
         self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
         self._max_tokens = max(buffer.summary_tokens - self._overhead, 1)
         self._writer = FallbackWriter(journal, counter, self._max_tokens)
@@ -133,7 +140,7 @@ class SummarizeHandler:
             if given.lost:
                 self._report(key)
             return self._result(
-                attempt, text, self._summarizer.name, lost=given.lost, input_tokens=given.tokens
+                attempt, text, self._model, lost=given.lost, input_tokens=given.tokens
             )
         probe("summary_degraded")
         _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
@@ -187,11 +194,9 @@ class SummarizeHandler:
         if not text:
             probe("repair_failed")
             _logger.info("lost_messages_not_summarized", session=key)
-            ready = SummaryReady(
-                spec, attempt.job.id, "", "", 0, degraded=False, model=self._summarizer.name
-            )
+            ready = SummaryReady(spec, attempt.job.id, "", "", 0, degraded=False, model=self._model)
             return JobResult(message=ready)
-        return self._result(attempt, text, self._summarizer.name, lost=lost, input_tokens=tokens)
+        return self._result(attempt, text, self._model, lost=lost, input_tokens=tokens)
 
     async def _write_fallback(
         self,

@@ -37,6 +37,7 @@ from remora.jobs.rows import MEMORY_TYPES
 from remora.runtime.jobs import Job
 from remora.storage.damage import read_undamaged
 from remora.storage.lance.scan import ScannedRow, ScannedUser, TableScan
+from remora.storage.pending import first_row_written
 from remora.storage.ports import BLOCK_TYPE, NEIGHBOURS, Finding, Journal
 from remora.storage.records import (
     ENTRY_KIND,
@@ -95,8 +96,8 @@ class _PendingJobs:
     def take(self, job: Job) -> None:
         """Add a job; a dead letter counts only for the rows that it would write."""
         match job.payload:
-            case FlushSpec(first=first, through=through):
-                self.coming.append((first, through))
+            case FlushSpec() as spec:
+                self.coming.append((first_row_written(spec), spec.through))
             case UnflushSpec(seqs=seqs, flushing=flushing):
                 # the rows of its neighbours are removed and written again
                 self.coming.extend(

@@ -16,7 +16,7 @@ from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
 
-__all__ = ["NEIGHBOURS", "first_message_needed", "pending_flushes"]
+__all__ = ["NEIGHBOURS", "first_message_needed", "first_row_written", "pending_flushes"]
 
 NEIGHBOURS = 2
 """Messages on either side of one that are indexed with it: when it is removed, their rows are
@@ -33,16 +33,21 @@ def pending_flushes(jobs: Iterable[Job]) -> dict[SessionKey, list[range]]:
     found: dict[Any, list[range]] = {}
     for job in jobs:
         if isinstance(job.payload, FlushSpec):
-            messages = range(job.payload.first, job.payload.through + 1)
+            messages = range(first_row_written(job.payload), job.payload.through + 1)
             found.setdefault(job.key, []).append(messages)
     return found
+
+
+def first_row_written(spec: FlushSpec) -> int:
+    """The first message whose row the job writes, or removes and writes again."""
+    return max(spec.first - NEIGHBOURS, 1) if spec.completes else spec.first
 
 
 def first_message_needed(payload: Any) -> int | None:
     """The first message that a job has yet to read, neighbours included; None for none."""
     match payload:
-        case FlushSpec(first=first):
-            return first - NEIGHBOURS
+        case FlushSpec():
+            return first_row_written(payload) - NEIGHBOURS
         case UnflushSpec(seqs=seqs):
             return min(seqs, default=1) - NEIGHBOURS
         case SummarizeSpec(first=first):

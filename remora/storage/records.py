@@ -54,6 +54,7 @@ __all__ = [
     "Watermarks",
     "find_lost",
     "join_lost",
+    "model_name",
 ]
 
 
@@ -149,6 +150,11 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 _EXTRACTORS = frozenset({"extractive", "lead", "tail", "none"})
+
+
+def model_name(name: str) -> str:
+    """What is recorded as the writer of a model's summary: never the name of an extractor."""
+    return f"{name} (custom)" if name in _EXTRACTORS else name
 
 
 def find_lost(summary: Summary) -> tuple[MessageRange, ...]:

@@ -130,13 +130,15 @@ def test_readme_shows_the_example() -> None:
 SERVER_ANSWERS = {
     "BlockFailed": (503, True), "CommitFailed": (503, True), "ConfigError": (500, False),
     "DirectoryLocked": (500, False), "DirectoryUnusable": (500, False),
-    "EmbedderChanged": (500, False), "ErasureInProgress": (409, True),
+    "EmbedderChanged": (500, False), "ErasureDelayed": (503, True),
+    "ErasureInProgress": (409, True),
     "IndexOutOfRange": (400, False), "InvalidExport": (400, False), "InvalidId": (400, False),
     "InvalidInput": (400, False), "InvalidMessage": (400, False), "JournalDamaged": (500, False),
     "JournalTooNew": (500, False), "LongTermError": (503, True), "MailboxFull": (429, True),
     "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NotGranted": (403, False),
-    "OutcomeUnknown": (503, True), "OwnershipLost": (503, True), "RecordingFailed": (503, True),
+    "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
+    "OwnershipLost": (503, True), "RecordingFailed": (503, True),
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
     "RuntimeClosed": (503, True), "SessionQuarantined": (503, True), "StorageError": (503, True),
 }  # fmt: skip
