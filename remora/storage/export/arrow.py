@@ -313,10 +313,8 @@ class ParquetReader:
         for number, row in self._rows("sessions"):
             with _locate_errors("sessions", number):
                 key = (_text(row["user"]), _text(row["session"]))
-                summary = (
-                    None if row["summary"] is None else msgspec.convert(row["summary"], Summary)
-                )
-                summaries = msgspec.convert(row["summaries"] or [], tuple[Summary, ...])
+                summary = None if row["summary"] is None else _summary(row["summary"])
+                summaries = tuple(_summary(one) for one in row["summaries"] or ())
                 told = _whole(row["messages"])
                 found = messages.take(key, most=told + 1)
                 front, flushed = _whole(row["front"]), _whole(row["flushed"])
@@ -436,6 +434,13 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int):
         raise TypeError("a number is missing")
     return value
+
+
+def _summary(fields: dict[str, Any]) -> Summary:
+    """A summary; fields that its export did not know yet are null."""
+    return msgspec.convert(
+        {name: value for name, value in fields.items() if value is not None}, Summary
+    )
 
 
 def _message(number: int, row: dict[str, Any]) -> MessageExport:
