@@ -94,9 +94,10 @@ class JournalConnection(aiosqlite.Connection):
             FilesGone: it was done, but in files that nobody will find.
         """
         execute: Any = self._execute  # the base of all its methods, in every version
-        await execute(self._run_in_place, self._conn, steps)
+        await execute(self.run_in_place, self._conn, steps)
 
-    def _run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+    def run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+        """What `run` does in the connection's thread."""
         run_steps(connection, steps)
         if self.place is not None and not connection.in_transaction:
             self.place.check()

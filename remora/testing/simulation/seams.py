@@ -23,14 +23,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 from unittest.mock import patch
 
 import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
-from remora.storage.sqlite.connection import run_steps
+from remora.storage.sqlite.connection import JournalConnection, run_steps
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
@@ -107,16 +107,22 @@ class _Connection:
 
 def _writes(function: Callable[[], Any]) -> bool:
     """Whether this call of the journal writes: a transaction, or a statement but a query."""
-    if getattr(function, "func", None) is run_steps:
+    if _is_transaction(function):
         return True
     words = getattr(function, "args", ())
     first = next((word for word in words if isinstance(word, str)), "")
     return first.lstrip()[:6].upper() in {"INSERT", "BEGIN ", "COMMIT", "UPDATE", "DELETE"}
 
 
+def _is_transaction(function: object) -> TypeGuard[partial[None]]:
+    """Whether it is `JournalConnection.run` in the connection's thread."""
+    called = getattr(function, "func", None)
+    return getattr(called, "__func__", called) is JournalConnection.run_in_place
+
+
 def _run_half(function: Callable[[], Any]) -> None:
     """Run the first half of a transaction's steps, as when its disk fails."""
-    if isinstance(function, partial) and function.func is run_steps:
+    if _is_transaction(function):
         connection, steps = function.args
         run_steps(connection, steps[: len(steps) // 2])
 
