@@ -22,14 +22,14 @@ class JournalPlace:
     """The journal's files as they were when it was opened. Everything here blocks.
 
     Args:
-        path: of the journal, which has a write-ahead log.
+        path: of the journal.
     """
 
     def __init__(self, path: Path) -> None:
-        self._files = [
-            Identity(path, never_empty=True),
-            Identity(path.with_name(f"{path.name}-wal")),
-        ]
+        log = path.with_name(f"{path.name}-wal")
+        self._files = [Identity(path, never_empty=True)]
+        if log.exists():  # not if the disk refused it so far
+            self._files.append(Identity(log))
 
     def check(self) -> None:
         """Check that the files are still there; takes a few microseconds.
