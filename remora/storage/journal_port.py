@@ -11,7 +11,8 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.runtime.log import Log
-from remora.storage.records import BufferStart, MemoryItem, StateItem
+from remora.storage.lookups import BufferStart
+from remora.storage.records import MemoryItem, StateItem
 
 __all__ = [
     "Erased",

@@ -8,8 +8,9 @@ from typing import Protocol
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry
+from remora.storage.lookups import BufferStart, EarlierBuffer
 from remora.storage.pending import NEIGHBOURS
-from remora.storage.records import BufferStart, EarlierBuffer, Summary
+from remora.storage.records import Summary
 
 __all__ = ["History", "buffer_start_from", "earlier_buffer"]
 

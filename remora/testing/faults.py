@@ -10,8 +10,9 @@ import anyio
 
 from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.runtime.log import Write
+from remora.storage.lookups import EarlierBuffer, OriginalAppend
 from remora.storage.memory import MemoryJournal
-from remora.storage.records import EarlierBuffer, OriginalAppend, SavedSession, SavedUser
+from remora.storage.records import SavedSession, SavedUser
 
 __all__ = ["CommitFault", "FaultyJournal", "ReadFault", "during"]
 

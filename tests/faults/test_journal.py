@@ -18,11 +18,8 @@ from remora.errors import (
     StorageError,
 )
 from remora.ids import SessionKey, key_digest
-from remora.storage.records import (
-    IdLookup,
-    KeyLookup,
-    SavedSession,
-)
+from remora.storage.lookups import IdLookup, KeyLookup
+from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
 from tests.faults.journals import ALICE, LEAN, ONE, TWO, altered, journal_at, two_sessions

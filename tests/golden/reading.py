@@ -14,7 +14,8 @@ import msgspec
 from remora import Config, Runtime
 from remora.ids import SessionKey, UserKey, key_digest
 from remora.models.ports import Line
-from remora.storage.records import IdLookup, KeyLookup, SavedSession
+from remora.storage.lookups import IdLookup, KeyLookup
+from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 
 KEYS = ("request-1", "request-2", "seven", "twenty", "never")

@@ -35,14 +35,12 @@ from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
+from remora.storage.lookups import IdLookup, OriginalAppend, PastLookup
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import (
     Appended,
     BufferMoved,
     FlushSpec,
-    IdLookup,
-    OriginalAppend,
-    PastLookup,
     SavedSession,
     SummarizeSpec,
     Watermarks,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from remora.ids import SessionKey
-from remora.storage.records import IdLookup, KeyLookup, PastLookup
+from remora.storage.lookups import IdLookup, KeyLookup, PastLookup
 from remora.storage.sqlite.journal import SqliteJournal
 from tests.sqlite import Connections, change_rows
 

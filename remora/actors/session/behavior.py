@@ -59,14 +59,8 @@ from remora.messages import ChatDict, Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
-from remora.storage.records import (
-    Appended,
-    IdLookup,
-    KeyLookup,
-    OriginalAppend,
-    SavedSession,
-    StateChanged,
-)
+from remora.storage.lookups import IdLookup, KeyLookup, OriginalAppend
+from remora.storage.records import Appended, SavedSession, StateChanged
 
 __all__ = ["SessionBehavior"]
 

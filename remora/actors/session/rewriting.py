@@ -28,16 +28,15 @@ from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
+from remora.storage.lookups import EarlierBuffer, PastLookup
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,
     BufferMoved,
-    EarlierBuffer,
     EntryFlushSpec,
     FrontChange,
     JobsStarted,
-    PastLookup,
     Pruned,
     StateChanged,
     StateItem,

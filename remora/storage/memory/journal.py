@@ -28,22 +28,18 @@ from remora.storage.journal_port import (
     SessionListing,
     SummaryFigures,
 )
-from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
-from remora.storage.past import earlier_buffer
-from remora.storage.pending import first_message_needed
-from remora.storage.records import (
-    HOT_KEYS,
+from remora.storage.lookups import (
     BufferStart,
     EarlierBuffer,
     IdLookup,
     KeyLookup,
-    MemoryItem,
     OriginalAppend,
     PastLookup,
-    SavedSession,
-    SavedUser,
-    StateItem,
 )
+from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
+from remora.storage.past import earlier_buffer
+from remora.storage.pending import first_message_needed
+from remora.storage.records import HOT_KEYS, MemoryItem, SavedSession, SavedUser, StateItem
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
 __all__ = ["MemoryJournal"]

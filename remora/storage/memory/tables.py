@@ -12,6 +12,7 @@ from remora.ids import SessionKey, UserKey, actor_key
 from remora.messages import Entry
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.log import Write
+from remora.storage.lookups import BufferStart
 from remora.storage.past import buffer_start_from
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import (
@@ -19,7 +20,6 @@ from remora.storage.records import (
     HOT_KEYS,
     Appended,
     BufferMoved,
-    BufferStart,
     Flushed,
     JobsStarted,
     MemoriesRemoved,

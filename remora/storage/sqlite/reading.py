@@ -22,17 +22,16 @@ from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
-from remora.storage.past import buffer_start_from, earlier_buffer
-from remora.storage.records import (
+from remora.storage.lookups import (
     BufferStart,
     EarlierBuffer,
     IdLookup,
     KeyLookup,
-    MemoryItem,
     OriginalAppend,
     PastLookup,
-    StateItem,
 )
+from remora.storage.past import buffer_start_from, earlier_buffer
+from remora.storage.records import MemoryItem, StateItem
 from remora.storage.sqlite.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,

@@ -1,0 +1,73 @@
+"""What a journal looks up of a session's past, and what it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remora.messages import Entry
+from remora.storage.records import Summary
+
+__all__ = [
+    "BufferStart",
+    "EarlierBuffer",
+    "IdLookup",
+    "KeyLookup",
+    "OriginalAppend",
+    "PastLookup",
+]
+
+
+class KeyLookup(msgspec.Struct, frozen=True):
+    """Was there an append under this key?"""
+
+    digest: bytes
+
+
+class IdLookup(msgspec.Struct, frozen=True):
+    """Which messages after `after` have these ids? Answered by a dict from id to number."""
+
+    ids: tuple[str, ...]
+    after: int
+
+
+class PastLookup(msgspec.Struct, frozen=True):
+    """What was the buffer when message `at` was its newest? Answered by an `EarlierBuffer`."""
+
+    at: int
+
+
+class BufferStart(msgspec.Struct, frozen=True):
+    """Where a session's buffer began at an earlier message.
+
+    Attributes:
+        front: messages up to here were out of the buffer.
+        summary: the running summary then.
+        summaries: the entries then that it did not cover.
+        cleared: messages up to here had been cleared.
+        trimmed: messages up to here are gone from the journal today (`Journal.trim`).
+    """
+
+    front: int
+    summary: Summary | None
+    summaries: tuple[Summary, ...]
+    cleared: int = 0
+    trimmed: int = 0
+
+
+class EarlierBuffer(BufferStart, frozen=True):
+    """A session's buffer at an earlier message.
+
+    Attributes:
+        entries: its messages.
+        exists: the message that was the newest then was not removed since.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    exists: bool = True
+
+
+class OriginalAppend(msgspec.Struct, frozen=True):
+    """The append under a key; an id is None where the message has the session's own."""
+
+    seqs: tuple[int, ...]
+    ids: tuple[str | None, ...]
