@@ -23,12 +23,16 @@ _PAUSE_S = 0.02  # a job that is not known is about to start, or a dead letter
 
 
 class _Line:
-    """Appends of one session that wait, in order."""
+    """Appends of one session that wait, in order.
 
-    def __init__(self) -> None:
+    Args:
+        refused: what the session last answered to one of them.
+    """
+
+    def __init__(self, refused: OverdraftReached) -> None:
         self.lock = anyio.Lock()
         self.waiting = 0
-        self.refused: OverdraftReached | None = None
+        self.refused = refused
 
 
 class LocalAppends:
@@ -50,16 +54,18 @@ class LocalAppends:
         """See `remora.Session.append`."""
         # A job that waited for a compaction could hold it up.
         in_a_job = self._supervisor.in_a_job()
-        if key not in self._lines or in_a_job:
+        until = anyio.current_time() + (self._wait_s if timeout_s is None else timeout_s)
+        line = self._lines.get(key)
+        if line is None or in_a_job:
             try:
                 return await self._ask(key, request, timeout_s)
             except OverdraftReached as e:
                 if not e.waits or in_a_job:
                     raise
-        line = self._lines.setdefault(key, _Line())
+                line = self._lines.setdefault(key, _Line(e))  # others may be in line
         line.waiting += 1
         try:
-            return await self._wait(line, key, request, timeout_s)
+            return await self._wait(line, key, request, until, bounded=timeout_s is not None)
         finally:
             line.waiting -= 1
             if not line.waiting:
@@ -72,9 +78,9 @@ class LocalAppends:
         return receipt
 
     async def _wait(
-        self, line: _Line, key: SessionKey, request: Append, timeout_s: float | None
+        self, line: _Line, key: SessionKey, request: Append, until: float, *, bounded: bool
     ) -> Receipt:
-        until = anyio.current_time() + (self._wait_s if timeout_s is None else timeout_s)
+        """Wait for the turn, and then for compactions; `bounded`: the caller gave a deadline."""
         with anyio.CancelScope(deadline=until) as scope:
             await line.lock.acquire()
         if scope.cancelled_caught:
@@ -82,8 +88,9 @@ class LocalAppends:
         job = ""
         try:
             while True:
-                try:  # without the deadline: it may have written when that passes
-                    return await self._ask(key, request, timeout_s)
+                left = max(until - anyio.current_time(), 0.0) if bounded else None
+                try:  # outside of the scope: it may have written when the deadline passes
+                    return await self._ask(key, request, left)
                 except OverdraftReached as e:
                     line.refused = refused = e
                 probe("append_waited")
@@ -100,7 +107,6 @@ class LocalAppends:
 def _in_vain(line: _Line) -> OverdraftReached:
     """The error of an append that waited too long: that of the first in its line."""
     probe("append_waited_in_vain")
-    assert line.refused is not None
     known = line.refused
     return OverdraftReached(
         str(known), tokens=known.tokens, limit=known.limit, job=known.job, waits=True

@@ -282,6 +282,40 @@ async def test_wait() -> None:
         assert await check(chat) == set()
 
 
+@pytest.mark.parametrize("timeout_s", [0.0, 1e-6, 0.001])
+async def test_appends_with_hardly_any_time_are_refused_as_others_are(timeout_s: float) -> None:
+    """G6: one that is alone, one whose time is over before the first is refused again, and one that
+    comes when the line is about to be dissolved.
+    """
+    model = Model()
+    model.gate = anyio.Event()
+    async with opened(model, buffer={"overdraft": "wait", "overdraft_ratio": 1.0}) as runtime:
+        chat = runtime.session("alice", "chat")
+        await overdraw(chat)
+        before = len(await chat.history())
+        errors: list[OverdraftReached] = []
+
+        async def append(number: int) -> None:
+            try:
+                await chat.append(message(number), key=str(number), timeout_s=timeout_s)
+            except OverdraftReached as e:
+                errors.append(e)
+
+        await append(901)
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                for number in range(902, 910):
+                    tasks.start_soon(append, number)
+                    await anyio.sleep(0)
+        assert len(errors) == 25
+        assert {error.limit for error in errors} == {400}
+        assert len(await chat.history()) == before
+        model.gate.set()
+        assert not (await chat.append(message(901), key="901")).duplicate
+        await chat.settle()
+        assert await check(chat) == set()
+
+
 async def test_nothing_deadlocks_while_appends_wait() -> None:
     """G5, G11: an append of a summarizer does not wait; closing and forgetting end the wait."""
     refused = anyio.Event()
