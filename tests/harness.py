@@ -16,6 +16,7 @@ from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
 from remora.config import BufferConfig
 from remora.ids import SessionKey, key_digest
+from remora.jobs.repair import Resummarizer
 from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, MessageLike, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
@@ -193,15 +194,16 @@ async def kernel(
         view: SessionView = await directory.ask_control(key, Inspect())
         return view
 
+    breaker = CircuitBreaker(clock, failures=5, rest_s=30.0)
     handler = SummarizeHandler(
         journal,
         look,
         summarizer,
         fallback or summarizer,
-        breaker=CircuitBreaker(clock, failures=5, rest_s=30.0),
+        breaker=breaker,
         counter=COUNTER,
         buffer=BufferConfig(summary_tokens=100_000, summary_prefix=""),
-        report=lambda _: None,
+        resummarizer=Resummarizer(journal, directory.ask_control, breaker),
     )
     supervisor.add_queue(
         JobQueue(

@@ -91,7 +91,7 @@ def add_summaries(base: Foundation) -> None:
         breaker=breaker,
         counter=models.counter,
         buffer=config.buffer,
-        report=resummarizer.report,
+        resummarizer=resummarizer,
         timeout_s=config.models.timeout_s,
     )
     synopsis = SynopsisHandler(

@@ -42,8 +42,9 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     overdraft_wait_s: float = 30.0
     """With `wait`, how long an append without a `timeout_s` waits before OverdraftReached."""
     summary_tokens: int = 800
-    """Longest summary by a model. A fallback summary may have half of the tokens that it stands
-    for, if that is more, up to what compaction leaves of `token_limit`: 1 - `fold_ratio` of it."""
+    """Longest summary by a model; a longer answer is not cut, but asked for again. A fallback
+    summary may have half of the tokens that it stands for, if that is more, up to what compaction
+    leaves of `token_limit`: 1 - `fold_ratio` of it."""
     summary_prefix: str = "Summary of earlier conversation: "
     """The first words of the summary's system message; stored with each summary, so a change
     affects later ones only."""

@@ -75,7 +75,7 @@ class FallbackWriter:
         prose = "\n".join(text for one in priors if (text := _prose(one)))
         earlier = "\n".join(text for one in priors if (text := _extracted(one)))
         lost = [part for one in priors for part in find_lost(one)]
-        if prose and await self._count(prose) > max_tokens // 2:
+        if prose and await self.count(prose) > max_tokens // 2:
             probe("prose_dropped")  # what the model wrote competes with the lines
             lost.extend([part for one in priors for part in await self._prose_ranges(key, one)])
             earlier = "\n".join([prose, earlier] if earlier else [prose])
@@ -83,7 +83,7 @@ class FallbackWriter:
         lines = [line_of(entry) for entry in entries]
         text, failed = await self._extract(summarizer, earlier, lines, prose, max_tokens)
         brief = ""
-        if max_tokens > self._brief_tokens and await self._count(text) > self._brief_tokens:
+        if max_tokens > self._brief_tokens and await self.count(text) > self._brief_tokens:
             whole = "\n".join(part for part in (prose, earlier) if part)
             brief, _ = await self._extract(summarizer, whole, lines, "", self._brief_tokens)
         groups = [entries]
@@ -112,7 +112,7 @@ class FallbackWriter:
         max_tokens: int,
     ) -> tuple[str, bool]:
         """The prose and the lines, within `max_tokens`, and whether the summarizer failed."""
-        room = max_tokens - (await self._count(prose + "\n") if prose else 0)
+        room = max_tokens - (await self.count(prose + "\n") if prose else 0)
         text, failed = earlier, False
         for _ in range(_TRIES):
             try:
@@ -122,12 +122,13 @@ class FallbackWriter:
                 _logger.exception("fallback_summary_failed")
                 text, failed = earlier, True
             text = without_surrogates("\n".join(part for part in (prose, text.strip()) if part))
-            if failed or await self._count(text) <= max_tokens:
+            if failed or await self.count(text) <= max_tokens:
                 break
             room -= max(room // 10, 1)
         return await _run(len(text), shorten, text, max_tokens, self._counter), failed
 
-    async def _count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
+        """Tokens of a text; a long one is counted in a thread."""
         return await _run(len(text), self._counter.count, text)
 
     async def _read(self, key: SessionKey, part: MessageRange) -> Sequence[Entry]:

@@ -9,10 +9,12 @@ __all__ = ["PROBES"]
 PROBES: Mapping[str, str] = {
     "compaction_without_summary": "even the fallback failed: the messages stay in the journal",
     "summary_degraded": "a fallback summary was made",
+    "summary_too_long": "a model's summary was longer than it may be: it is asked again",
     "prose_dropped": "a fallback summary had no room for what a model wrote before it: its "
     "messages count as lost",
     "repaired_with_compaction": "lost messages were given to the model with a compaction",
     "repair_failed": "the model failed on lost messages, or they were gone: they stay lost for now",
+    "repair_postponed": "a model's summaries stay too long: the next repair comes later",
     "session_resummarized": "a session was asked to summarize its lost messages again",
     "extract_failed": "the fallback summary failed: the previous summary is kept",
     "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",

@@ -24,6 +24,7 @@ _logger = get_logger(__name__)
 _SLICE = 64  # messages read at once
 _AT_START = 1_000  # sessions that are asked after a start
 _PER_RUN = 50  # sessions that are asked in one run
+_MOST_PAUSE = 2_880  # runs between two repairs of a session: a day by default
 
 
 async def read_lost(
@@ -69,30 +70,45 @@ class Resummarizer:
         self._journal = journal
         self._tell = tell
         self._breaker = breaker
-        self._waiting: dict[SessionKey, None] | None = None
+        self._run = 0
+        self._waiting: dict[SessionKey, int] | None = None  # the run that asks it
         self._reported: dict[SessionKey, None] = {}
+        self._pauses: dict[SessionKey, int] = {}  # runs before it is asked again
 
     def report(self, key: SessionKey) -> None:
         """A session has lost messages."""
         self._reported[key] = None
 
+    def postpone(self, key: SessionKey) -> None:
+        """A model answered, and not with a summary: to ask it each time would only cost money."""
+        probe("repair_postponed")
+        pause = self._pauses[key] = min(self._pauses.get(key, 1) * 2, _MOST_PAUSE)
+        if self._waiting is not None:
+            self._waiting[key] = self._run + pause
+
     async def __call__(self) -> None:
         """Ask the sessions that wait longest."""
         if self._breaker.open:
             return
+        self._run += 1
         if self._waiting is None:
             found: Sequence[SessionKey] = ()
             if hasattr(self._journal, "sessions_with_fallbacks"):  # an older port has none
                 found = await self._journal.sessions_with_fallbacks(_AT_START)
-            self._waiting = dict.fromkeys(found)
+            self._waiting = dict.fromkeys(found, 0)
         waiting = self._waiting
-        waiting.update(self._reported)
+        for key in self._reported:
+            waiting.setdefault(key, self._run + self._pauses.get(key, 0))
         self._reported.clear()
-        for key in list(waiting)[:_PER_RUN]:
+        due = [key for key, run in waiting.items() if run <= self._run]
+        for key in due[:_PER_RUN]:
             del waiting[key]
             try:
                 if await self._tell(key, Resummarize()):
                     probe("session_resummarized")
-                    waiting[key] = None  # at the end
+                    waiting.setdefault(key, self._run + self._pauses.get(key, 1))  # at the end
+                else:
+                    self._pauses.pop(key, None)
             except RemoraError as e:  # being forgotten, damaged, or resting
+                self._pauses.pop(key, None)
                 _logger.info("session_not_resummarized", session=key, error=type(e).__name__)

@@ -14,10 +14,10 @@ import msgspec
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
 from remora.config import BufferConfig
-from remora.errors import ModelError
+from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
 from remora.jobs.fallback import FallbackWriter, line_of, merge_ranges
-from remora.jobs.repair import read_lost
+from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, without_surrogates
 from remora.models.breaker import CircuitBreaker
@@ -37,6 +37,12 @@ from remora.tokens import TokenCounter, count_message
 __all__ = ["SummarizeHandler"]
 
 _logger = get_logger(__name__)
+_ASKS = 3  # calls of a model whose answers are too long, each with a stricter limit
+_STRICTEST = 8  # times as strict as the first one
+
+
+class _TooLong(ModelAnswerInvalid):
+    """A summary that must be cut loses messages, and nobody knows which."""
 
 
 class _Input(msgspec.Struct, frozen=True):
@@ -73,7 +79,7 @@ class SummarizeHandler:
         breaker: shared by all sessions.
         counter: for the summary's size.
         buffer: sizes of summaries, and their first words.
-        report: told of sessions with lost messages that a model is to summarize.
+        resummarizer: told of sessions with lost messages.
         timeout_s: how long a model may take.
     """
 
@@ -87,7 +93,7 @@ class SummarizeHandler:
         breaker: CircuitBreaker,
         counter: TokenCounter,
         buffer: BufferConfig,
-        report: Callable[[SessionKey], None],
+        resummarizer: Resummarizer,
         timeout_s: float = 60.0,
     ) -> None:
         self._journal = journal
@@ -97,7 +103,7 @@ class SummarizeHandler:
         self._breaker = breaker
         self._counter = counter
         self._buffer = buffer
-        self._report = report
+        self._resummarizer = resummarizer
         self._timeout_s = timeout_s
         self._model = model_name(summarizer.name)
         self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
@@ -120,10 +126,9 @@ class SummarizeHandler:
                 raise
             probe("compaction_without_summary")
             _logger.exception("compaction_without_summary", session=attempt.job.key)
-            count = spec.through - spec.first + 1
-            return self._result(
-                attempt, f"{count} messages that could not be read.", "none", degraded=True
-            )
+            text = f"{spec.through - spec.first + 1} messages that could not be read."
+            text = shorten(text, self._max_tokens, self._counter)
+            return self._result(attempt, text, "none", degraded=True)
 
     async def _summarize(self, attempt: JobAttempt, spec: SummarizeSpec) -> JobResult:
         key = attempt.job.key
@@ -135,16 +140,20 @@ class SummarizeHandler:
         if extracts:
             return await self._write_fallback(attempt, given, self._summarizer)
         skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
-        text = "" if skip else await self._ask_model(given, last=attempt.last)
+        try:
+            text = "" if skip else await self._ask_model(given, last=attempt.last)
+        except _TooLong:
+            text = ""
+            self._resummarizer.postpone(key)
         if text:
             if given.lost:
-                self._report(key)
+                self._resummarizer.report(key)
             return self._result(
                 attempt, text, self._model, lost=given.lost, input_tokens=given.tokens
             )
         probe("summary_degraded")
         _logger.warning("summary_degraded", session=key, attempts=attempt.job.attempts + 1)
-        self._report(key)
+        self._resummarizer.report(key)
         return await self._write_fallback(attempt, given, self._fallback, replaces=True)
 
     async def _input(self, key: SessionKey, spec: SummarizeSpec, *, repairs: bool) -> _Input:
@@ -188,9 +197,12 @@ class SummarizeHandler:
             )
             tokens = prior.tokens + sum(entry.tokens for entry in repaired)
             given = _Input([prior], [], (), repaired, lost, tokens)
-            text = await self._ask_model(given, last=True)
+            try:
+                text = await self._ask_model(given, last=True)
+            except _TooLong:
+                self._resummarizer.postpone(key)
             if lost or not text:
-                self._report(key)
+                self._resummarizer.report(key)
         if not text:
             probe("repair_failed")
             _logger.info("lost_messages_not_summarized", session=key)
@@ -232,9 +244,6 @@ class SummarizeHandler:
     def _result(
         self, attempt: JobAttempt, text: str, model: str, *, degraded: bool = False, **rest: Any
     ) -> JobResult:
-        if not rest.get("verbatim"):
-            text = without_surrogates(text).strip()
-            text = shorten(text, self._max_tokens, self._counter)
         job, prefix = attempt.job, self._buffer.summary_prefix
         ready = SummaryReady(
             job.payload, job.id, prefix, text, self._size(text), degraded, model, **rest
@@ -247,18 +256,32 @@ class SummarizeHandler:
         return count_message(self._counter, {"role": "system", "content": content})
 
     async def _ask_model(self, given: _Input, *, last: bool) -> str:
-        """The model's summary; empty if the last attempt failed."""
+        """The model's summary; empty if the last attempt failed.
+
+        Raises:
+            _TooLong: each answer was longer than a summary may be.
+        """
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(line_of(entry) for entry in (*given.repaired, *given.entries))
-        ask = partial(self._summarizer.summarize, previous, lines, max_tokens=self._max_tokens)
-        try:
-            text = await self._breaker.call(self._summarizer.name, ask, timeout_s=self._timeout_s)
-        except ModelError:
-            if last:
-                return ""
-            raise
-        return without_surrogates(text).strip()
+        name, most = self._summarizer.name, self._max_tokens
+        limit = most
+        for _ in range(_ASKS):
+            ask = partial(self._summarizer.summarize, previous, lines, max_tokens=limit)
+            try:
+                text = await self._breaker.call(name, ask, timeout_s=self._timeout_s)
+            except ModelError:
+                if last:
+                    return ""
+                raise
+            text = without_surrogates(text).strip()
+            tokens = await self._writer.count(text)
+            if tokens <= most:
+                return text
+            probe("summary_too_long")
+            _logger.info("summary_too_long", model=name, tokens=tokens, most=most)
+            limit = max(limit * most * 9 // (tokens * 10), most // _STRICTEST, 1)
+        raise _TooLong(f"{name} answered {_ASKS} times with more than {most} tokens")
 
 
 def _extracts(summarizer: Summarizer) -> bool:

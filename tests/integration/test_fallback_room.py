@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_messages_of_a_dropped_model_summary_count_as_lost(small: Config) -> None:
     """What the model had summarized is named as degraded, from the first message on."""
-    model = ScriptedChatModel([" ".join(f"fact{number}" for number in range(60))])
+    model = ScriptedChatModel([" ".join(f"fact{number}" for number in range(22))])
     with count_probes() as counts:
         async with Runtime.in_memory(config=small, chat_model=model) as runtime:
             chat = runtime.session("alice", "chat")

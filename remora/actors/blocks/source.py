@@ -16,7 +16,8 @@ class Source(msgspec.Struct, frozen=True):
 
     Attributes:
         status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: it failed or
-            is behind; ``degraded``: of the summary, messages are in none; of the synopsis, it is a
+            is behind; ``degraded``: of the summary, messages are in none: `degraded` names them,
+            and an answer of a model that was too long counts for none; of the synopsis, it is a
             fallback for the configured model's answer; of a memory block, it was shortened;
             ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not asked for, or
             disabled.
