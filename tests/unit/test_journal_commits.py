@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+import remora
 from remora.messages import encode_message
 from remora.runtime.jobs import JobDone
 from remora.runtime.log import Write
@@ -189,3 +191,13 @@ async def test_a_connection_does_a_transaction_in_its_thread(tmp_path: Path) -> 
             await connection.run([Step("INSERT INTO missing VALUES (?)", [(1,)])])
     finally:
         await connection.close()
+
+
+def test_parameters_of_sql_have_no_numbers() -> None:
+    """G2: Python 3.14 refuses ``?1`` with a sequence: no commit would get through there."""
+    numbered = {
+        path.name: found
+        for path in Path(remora.__file__).parent.rglob("*.py")
+        if (found := re.findall(r"\?\d.*", path.read_text(encoding="utf-8")))
+    }
+    assert numbered == {}

@@ -51,9 +51,9 @@ _SELECT = (
 )
 _INSERT = (
     "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, importance) "
-    f"SELECT max(m.pos) + 1, 0, 60, 2, 1, ?3, 0.5 FROM actors AS s JOIN messages AS m "
+    f"SELECT max(m.pos) + 1, 0, 60, 2, 1, ?, 0.5 FROM actors AS s JOIN messages AS m "
     f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {(1 << SEQ_BITS) - 1} "
-    "WHERE s.user = ?1 AND s.session = ?2"
+    "WHERE s.user = ? AND s.session = ?"
 )
 
 
@@ -154,7 +154,7 @@ def _sqlite(directory: Path, case: Case) -> dict[str, float]:
             begun = time.perf_counter()
             rows = database.execute(_SELECT, session_name(number)).fetchall()
             if case.name == "append":
-                database.execute(_INSERT, (*session_name(number), chat))
+                database.execute(_INSERT, (chat, *session_name(number)))
             took.append(time.perf_counter() - begun)
             assert len(rows) == _MESSAGES
         each_us = (time.perf_counter() - whole) / sessions * 1e6
@@ -173,7 +173,7 @@ async def _aiosqlite(directory: Path, case: Case) -> dict[str, float]:
             begun = time.perf_counter()
             rows = list(await database.execute_fetchall(_SELECT, session_name(number)))
             if case.name == "append":
-                await database.execute(_INSERT, (*session_name(number), chat))
+                await database.execute(_INSERT, (chat, *session_name(number)))
             took.append(time.perf_counter() - begun)
             assert len(rows) == _MESSAGES
 

@@ -43,12 +43,13 @@ class Step(NamedTuple):
 
     Attributes:
         sql: the statement; without parameters it may be several.
-        rows: its parameters, once for each time that it is run; None for none.
+        rows: its parameters, once for each time that it is run: by place for ``?``, by name for
+            ``:name``; None for none.
         must_change: whether it must change something.
     """
 
     sql: str
-    rows: Sequence[tuple[Any, ...]] | None = None
+    rows: Sequence[tuple[Any, ...] | dict[str, Any]] | None = None
     must_change: bool = False
 
 

@@ -20,9 +20,6 @@ from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["delete_rows"]
 
-_MESSAGES = (
-    f"DELETE FROM messages WHERE pos BETWEEN ?1 << {SEQ_BITS} AND ((?1 + 1) << {SEQ_BITS}) - 1"
-)
 _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
 
 
@@ -67,7 +64,11 @@ async def delete_rows(
             )
         found = {session: found[session]} if session in found else {}
     sids = [(sid,) for sid in found.values()]
-    await delete("messages", _MESSAGES, sids)
+    await delete(
+        "messages",
+        "DELETE FROM messages WHERE pos BETWEEN ? AND ?",
+        [(sid << SEQ_BITS, ((sid + 1) << SEQ_BITS) - 1) for (sid,) in sids],
+    )
     for table in _BY_ACTOR:
         await delete(table, f"DELETE FROM {table} WHERE sid = ?", sids)
     digests = (user_key(user), "" if session is None else session_key(user, session))

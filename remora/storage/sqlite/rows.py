@@ -75,14 +75,16 @@ _INSERT_ACTOR = (
 INSERT_MESSAGES = (
     "INSERT INTO messages (pos, at_us, tokens, role, epoch, chat, meta, id, key, batch, "
     "importance, crc) "
-    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, ?3, substr(?2, m.value "
-    "->> 4, m.value ->> 5), "
-    "CASE WHEN m.value ->> 6 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) "
+    "SELECT m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, :epoch, "
+    "substr(:content, m.value ->> 4, m.value ->> 5), "
+    "CASE WHEN m.value ->> 6 "
+    "THEN substr(:content, (m.value ->> 4) + (m.value ->> 5), m.value ->> 6) "
     "END, m.value ->> 7, "
-    "CASE WHEN m.value ->> 8 THEN substr(?2, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), "
-    "16) END, m.value ->> 8, "
-    f"(m.value ->> 9) / CAST({SHARES} AS REAL), m.value ->> 10 FROM json_each(?1) AS m "
-    "WHERE ?3 = (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
+    "CASE WHEN m.value ->> 8 "
+    "THEN substr(:content, (m.value ->> 4) + (m.value ->> 5) + (m.value ->> 6), 16) END, "
+    f"m.value ->> 8, (m.value ->> 9) / CAST({SHARES} AS REAL), m.value ->> 10 "
+    "FROM json_each(:places) AS m "
+    "WHERE :epoch = (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch')"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
 _PRUNE_MESSAGE = (
@@ -339,14 +341,17 @@ class Rows:
         self._state_items[place] = (dropped, state_item.value)
 
     @property
-    def messages(self) -> tuple[str, bytes] | None:
-        """The first two parameters of `INSERT_MESSAGES`: places as JSON, and what they point into.
+    def messages(self) -> dict[str, str | bytes] | None:
+        """Parameters of `INSERT_MESSAGES`: places as JSON, and what they point into.
 
-        None without messages.
+        Its third, ``epoch``, is the writer's. None without messages.
         """
         if not self._messages:
             return None
-        return _encode_json(self._messages).decode(), b"".join(self._content)
+        return {
+            "places": _encode_json(self._messages).decode(),
+            "content": b"".join(self._content),
+        }
 
     def others(self) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
         """The other statements, in the order of storing, each with its rows; none without rows."""

@@ -49,13 +49,13 @@ _BOUNDS = (
     "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = w.value"
 )
 _JOBS = "SELECT j.sid, j.payload FROM json_each(?) AS w CROSS JOIN jobs AS j ON j.sid = w.value"
-_RANGE = f"m.pos BETWEEN (?1 << {SEQ_BITS}) + ?2 AND (?1 << {SEQ_BITS}) + ?3"
+_RANGE = "m.pos BETWEEN ? AND ?"
 _FIRST_YOUNG = (
-    f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ?4 ORDER BY m.pos LIMIT 1"
+    f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.at_us >= ? ORDER BY m.pos LIMIT 1"
 )
 _NEWEST_BEYOND = (
     f"SELECT m.pos FROM messages AS m WHERE {_RANGE} AND m.removed IS NULL ORDER BY m.pos DESC "
-    "LIMIT 1 OFFSET ?4"
+    "LIMIT 1 OFFSET ?"
 )
 _ARCHIVED_BYTES = (
     "SELECT coalesce(sum(length(m.chat) + coalesce(length(m.meta), 0)), 0) "
@@ -65,8 +65,13 @@ _ARCHIVED_BYTES = (
 )
 _SIZES = (
     "SELECT m.pos, m.at_us, length(m.chat) + coalesce(length(m.meta), 0) "
-    f"FROM messages AS m WHERE {_RANGE} ORDER BY m.pos LIMIT ?4"
+    f"FROM messages AS m WHERE {_RANGE} ORDER BY m.pos LIMIT ?"
 )
+
+
+def _range(sid: int, first: int, last: int) -> tuple[int, int]:
+    """The parameters of `_RANGE` for these messages of a session."""
+    return (sid << SEQ_BITS) + first, (sid << SEQ_BITS) + last
 
 
 async def _archives(read: Query, sids: Sequence[int]) -> list[ArchivedRange]:
@@ -120,18 +125,15 @@ async def _beyond_each(
         last = 0
         if limits.max_age_days > 0:
             oldest = now_us - int(limits.max_age_days * _DAY_US)
-            young = list(await read(_FIRST_YOUNG, (sid, trimmed + 1, through, oldest)))
+            young = list(await read(_FIRST_YOUNG, (*_range(sid, trimmed + 1, through), oldest)))
             last = (young[0][0] & _MASK) - 1 if young else through
         if limits.max_messages > 0:
             ((archived_through,),) = await read(
                 "SELECT summarized FROM actors WHERE sid = ?", (sid,)
             )
             if archived_through - trimmed > limits.max_messages:
-                surplus = list(
-                    await read(
-                        _NEWEST_BEYOND, (sid, trimmed + 1, archived_through, limits.max_messages)
-                    )
-                )
+                archived = _range(sid, trimmed + 1, archived_through)
+                surplus = list(await read(_NEWEST_BEYOND, (*archived, limits.max_messages)))
                 last = max(last, min(surplus[0][0] & _MASK, through)) if surplus else last
         if last > trimmed:
             found[sid] = last
@@ -155,7 +157,7 @@ async def _beyond_bytes(read: Query, limit: int) -> dict[int, int]:
     at_once = max(_ROWS_AT_ONCE // max(len(archives), 1), 1)
 
     async def sizes(archive: ArchivedRange, first: int) -> MessageSizes:
-        rows = await read(_SIZES, (archive.sid, first, archive.through, at_once))
+        rows = await read(_SIZES, (*_range(archive.sid, first, archive.through), at_once))
         return [(pos & _MASK, at_us, size) for pos, at_us, size in rows]
 
     return await choose_oldest(archives, total - limit, sizes)
@@ -182,7 +184,7 @@ async def trim_rows(
         if through > archive.trimmed:
             cursor = await writer.execute(
                 f"DELETE FROM messages AS m WHERE {_RANGE}",
-                (archive.sid, archive.trimmed + 1, through),
+                _range(archive.sid, archive.trimmed + 1, through),
             )
             await writer.execute(
                 "UPDATE actors SET trimmed = ? WHERE sid = ?", (through, archive.sid)

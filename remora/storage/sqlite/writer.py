@@ -274,7 +274,7 @@ class JournalWriter:
         steps = (
             []
             if messages is None
-            else [Step(INSERT_MESSAGES, [(*messages, self._epoch)], must_change=True)]
+            else [Step(INSERT_MESSAGES, [{**messages, "epoch": self._epoch}], must_change=True)]
         )
         if others:
             steps = [_BEGIN, *steps, *others, _COMMIT]
