@@ -97,6 +97,8 @@ class FallbackWriter:
         for group, whole_ones in zip(groups, kept, strict=True):
             verbatim.extend(_runs(group, whole_ones, covered=True))
             lost.extend(_runs(group, whole_ones, covered=False))
+        if lost:
+            probe("messages_lost")
         covered = merge_ranges(verbatim)
         if not covered:  # tells it from a fallback that does not say what it covers
             first, last = _bounds(priors, entries)

@@ -59,6 +59,9 @@ _TIGHT: Sequence[tuple[str, dict[str, Sequence[Any]]]] = (
 )
 """What hardly leaves any room; each in this share of the seeds:"""
 _TIGHT_SHARE = 0.2
+_SMALL_SHARE = 0.3  # of the seeds have small summaries, in which not every message has room
+_SMALL_TOKENS = (15, 25, 40, 120)
+_EXTRACTS_SHARE = 0.3  # of these have no model
 _CLOSES_S = (0.01, 0.1, 0.5, 3.0)
 _PATIENCE = 3.0  # so many times as long as sessions stay in memory idle
 _LONG_IDLE_S = 10.0  # waiting for those takes more steps than all the rest
@@ -72,10 +75,17 @@ class Settings(msgspec.Struct, frozen=True):
         policy: what its sessions keep.
         config: everything else: how large mailboxes are, and what they do when full; how many
             actors may live, and how long.
+        extracts: there is no model: summaries are extracts.
     """
 
     policy: BufferPolicy
     config: Config
+    extracts: bool = False
+
+    @property
+    def roomy(self) -> bool:
+        """A summary has room for the names of all messages."""
+        return not self.extracts and self.config.buffer == CONFIG.buffer
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -137,7 +147,13 @@ def draw_settings(seed: int) -> Settings:
             config = changed(
                 config, section, **{name: rng.choice(some) for name, some in values.items()}
             )
-    return Settings(rng.choice(_POLICIES), config)
+    settings = Settings(rng.choice(_POLICIES), config)
+    small = random.Random(f"{seed}/summaries")  # of its own: all else is drawn as without it
+    if small.random() >= _SMALL_SHARE:
+        return settings
+    config = changed(config, "buffer", summary_tokens=small.choice(_SMALL_TOKENS))
+    config = changed(config, "supervisor", resummarize_interval_s=small.choice((0.5, 30.0)))
+    return Settings(settings.policy, config, small.random() < _EXTRACTS_SHARE)
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -187,6 +203,9 @@ def play(
     )
 
     closes = list(case.closes)
+    options_of_runtime: dict[str, Any] = {"config": settings.config, "policy": settings.policy}
+    if settings.extracts:
+        options_of_runtime["summarizer"] = None
 
     async def checked(world: World) -> None:
         if (kept := world.kept) is not None:
@@ -209,11 +228,11 @@ def play(
         while closes:
             async with (
                 anyio.create_task_group() as tasks,  # its callers outlive the runtime
-                world.runtime(config=settings.config, policy=settings.policy) as runtime,
+                world.runtime(**options_of_runtime) as runtime,
             ):
                 await until(closes.pop(0), runtime, tasks)
             await checked(world)
-        async with world.runtime(config=settings.config, policy=settings.policy) as runtime:
+        async with world.runtime(**options_of_runtime) as runtime:
             await player.play(runtime)
             world.calm()
             at_rest[:] = await check_at_rest(runtime, history, patience_s=patience_s)
@@ -227,7 +246,11 @@ def play(
         found += check(
             history,
             policy=settings.policy,
-            sound_models=all(one.port not in {"summarizer", "read"} for one in case.faults),
+            sound_models=settings.roomy
+            and all(one.port not in {"summarizer", "read"} for one in case.faults),
+            honest_models=all(
+                (one.port, one.kind) != ("summarizer", "garbage") for one in case.faults
+            ),
         )
         found += check_arrival(history)
         if journal_sound:

@@ -57,7 +57,8 @@ class Shown(msgspec.Struct, frozen=True):
         awaiting: tool calls that it says wait for a result.
         split: tool calls parted from their results.
         told: names in anything else: in what was recalled, and in the synopsis.
-        degraded: the first and the last message that it says no summary covers; None for none.
+        degraded: the first and the last message that it says no summary covers, and how many there
+            are; None for none.
     """
 
     budget: int | None
@@ -70,7 +71,7 @@ class Shown(msgspec.Struct, frozen=True):
     awaiting: tuple[str, ...]
     split: int
     told: frozenset[str] = frozenset()
-    degraded: tuple[int, int] | None = None
+    degraded: tuple[int, int, int] | None = None
 
     def __str__(self) -> str:
         covered = (
@@ -91,7 +92,7 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
     return Shown(
         budget=budget,
         summarized=summarized,
-        covered=covered_by(context.summary or "") if summarized else (),
+        covered=_covered(context),
         names=tuple(name_of(one) for one in context.messages if one["role"] != "system"),
         tokens=context.tokens,
         counted=sum(_weight(counter, one) for one in context.messages),
@@ -99,8 +100,15 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         awaiting=context.awaiting,
         split=split_tool_calls(context.messages),
         told=frozenset(name for text in system for name in NAME.findall(text)),
-        degraded=(lost.first, lost.last) if lost is not None else None,
+        degraded=(lost.first, lost.last, lost.count) if lost is not None else None,
     )
+
+
+def _covered(context: Context) -> tuple[str, ...] | None:
+    """The names in the summary; None where they are not those of all messages before the buffer."""
+    if context.sources["summary"].degraded is not None:
+        return None
+    return covered_by(context.summary or "") if context.summary is not None else ()
 
 
 class Seen(NamedTuple):

@@ -40,6 +40,7 @@ def check(
     drops: bool = False,
     policy: BufferPolicy | None = None,
     sound_models: bool = False,
+    honest_models: bool = False,
 ) -> list[Violation]:
     """Everything that is wrong with a history (G1, G2, G3, G4, G6, G8, G9); empty where nothing is.
 
@@ -48,7 +49,9 @@ def check(
         drops: the sessions' policy lets messages go without a summary.
         policy: what all sessions keep, where it is known: then results are judged by it.
         sound_models: a `UnionSummarizer` makes the summaries, and it never failed, nor the journal
-            where it was read.
+            where it was read; none of its summaries was too long.
+        honest_models: each summary is a `UnionSummarizer`'s or an extract: it may have failed, but
+            never answered anything else.
     """
     drops = drops or (policy is not None and policy.fold == "drop")
     weights = history.weights
@@ -69,7 +72,8 @@ def check(
             keeping = Keeping(policy, weights, history.weigh_summary if sound else None)
             if sound:
                 found.extend(_check_extracts(records))
-        found.extend(_check_answers(history, session, records, drops=drops, sound=sound_models))
+        honest = sound_models or honest_models
+        found.extend(_check_answers(history, session, records, drops=drops, honest=honest))
         found.extend(_check_envelopes(session, records))
         found.extend(_check_order(history, session, records, drops=drops, keeping=keeping))
     for user in history.users:
@@ -280,7 +284,7 @@ def _check_answers(
     records: Sequence[Record],
     *,
     drops: bool,
-    sound: bool,
+    honest: bool,
 ) -> Iterator[Violation]:
     """What holds of each answer, whatever the order."""
     where = "/".join(session)
@@ -292,7 +296,7 @@ def _check_answers(
             case Shown() as shown:
                 yield from _check_load(history, where, record, shown)
                 if shown.budget is None and not drops:
-                    yield from _check_whole(history, where, record, shown, records, sound=sound)
+                    yield from _check_whole(history, where, record, shown, records, honest=honest)
             case tuple() as found:
                 names = (
                     [name for _, name in found] if record.call.kind == "history" else list(found)
@@ -400,17 +404,18 @@ def _check_whole(
     shown: Shown,
     records: Sequence[Record],
     *,
-    sound: bool,
+    honest: bool,
 ) -> Iterator[Violation]:
     """What was acknowledged is in a context without a budget.
 
     Where a fallback covers it, the context has its name, or says that its number is lost (G6); what
-    a model that is not sound wrote instead cannot be told.
+    a model that is not honest wrote instead cannot be told.
     """
-    if shown.covered is None and not sound:
+    if shown.covered is None and not honest:
         return
     there = {*(shown.told if shown.covered is None else shown.covered), *shown.names}
-    first, last = shown.degraded or (0, -1)
+    first, last, count = shown.degraded or (0, -1, 0)
+    lost = 0
     restating = {"clear", "delete", "rewind", "forget_session", "forget_user"}
     restated = [
         one
@@ -427,14 +432,19 @@ def _check_whole(
             continue
         if any(other.returned > one.called for other in restated):
             continue
-        missing = [
-            name
+        absent = {
+            seq: name
             for seq, name in zip(one.result.seqs, one.argument, strict=False)
-            if name not in there and not first <= seq <= last and not is_tool(history.shapes[name])
-        ]
+            if name not in there and not is_tool(history.shapes[name])
+        }
+        missing = [name for seq, name in absent.items() if not first <= seq <= last]
+        lost += len(absent) - len(missing)
         if missing:
             text = f"acknowledged before, and neither shown nor in the summary: {' '.join(missing)}; the load showed {shown}"  # noqa: E501
             yield Violation("G3 G6", where, text, (one.called, record.called))
+    if lost > count:
+        text = f"{lost} messages are neither shown nor in the summary, which calls {count} lost"
+        yield Violation("G6", where, text, (record.called,))
 
 
 def _check_names(history: History, record: Record, names: Sequence[str]) -> Iterator[Violation]:

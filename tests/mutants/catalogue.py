@@ -385,6 +385,29 @@ _MUTANTS = (
 """,
     ),
     Mutant(
+        name="fallback_forgets_earlier_losses",
+        guarantee="G6",
+        what="A fallback summary names the messages that it has no room for; what an earlier one "
+        "had lost is that one's affair.",
+        path="remora/jobs/fallback.py",
+        change="""
+-        lost = [part for one in priors for part in find_lost(one)]
++        lost: list[MessageRange] = []
+""",
+    ),
+    Mutant(
+        name="long_summary_is_cut",
+        guarantee="G6",
+        what="A model that does not keep to its limit has its answer cut to it.",
+        path="remora/jobs/summarize.py",
+        change="""
+             tokens = await self._writer.count(text)
+-            if tokens <= most:
+-                return text
++            return shorten(text, most, self._counter)
+""",
+    ),
+    Mutant(
         name="stale_summary_is_taken",
         guarantee="G5",
         what="A summary is taken whenever it comes, though the session was cleared or rewound "

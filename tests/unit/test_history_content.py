@@ -273,7 +273,7 @@ def test_extract_without_need() -> None:
     """
     for overdraft, guarantees in ((100, {"G6"}), (5, set())):
         script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=overdraft))
-        shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, degraded=(1, 4))
+        shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, degraded=(1, 4, 4))
         script.end(script.begin("load"), shown)
         assert script.found() == guarantees
         assert script.found(sound_models=False) == set()
@@ -282,15 +282,16 @@ def test_extract_without_need() -> None:
 @pytest.mark.parametrize(
     ("degraded", "told", "guarantees"),
     [
-        ((1, 4), (), set()),
+        ((1, 4, 4), (), set()),
+        ((1, 4, 2), (NAMES[0],), {"G6"}),
         (None, NAMES[:4], set()),
-        ((2, 3), (NAMES[0], NAMES[3]), set()),
-        ((2, 3), (NAMES[0],), {"G3 G6"}),
+        ((2, 3, 2), (NAMES[0], NAMES[3]), set()),
+        ((2, 3, 2), (NAMES[0],), {"G3 G6"}),
         (None, (), {"G3 G6"}),
     ],
 )
 def test_lost_messages_are_named(
-    degraded: tuple[int, int] | None, told: tuple[str, ...], guarantees: set[str]
+    degraded: tuple[int, int, int] | None, told: tuple[str, ...], guarantees: set[str]
 ) -> None:
     """G6: what a fallback leaves out is in the range that is called degraded."""
     script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=5))
