@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -140,8 +141,16 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     dead_lettered: int
 
 
+_STALLED_S = 5.0
+
+
 class JobQueue:
-    """Jobs of one kind, and how they are run."""
+    """Jobs of one kind, and how they are run.
+
+    While a store refuses everything, a full disk for instance, each job's pause doubles. So one of
+    them, the first in `stalled`, tries more often, and when it succeeds the others run, too:
+    otherwise they would wait for a minute and more on a store that works.
+    """
 
     def __init__(
         self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy
@@ -153,6 +162,9 @@ class JobQueue:
         self.waiting: deque[Job] = deque()
         self.delayed: list[tuple[float, int, Job]] = []
         """A heap of jobs in back-off: when due, ticket, job."""
+        self.stalled: dict[str, None] = {}
+        """Ids of jobs that a store refused at their last attempt."""
+        self._resumed_s = float("-inf")
         self.event = anyio.Event()
         self.running = self.done = self.retried = self.dead_lettered = 0
 
@@ -165,6 +177,22 @@ class JobQueue:
         """Add a job that runs next."""
         self.waiting.appendleft(job)
         self.event.set()
+
+    def stall(self, job: Job, pause_s: float) -> float:
+        """Note that a store refused a job's work. The pause before its next attempt, in seconds."""
+        self.stalled.setdefault(job.id)
+        return min(pause_s, _STALLED_S) if next(iter(self.stalled)) == job.id else pause_s
+
+    def resume_stalled(self, now_s: float) -> None:
+        """Run stalled jobs that are in back-off now; at most once in `_STALLED_S`."""
+        due_s = self._resumed_s = max(now_s, self._resumed_s + _STALLED_S)
+        stalled = self.stalled
+        self.delayed = [
+            (min(at, due_s) if job.id in stalled else at, ticket, job)
+            for at, ticket, job in self.delayed
+        ]
+        heapq.heapify(self.delayed)
+        stalled.clear()
 
     def statistics(self) -> QueueStatistics:
         """Counters."""

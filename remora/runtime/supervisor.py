@@ -346,6 +346,11 @@ class Supervisor:
         # A service that is merely unavailable comes back; other failures may not.
         last = last and not getattr(error, "retryable", False)
         wait_s = queue.retry.delay_s(attempts, self._rng)
+        stalled = isinstance(error, StorageError | CommitFailed | OutcomeUnknown)
+        if stalled:
+            wait_s = queue.stall(job, wait_s)
+        else:
+            queue.stalled.pop(job.id, None)
         fields = {
             "job": job.id,
             "actor": job.key,
@@ -359,7 +364,7 @@ class Supervisor:
         else:
             probe("job_retried")
             queue.retried += 1
-            if isinstance(error, StorageError | CommitFailed | OutcomeUnknown):
+            if stalled:
                 # of all jobs of a queue at once, as long as the disk is full
                 self._outages[queue.name].fail(
                     error, retry_s=wait_s, job=job.id, queue=queue.name, attempts=attempts
@@ -394,6 +399,11 @@ class Supervisor:
         self._known.pop(job.id, None)
         self._cancelled.discard(job.id)
         self._expedited.discard(job.id)
+        queue = self._queues[job.queue]
+        if queue.stalled:
+            probe("stalled_jobs_resumed")
+            queue.resume_stalled(self._clock.monotonic())
+            self._timer_event.set()
         for promise in self._job_waiters.pop(job.id, ()):
             promise.resolve(None)
         left = self._job_counts[job.key] - 1
