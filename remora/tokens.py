@@ -168,16 +168,20 @@ class TiktokenCounter:
     ) -> None:
         self.media_tokens = media_tokens
         self.name = f"tiktoken:{encoding}{_suffix(media_tokens)}"
-        self._encode = load_encoding(encoding).encode_ordinary
+        loaded = load_encoding(encoding)
+        self._encode, self._encode_to_array = loaded.encode_ordinary, loaded.encode_to_numpy
 
     def count(self, text: str) -> int:
         """The number of tokens."""
-        if len(text) > self._LONG_TEXT and self._has_long_blank(text):
+        if len(text) <= self._LONG_TEXT:
+            return len(self._encode(text))
+        if self._has_long_blank(text):
             return sum(
                 len(self._encode(text[i : i + self._PIECE]))
                 for i in range(0, len(text), self._PIECE)
             )
-        return len(self._encode(text))
+        # a list of a million numbers would keep the interpreter from all other threads
+        return len(self._encode_to_array(text, disallowed_special=()))
 
     def _has_long_blank(self, text: str) -> bool:
         # in pieces: one search of a long text keeps the interpreter from all other threads

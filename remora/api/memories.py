@@ -13,7 +13,7 @@ from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
 from remora.recall.memory import Memory
-from remora.runtime.concurrency import map_concurrently
+from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.services.arguments import (
     check_choice,
     check_int,
@@ -23,6 +23,7 @@ from remora.services.arguments import (
 )
 from remora.services.parts import PartsHolder, Recalls
 from remora.services.recording import (
+    are_large,
     check_types,
     conversation_texts,
     count_items,
@@ -90,7 +91,7 @@ class LongTermHandle:
         if not contents:
             raise InvalidInput("there is nothing to remember")
         defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
-        items = [self._make_item(one, defaults) for one in contents]
+        items = await self._make_items(contents, defaults)
         return await self._record(items, "remember", session)
 
     async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
@@ -134,13 +135,18 @@ class LongTermHandle:
             lambda: [conversation_texts(messages, max_bytes=limit) for messages in given]
         )
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
-        items = [self._make_item(text, defaults) for texts in spoken for text in texts]
+        items = await self._make_items([text for texts in spoken for text in texts], defaults)
         ids = iter(await self._record(items, "record", session))
         return [[next(ids) for _ in texts] for texts in spoken]
 
-    def _make_item(self, content: object, defaults: Mapping[str, Any]) -> MemoryItem:
-        intake = self._holder.parts.intake
-        return make_item(intake, self._user, content, defaults, self._agent_of)
+    async def _make_items(
+        self, contents: Sequence[object], defaults: Mapping[str, Any]
+    ) -> list[MemoryItem]:
+        intake, user = self._holder.parts.intake, self._user
+        return await run_in_thread_if(
+            are_large([one if isinstance(one, str) else _content_of(one) for one in contents]),
+            lambda: [make_item(intake, user, one, defaults, self._agent_of) for one in contents],
+        )
 
     async def _record(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
         parts = self._holder.parts
@@ -342,6 +348,12 @@ class Agent(LongTermHandle):
     def name(self) -> str:
         """The agent's id."""
         return self._agent or ""
+
+
+def _content_of(memory: object) -> str:
+    """The text of a memory that is a dict; empty for what is going to be refused."""
+    content = memory.get("content") if isinstance(memory, Mapping) else None
+    return content if isinstance(content, str) else ""
 
 
 def _as_text(memories: Sequence[Memory]) -> str:

@@ -9,7 +9,6 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.session.messages import (
@@ -31,6 +30,7 @@ from remora.api.session_buffer import (
     messages_of,
     parse_state,
     search_buffer,
+    state_of,
     summary_messages,
     to_state,
 )
@@ -38,7 +38,8 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
-from remora.services.archive import SessionStatistics
+from remora.runtime.concurrency import run_in_thread_if
+from remora.services.archive import SessionStatistics, are_long
 from remora.services.arguments import (
     MAX_IDS,
     check_choice,
@@ -57,6 +58,7 @@ from remora.storage.export.transfer import SessionExport
 
 __all__ = ["Session"]
 
+_JSON_IN_THREAD = 200_000  # characters
 _MUXI_PREFIX = "Previous conversation summary: "
 
 
@@ -92,9 +94,9 @@ class Session:
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
-        Messages of a sender that awaits each append are in that order. Appends that one task starts
-        without waiting are in order too, except batches over 16 000 characters, whose tokens are
-        counted in a thread.
+        Appends of one task are in the order in which it starts them, whether it awaits each or not:
+        a batch over 16 000 characters is encoded and counted in a thread, and later appends to the
+        session wait for that.
 
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
@@ -124,7 +126,7 @@ class Session:
         check_seconds(timeout_s, "timeout_s")
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
         parts = self._holder.parts
-        entries = await parts.intake.encode(batch)
+        entries = await parts.intake.encode_in_turn(self.key, batch)
         size = 0
         for entry in entries:
             size += entry.size
@@ -449,10 +451,14 @@ class Session:
 
     async def to_json(self) -> str:
         """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
-        state = await self.state_dict()
-        policy = (await self.inspect()).policy
-        whole = {**state, "buffer_size": policy.above_messages}
-        return (await anyio.to_thread.run_sync(msgspec.json.encode, whole)).decode()
+        buffer = await self.inspect()
+        instance = self._holder.parts.instance
+
+        def encoded() -> str:
+            whole = {**state_of(buffer, instance), "buffer_size": buffer.policy.above_messages}
+            return msgspec.json.encode(whole).decode()
+
+        return await run_in_thread_if(are_long(buffer.entries), encoded)
 
     async def from_json(self, text: str | bytes) -> Receipt:
         """Restore what `to_json` wrote; the policy in force stays.
@@ -461,11 +467,16 @@ class Session:
             InvalidInput: it is not such JSON.
             InvalidMessage: see `load_state_dict`.
         """
+        large = len(text) > _JSON_IN_THREAD if isinstance(text, (str, bytes)) else False
         try:
-            state = msgspec.json.decode(text, type=dict[str, Any])
+            state = await run_in_thread_if(large, _decode_state, text)
         except (msgspec.DecodeError, TypeError, ValueError) as e:
             raise InvalidInput(f"this is not the JSON of a session: {e}") from e
         return await self.load_state_dict(state)
+
+
+def _decode_state(text: str | bytes) -> dict[str, Any]:
+    return msgspec.json.decode(text, type=dict[str, Any])
 
 
 async def _encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import anyio.to_thread
 import msgspec
@@ -13,7 +13,8 @@ from remora.actors.session.messages import SessionView
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
-from remora.services.archive import restore_messages
+from remora.runtime.concurrency import run_in_thread_if
+from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, collect
 from remora.storage.records import Summary
 
@@ -24,15 +25,11 @@ __all__ = [
     "messages_of",
     "parse_state",
     "search_buffer",
+    "state_of",
     "summaries_of",
     "summary_messages",
     "to_state",
 ]
-
-
-Result = TypeVar("Result")
-
-_IN_THREAD = 200  # messages from which on decoding them is a thread's work
 
 
 class BufferHit(msgspec.Struct, frozen=True):
@@ -44,21 +41,16 @@ class BufferHit(msgspec.Struct, frozen=True):
 
 async def messages_of(buffer: SessionView, instance: str) -> list[Message]:
     """The messages of the buffer."""
-    return await _run(
-        lambda: restore_messages(instance, buffer.sid, buffer.entries), size=len(buffer.entries)
+    return await run_in_thread_if(
+        are_long(buffer.entries), restore_messages, instance, buffer.sid, buffer.entries
     )
 
 
 async def chats_of(buffer: SessionView) -> list[ChatDict]:
     """The chat dicts of the buffer."""
-    return await _run(
-        lambda: [decode_chat(entry.chat) for entry in buffer.entries], size=len(buffer.entries)
+    return await run_in_thread_if(
+        are_long(buffer.entries), lambda: [decode_chat(entry.chat) for entry in buffer.entries]
     )
-
-
-async def _run(work: Callable[[], Result], *, size: int) -> Result:
-    """Do it at once, or in a thread if there is much."""
-    return work() if size < _IN_THREAD else await anyio.to_thread.run_sync(work)
 
 
 def summaries_of(buffer: SessionView) -> list[Summary]:
@@ -83,11 +75,15 @@ async def filter_messages(
 ) -> list[Message]:
     """See `remora.Session.get_messages`."""
     entries = [entry for entry in buffer.entries if role is None or entry.role == role]
-    messages = await _run(
-        lambda: restore_messages(instance, buffer.sid, entries), size=len(entries)
-    )
     if metadata:
         wanted = metadata.items()
+        entries = [entry for entry in entries if entry.meta]
+    if limit is not None and not metadata:
+        entries = entries[max(len(entries) - limit, 0) :]
+    messages = await run_in_thread_if(
+        are_long(entries), restore_messages, instance, buffer.sid, entries
+    )
+    if metadata:
         messages = [
             one
             for one in messages
@@ -100,9 +96,9 @@ async def search_buffer(
     buffer: SessionView, instance: str, query: str, k: int, embedder: Embedder | None
 ) -> list[BufferHit]:
     """The `k` best matches, by meaning if there is an embedder, by words otherwise."""
-    texts = await _run(
+    texts = await run_in_thread_if(
+        are_long(buffer.entries),
         lambda: [plain_text(decode_chat(entry.chat)) for entry in buffer.entries],
-        size=len(buffer.entries),
     )
     if embedder is not None and texts:
         vectors = await embed_texts(embedder, [query, *texts])
@@ -111,14 +107,22 @@ async def search_buffer(
         scores = await anyio.to_thread.run_sync(bm25_scores, query, texts)
     places = [place for place in range(len(texts)) if scores[place] > 0]
     best = sorted(places, key=lambda place: -scores[place])[:k]
-    found = restore_messages(instance, buffer.sid, [buffer.entries[place] for place in best])
+    entries = [buffer.entries[place] for place in best]
+    found = await run_in_thread_if(
+        are_long(entries), restore_messages, instance, buffer.sid, entries
+    )
     return [BufferHit(message, scores[place]) for message, place in zip(found, best, strict=True)]
 
 
 async def to_state(buffer: SessionView, instance: str) -> dict[str, Any]:
     """See `remora.Session.state_dict`."""
+    return await run_in_thread_if(are_long(buffer.entries), state_of, buffer, instance)
+
+
+def state_of(buffer: SessionView, instance: str) -> dict[str, Any]:
+    """The buffer and the summaries as plain data."""
     messages = []
-    for one in await messages_of(buffer, instance):
+    for one in restore_messages(instance, buffer.sid, buffer.entries):
         state = {**one.to_chat(), "id": one.id}
         if one.created_at is not None:
             state["created_at"] = one.created_at.isoformat()

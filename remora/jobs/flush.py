@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.units import batches
@@ -16,6 +15,7 @@ from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, entry_row, message_rows
 from remora.messages import Entry
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
@@ -36,6 +36,7 @@ __all__ = ["FlushHandler"]
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _BATCH_ENTRIES = 64
+_IN_THREAD = 500  # rows whose ids or batches are a thread's work
 
 
 class FlushHandler:
@@ -81,7 +82,10 @@ class FlushHandler:
                         async with self._access.users.shared(key.user):
                             await self._remove(key, spec)
                     case DiscardSpec(seqs=seqs):
-                        await self._access.delete(key.user, [row_id(key, seq) for seq in seqs])
+                        ids = await run_in_thread_if(
+                            len(seqs) > _IN_THREAD, lambda: [row_id(key, seq) for seq in seqs]
+                        )
+                        await self._access.delete(key.user, ids)
                     case EntryFlushSpec():
                         await self._flush_entry(key, spec)
                     case _:
@@ -106,7 +110,9 @@ class FlushHandler:
             scope = Scope(session=key.session, types=("message", "summary"))
             store = await self._access.store()
             present = {row.id for row in await store.rows(key.user, scope)}
-            wanted = {seq for seq in range(1, through + 1) if row_id(key, seq) not in present}
+            wanted = await run_in_thread_if(
+                through > _IN_THREAD, _missing_rows, key, through, present
+            )
             dead = pending_flushes(await self._access.journal.jobs(dead=True))
             wanted.difference_update(*dead.get(key, ()))
             items = await self._access.journal.state_items(key)
@@ -186,7 +192,8 @@ class FlushHandler:
         """
         entries = await self._read_around(key, first, through)
         rows = await self._rows(key, entries, first, through, may_exist=may_exist)
-        rows = [row for row in rows if among is None or row.seq in among]
+        if among is not None:
+            rows = [row for row in rows if row.seq in among]
         await self._add_in_batches(entries, rows, may_exist=may_exist)
 
     async def _read_around(self, key: SessionKey, first: int, through: int) -> Sequence[Entry]:
@@ -213,7 +220,7 @@ class FlushHandler:
             window_chars=self._window_chars,
         )
         size = sum(len(entry.chat) for entry in entries)
-        rows = await anyio.to_thread.run_sync(build) if size > INLINE_CHARACTERS else build()
+        rows = await run_in_thread_if(size > INLINE_CHARACTERS, build)
         # An imported session may have pruned messages before its first flush.
         if rows and (may_exist or first == 1):
             pruned = set(await self._access.journal.pruned_seqs(key))
@@ -223,10 +230,9 @@ class FlushHandler:
     async def _add_in_batches(
         self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True
     ) -> None:
-        by_seq = {row.seq: row for row in rows}
-        mine = [entry for entry in entries if entry.seq in by_seq]
-        for batch in batches(mine, self._batch_tokens):
-            await self._add([by_seq[entry.seq] for entry in batch], may_exist=may_exist)
+        large = len(rows) > _IN_THREAD
+        for batch in await run_in_thread_if(large, _batch_rows, entries, rows, self._batch_tokens):
+            await self._add(batch, may_exist=may_exist)
 
     async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
         """Write the row of a summary entry, unless the session was rewound to before it."""
@@ -237,16 +243,35 @@ class FlushHandler:
 
     async def _remove(self, key: SessionKey, spec: UnflushSpec) -> None:
         """Remove messages' rows, and rewrite their neighbours', whose windows hold their text."""
-        removed = set(spec.seqs)
-        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
-        near = {seq + step for seq in removed for step in reach} - removed
-        near = {seq for seq in near if 0 < seq <= spec.flushing}
-        entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
-        rows = [row_id(key, seq) for seq in (*removed, *near)]
-        await self._access.delete(key.user, [*rows, *entries])
+        ids, near = await run_in_thread_if(len(spec.seqs) > _IN_THREAD, _touched_rows, key, spec)
+        await self._access.delete(key.user, ids)
         if near:
             await self._flush(key, min(near), max(near), may_exist=True, among=near)
 
     async def _add(self, rows: Sequence[MemoryRow], *, may_exist: bool) -> None:
         rows, vectors = await self._access.prepare(rows)
         await (await self._access.store()).add(rows, vectors, may_exist=may_exist or self.merging)
+
+
+def _batch_rows(
+    entries: Sequence[Entry], rows: Sequence[MemoryRow], most_tokens: int
+) -> list[list[MemoryRow]]:
+    """The rows in batches that keep tool-call groups together."""
+    by_seq = {row.seq: row for row in rows}
+    mine = [entry for entry in entries if entry.seq in by_seq]
+    return [[by_seq[entry.seq] for entry in batch] for batch in batches(mine, most_tokens)]
+
+
+def _touched_rows(key: SessionKey, spec: UnflushSpec) -> tuple[list[str], set[int]]:
+    """The ids of rows that hold the text of removed messages, and the neighbours among these."""
+    removed = set(spec.seqs)
+    reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+    near = {seq + step for seq in removed for step in reach} - removed
+    near = {seq for seq in near if 0 < seq <= spec.flushing}
+    entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
+    rows = [row_id(key, seq) for seq in (*removed, *near)]
+    return [*rows, *entries], near
+
+
+def _missing_rows(key: SessionKey, through: int, present: Collection[str]) -> set[int]:
+    return {seq for seq in range(1, through + 1) if row_id(key, seq) not in present}

@@ -6,7 +6,7 @@ one's work.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 from remora.actors.policies.pruning import PruneRow, PruningStrategy, victims
@@ -14,6 +14,7 @@ from remora.actors.user.messages import UserView
 from remora.config import ImportanceConfig
 from remora.ids import SessionKey, UserKey, entry_id
 from remora.jobs.rows import MEMORY_TYPES, IndexAccess
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.log import commit_records
 from remora.runtime.probes import probe
@@ -23,6 +24,7 @@ from remora.storage.records import ENTRY_KIND, MemoriesRemoved, Pruned, PruneSpe
 __all__ = ["PruneHandler"]
 
 _DAY_S = 86_400
+_IN_THREAD = 500  # rows from which on choosing among them is a thread's work
 
 
 class PruneHandler:
@@ -56,31 +58,39 @@ class PruneHandler:
         store = await self._access.store()
         async with self._access.users.exclusive(key.user):
             found = await store.rows(key.user, Scope(types=spec.types))
-            rows = [row for row in found if row.memory_type != BLOCK_TYPE]
+            large = len(found) > _IN_THREAD
+            rows = await run_in_thread_if(large, _without_blocks, found)
             begun: Collection[str] = ()
             if attempt.job.resumed or attempt.job.attempts > 0:
                 probe("prune_resumed")
                 begun = await self._forgotten_in_journal(key.user, rows)
-            chosen = await self._choose_victims(
-                key, spec, [row for row in rows if row.id not in begun]
+            accesses = (await self._look(key)).accesses
+            chosen, leaving = await run_in_thread_if(
+                large, self._choose_victims, spec, rows, begun, accesses
             )
-            leaving = [row for row in rows if row.id in chosen]
             try:
                 if leaving:
                     records = await self._records(spec.sid, leaving)
                     await commit_records(self._access.journal, records)
                 gone = chosen.union(begun)
-                await store.delete(key.user, [row.id for row in rows if row.id in gone])
+                ids = await run_in_thread_if(large, _ids_among, rows, gone)
+                await store.delete(key.user, ids)
             finally:
                 self._access.changed(key.user)
         return JobResult()
 
-    async def _choose_victims(
-        self, key: UserKey, spec: PruneSpec, rows: Sequence[MemoryRow]
-    ) -> set[str]:
-        accesses = (await self._look(key)).accesses
+    def _choose_victims(
+        self,
+        spec: PruneSpec,
+        rows: Sequence[MemoryRow],
+        begun: Collection[str],
+        accesses: Mapping[str, tuple[int, int]],
+    ) -> tuple[set[str], list[MemoryRow]]:
+        """The ids of the rows that leave, and these rows; those that have `begun` to, apart."""
         plain = []
         for row in rows:
+            if row.id in begun:
+                continue
             count, last_us = accesses.get(row.id, (0, None))
             plain.append(PruneRow(row.id, row.created_us, last_us, count, row.importance))
         ids = victims(
@@ -92,7 +102,8 @@ class PruneHandler:
             formula=self._importance.formula,
             max_age_s=spec.max_age_s or float("inf"),
         )
-        return set(ids)
+        chosen = set(ids)
+        return chosen, [row for row in rows if row.id in chosen]
 
     async def _forgotten_in_journal(self, user: str, rows: Sequence[MemoryRow]) -> set[str]:
         """Rows that an earlier attempt removed from the journal, but did not delete.
@@ -102,17 +113,21 @@ class PruneHandler:
         recorded = {item.id for item in await self._access.journal.memories(user)}
         memories = (row.id for row in rows if row.memory_type in MEMORY_TYPES)
         gone = {id_ for id_ in memories if id_ not in recorded}
-        for key, said in _by_session(rows).items():
+        messages = await run_in_thread_if(len(rows) > _IN_THREAD, _by_session, rows)
+        for key, said in messages.items():
             pruned = set(await self._access.journal.pruned_seqs(key))
             gone.update(row.id for row in said if row.seq in pruned)
         return gone
 
     async def _records(self, sid: int, rows: Sequence[MemoryRow]) -> list[Any]:
         """The records that remove these rows from the journal."""
+        large = len(rows) > _IN_THREAD
+        messages = await run_in_thread_if(large, _by_session, rows)
         records: list[Any] = [
-            Pruned(key, tuple(row.seq for row in said)) for key, said in _by_session(rows).items()
+            Pruned(key, tuple(row.seq for row in said)) for key, said in messages.items()
         ]
-        for key, summaries in _by_session(rows, "summary").items():
+        entries_of = await run_in_thread_if(large, _by_session, rows, "summary")
+        for key, summaries in entries_of.items():
             ids = {row.id for row in summaries}
             items = await self._access.journal.state_items(key)
             entries = [int(one.name) for one in items if one.kind == ENTRY_KIND]
@@ -120,6 +135,15 @@ class PruneHandler:
             records.append(Pruned(key, (), leaving))
         recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
         return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
+
+
+def _without_blocks(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    return [row for row in rows if row.memory_type != BLOCK_TYPE]
+
+
+def _ids_among(rows: Sequence[MemoryRow], ids: Collection[str]) -> list[str]:
+    """The ids of these rows that are among `ids`, in the rows' order."""
+    return [row.id for row in rows if row.id in ids]
 
 
 def _by_session(

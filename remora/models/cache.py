@@ -16,6 +16,7 @@ import msgspec
 
 from remora.errors import InvalidInput
 from remora.models.ports import Embedder, embed_texts
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 
 if TYPE_CHECKING:  # loaded at first use
@@ -23,6 +24,9 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy.typing as npt
 
 __all__ = ["CachingEmbedder", "EmbeddingCacheStatistics"]
+
+_IN_THREAD = 500  # texts whose digests take a thread a millisecond
+_CHARACTERS_IN_THREAD = 500_000
 
 
 class EmbeddingCacheStatistics(msgspec.Struct, frozen=True):
@@ -78,8 +82,10 @@ class CachingEmbedder:
         import numpy as np  # noqa: PLC0415
 
         result = np.empty((len(texts), self.dimension), dtype=np.float32)
+        large = len(texts) > _IN_THREAD or sum(map(len, texts)) > _CHARACTERS_IN_THREAD
+        digests = await run_in_thread_if(large, _digests, texts)
         rows: dict[bytes, list[int]] = {}  # of texts that are not held
-        for row, key in enumerate(map(_digest, texts)):
+        for row, key in enumerate(digests):
             held = self._vectors.get(key)
             if held is None:
                 rows.setdefault(key, []).append(row)
@@ -152,5 +158,7 @@ class _InFlight:
         self.vector: npt.NDArray[np.float32] | None = None
 
 
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _digests(texts: Sequence[str]) -> list[bytes]:
+    return [
+        blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts
+    ]

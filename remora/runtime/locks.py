@@ -31,6 +31,10 @@ class KeyedLocks:
             else:
                 self._locks[key] = (lock, users - 1)
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether somebody holds the key's lock, or waits for it."""
+        return key in self._locks
+
     def __len__(self) -> int:
         """Keys in use."""
         return len(self._locks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.state import copy_block_items, exclusion_item
@@ -15,8 +14,10 @@ from remora.ids import SessionKey, UserKey, message_id
 from remora.messages import Entry, Message, restore_message
 from remora.models.cache import CachingEmbedder
 from remora.recall.recall import Recall
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.registry import ActorRegistry
 from remora.services.renumbering import Renumbering
+from remora.storage.lookups import EarlierBuffer
 from remora.storage.ports import (
     Journal,
     JournalCounts,
@@ -26,9 +27,10 @@ from remora.storage.ports import (
 )
 from remora.storage.records import MessageRange
 
-__all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "restore_messages"]
+__all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "are_long", "restore_messages"]
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
+_BYTES_IN_THREAD = 200_000
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -101,6 +103,13 @@ def restore_messages(instance: str, sid: int, entries: Sequence[Entry]) -> list[
     ]
 
 
+def are_long(entries: Sequence[Entry]) -> bool:
+    """Whether decoding the entries would hold the event loop for some milliseconds."""
+    if len(entries) >= _IN_THREAD:
+        return True
+    return sum(len(entry.chat) for entry in entries) > _BYTES_IN_THREAD
+
+
 class LocalArchive:
     """The archive of a journal in this process.
 
@@ -134,10 +143,8 @@ class LocalArchive:
         last = view.last_seq if at is None else min(at, view.last_seq)
         # Read as of `last`, so that a removal during the read changes nothing (G2).
         entries = await self._journal.read(key, first, last, at=last)
-        if len(entries) < _IN_THREAD:
-            return restore_messages(self._journal.instance, view.sid, entries)
-        return await anyio.to_thread.run_sync(
-            restore_messages, self._journal.instance, view.sid, entries
+        return await run_in_thread_if(
+            are_long(entries), restore_messages, self._journal.instance, view.sid, entries
         )
 
     async def stats(self, key: SessionKey) -> SessionStatistics:
@@ -201,19 +208,24 @@ class LocalArchive:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
         entries = await self._journal.read(key, 1, at, at=at)
-        numbers = Renumbering([entry.seq for entry in entries], at)
-        front = numbers.through(earlier.front)
-        items = copy_block_items(view.blocks, front)
-        adopt = Adopt(
-            entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
-            front=front,
-            flushing=numbers.through(view.watermarks.indexing_through),
-            summary=numbers.summary(earlier.summary) if earlier.summary else None,
-            summaries=tuple(map(numbers.summary, earlier.summaries)),
-            state_items=(*items, exclusion_item(((1, front),))) if front else items,
-            cleared=numbers.through(earlier.cleared),
-        )
+        adopt = await run_in_thread_if(are_long(entries), _copy, view, earlier, entries, at)
         await self._actors.ask(copy, adopt)
+
+
+def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], at: int) -> Adopt:
+    """The message that makes another session a copy of one as it was at `at`."""
+    numbers = Renumbering([entry.seq for entry in entries], at)
+    front = numbers.through(earlier.front)
+    items = copy_block_items(view.blocks, front)
+    return Adopt(
+        entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
+        front=front,
+        flushing=numbers.through(view.watermarks.indexing_through),
+        summary=numbers.summary(earlier.summary) if earlier.summary else None,
+        summaries=tuple(map(numbers.summary, earlier.summaries)),
+        state_items=(*items, exclusion_item(((1, front),))) if front else items,
+        cleared=numbers.through(earlier.cleared),
+    )
 
 
 def _rate(hits: int, misses: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio.to_thread
 import msgspec
@@ -13,6 +13,7 @@ from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
 from remora.actors.policies.summary import shorten
 from remora.config import BufferConfig
 from remora.errors import InvalidMessage
+from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import (
     ChatDict,
@@ -24,6 +25,9 @@ from remora.messages import (
 )
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.locks import KeyedLocks
+from remora.runtime.probes import probe
 from remora.services.arguments import MAX_PARTS, collect
 from remora.storage.records import Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
@@ -32,6 +36,11 @@ __all__ = ["Intake", "as_batch"]
 
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
+_MANY_TEXTS = 500  # counted in a thread
+
+
+_Counted: TypeAlias = tuple[Entry, ChatDict, int]
+"""An entry, the chat dict that it encodes, and the tokens of that."""
 
 
 class Intake(msgspec.Struct, frozen=True):
@@ -44,6 +53,7 @@ class Intake(msgspec.Struct, frozen=True):
         redact: replaces every text before the journal sees it.
         scorer: says what a chat message is worth keeping.
         embedder: None if there is none.
+        turns: held for a session while its messages are encoded in a thread.
     """
 
     buffer: BufferConfig
@@ -52,45 +62,51 @@ class Intake(msgspec.Struct, frozen=True):
     redact: Callable[[str], str] | None
     scorer: Callable[[ChatDict], float] | None
     embedder: CachingEmbedder | None
+    turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
+
+    async def encode_in_turn(self, key: SessionKey, batch: Sequence[MessageLike]) -> list[Entry]:
+        """`encode`; calls for one session return in the order in which they were made.
+
+        The caller must send the entries before it awaits anything else: so a long message, which is
+        encoded in a thread, is not overtaken by a short one.
+
+        Raises:
+            InvalidMessage, RedactionFailed: see `encode`.
+        """
+        large = _are_large(batch)
+        if not large and key not in self.turns:
+            return self._weigh(self._encode(batch, self.now_us()))
+        if not large:
+            probe("append_waited_for_encoding")
+        async with self.turns(key):
+            return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
 
     async def encode(self, batch: Sequence[MessageLike]) -> list[Entry]:
-        """The entries of a batch, not yet numbered.
-
-        Made in a thread if they are many, counted in one if they are long.
+        """The entries of a batch, not yet numbered; made in a thread if they are many or long.
 
         Raises:
             InvalidMessage: one of them is not a chat message.
             RedactionFailed: the redaction hook failed on one of them.
         """
-        for index, message in enumerate(batch):
-            _check_parts(message, index)
-        now_us = int(self.clock.time() * 1_000_000)
-        if len(batch) > _INLINE_MESSAGES:
-            encoded = await anyio.to_thread.run_sync(self._encode, batch, now_us)
-        else:
-            encoded = self._encode(batch, now_us)
-        size = 0
-        for entry, _ in encoded:
-            size += len(entry.chat)
-        if size > INLINE_CHARACTERS:
-            counts = await anyio.to_thread.run_sync(_count_tokens, self.counter, encoded)
-        else:
-            counts = _count_tokens(self.counter, encoded)
+        large = _are_large(batch)
+        return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
+
+    def _weigh(self, encoded: Sequence[_Counted]) -> list[Entry]:
         scorer = self.scorer
         return [
             e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
-            for (e, chat), tokens in zip(encoded, counts, strict=True)
+            for e, chat, tokens in encoded
         ]
 
-    def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[tuple[Entry, ChatDict]]:
-        limit = self.buffer.max_message_bytes
+    def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[_Counted]:
+        limit, counter = self.buffer.max_message_bytes, self.counter
         encoded = [
             encode_message(message, index=i, max_bytes=limit, now_us=now_us)
             for i, message in enumerate(batch)
         ]
-        if self.redact is None:
-            return encoded
-        return [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
+        if self.redact is not None:
+            encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
+        return [(entry, chat, count_message(counter, chat)) for entry, chat in encoded]
 
     async def restore_summary(self, text: str) -> Summary:
         """A summary from outside: redacted, and no longer than one of remora's own."""
@@ -105,11 +121,9 @@ class Intake(msgspec.Struct, frozen=True):
         return Summary(0, prefix, text, tokens, degraded=False, model="restored")
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text; counted in a thread if they are long."""
-        count = self.counter.count
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            return [count(text) for text in texts]
-        return await anyio.to_thread.run_sync(lambda: [count(text) for text in texts])
+        """Tokens of each text; counted in a thread if they are many or long."""
+        large = len(texts) > _MANY_TEXTS or sum(map(len, texts)) > INLINE_CHARACTERS
+        return await run_in_thread_if(large, lambda: list(map(self.counter.count, texts)))
 
     def now_us(self) -> int:
         """Microseconds since the epoch."""
@@ -138,29 +152,55 @@ def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]
     return batch
 
 
-def _check_parts(message: object, index: int) -> None:
-    """Refuse what would take the interpreter long at one go.
+def _are_large(batch: Sequence[object]) -> bool:
+    """Whether encoding and counting a batch would hold the event loop for over a millisecond.
 
     Raises:
-        InvalidMessage: it has more than `MAX_PARTS` content parts or tool calls.
+        InvalidMessage: a message has more than `MAX_PARTS` content parts or tool calls.
     """
-    if isinstance(message, Message):
-        several: tuple[object, ...] = (message.content, message.tool_calls)
-    elif isinstance(message, Mapping):
-        several = (message.get("content"), message.get("tool_calls"))
-    else:
-        return
-    for one in several:
-        if isinstance(one, (list, tuple)) and len(one) > MAX_PARTS:
-            raise InvalidMessage(
-                f"message {index} has {len(one)} content parts or tool calls; at most {MAX_PARTS} "
-                "are allowed",
-                index=index,
-            )
+    size = 0
+    for index, message in enumerate(batch):
+        if type(message) is dict:
+            content = message.get("content")
+            if type(content) is str and len(message) == 2:  # the common case
+                size += len(content)
+                continue
+            values: Iterable[Any] = message.values()
+            several = (content, message.get("tool_calls"))
+        elif isinstance(message, Message):
+            values = msgspec.structs.astuple(message)
+            several = (message.content, message.tool_calls)
+        elif isinstance(message, Mapping):
+            values = message.values()
+            several = (message.get("content"), message.get("tool_calls"))
+        else:
+            continue  # refused when it is encoded
+        for one in several:
+            if isinstance(one, (list, tuple)) and len(one) > MAX_PARTS:
+                raise InvalidMessage(
+                    f"message {index} has {len(one)} content parts or tool calls; at most "
+                    f"{MAX_PARTS} are allowed",
+                    index=index,
+                )
+        if size <= INLINE_CHARACTERS:
+            size += _measure(values, INLINE_CHARACTERS)
+    return size > INLINE_CHARACTERS or len(batch) > _INLINE_MESSAGES
 
 
-def _count_tokens(counter: TokenCounter, encoded: Sequence[tuple[Entry, ChatDict]]) -> list[int]:
-    return [count_message(counter, chat) for _, chat in encoded]
+def _measure(values: Iterable[Any], enough: int) -> int:
+    """Characters and elements in plain data, counted until there are `enough`."""
+    size, left = 0, list(values)
+    while left and size <= enough:
+        one = left.pop()
+        if isinstance(one, (str, bytes)):
+            size += len(one)
+        elif isinstance(one, (dict, list, tuple)):
+            size += len(one)
+            if size <= enough:
+                left.extend(one.values() if isinstance(one, dict) else one)
+        elif isinstance(one, msgspec.Struct):
+            left.extend(msgspec.structs.astuple(one))
+    return size
 
 
 def _redact_entry(

@@ -8,6 +8,7 @@ __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
     "unindexed_session_flushed": "messages of an earlier run that were not indexed are indexed",
+    "append_waited_for_encoding": "a short append waits for a long one that is encoded in a thread",
     "append_waited": "an append waits until a compaction is done",
     "append_waited_in_vain": "an append waited until its deadline: it is refused",
     "erasure_resumed": "a start found the note of an erasure that had not ended",

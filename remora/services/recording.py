@@ -30,12 +30,22 @@ from remora.messages import (
     plain_text,
     without_surrogates,
 )
+from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake
 from remora.storage.records import MemoryItem
+from remora.tokens import INLINE_CHARACTERS
 
-__all__ = ["check_types", "conversation_texts", "count_items", "make_item", "name_failures"]
+__all__ = [
+    "are_large",
+    "check_types",
+    "conversation_texts",
+    "count_items",
+    "make_item",
+    "name_failures",
+]
 
+_MANY = 100
 _KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
 _RECORDED_ROLES = ("user", "assistant")
 
@@ -176,12 +186,21 @@ def conversation_texts(
 
 
 async def count_items(intake: Intake, items: Sequence[MemoryItem]) -> tuple[MemoryItem, ...]:
-    """The memories with their tokens."""
-    counts = await intake.count_texts([dated_line(one.created_us, one.content) for one in items])
-    return tuple(
-        msgspec.structs.replace(item, tokens=tokens)
-        for item, tokens in zip(items, counts, strict=True)
-    )
+    """The memories with their tokens; counted in a thread if they are many or long."""
+    count = intake.counter.count
+
+    def counted() -> tuple[MemoryItem, ...]:
+        return tuple(
+            msgspec.structs.replace(item, tokens=count(dated_line(item.created_us, item.content)))
+            for item in items
+        )
+
+    return await run_in_thread_if(are_large([item.content for item in items]), counted)
+
+
+def are_large(texts: Sequence[str]) -> bool:
+    """Whether checking or counting these texts would hold the event loop for some milliseconds."""
+    return len(texts) > _MANY or sum(map(len, texts)) > INLINE_CHARACTERS
 
 
 def check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -641,12 +641,12 @@ _MUTANTS = (
         what="A removed message's row goes; those beside it keep its words in their windows.",
         path="remora/jobs/flush.py",
         change="""
--        rows = [row_id(key, seq) for seq in (*removed, *near)]
-+        rows = [row_id(key, seq) for seq in removed]
-~
 -        if near:
-+        if near and not removed:
++        if near and not spec.seqs:
              await self._flush(key, min(near), max(near), may_exist=True, among=near)
+~
+-    rows = [row_id(key, seq) for seq in (*removed, *near)]
++    rows = [row_id(key, seq) for seq in removed]
 """,
     ),
     Mutant(

@@ -25,6 +25,7 @@ __all__ = [
     "STATE_ITEM_COLUMNS",
     "SUMMARY_COLUMNS",
     "RowDamaged",
+    "are_long",
     "checksum_differs",
     "decode_entry",
     "decode_jobs",
@@ -54,12 +55,32 @@ MEMORY_COLUMNS = (
     "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, "
     "m.crc"
 )
+_IN_THREAD = 500  # rows from which on decoding them is a thread's work
+_BYTES_IN_THREAD = 200_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
 _decode_cover = msgspec.msgpack.Decoder(FallbackCover).decode
 
 
 class RowDamaged(ValueError):
     """A row does not agree with its checksum, or cannot be read; the text says which."""
+
+
+def are_long(rows: Sequence[Sequence[Any]], *columns: int) -> bool:
+    """Whether decoding these rows would hold the event loop for milliseconds.
+
+    Args:
+        rows: of one table or several.
+        columns: places of what can be long in a row.
+    """
+    if len(rows) >= _IN_THREAD:
+        return True
+    size = 0
+    for row in rows:
+        for column in columns:
+            value = row[column]
+            if isinstance(value, (bytes, str)):
+                size += len(value)
+    return size > _BYTES_IN_THREAD
 
 
 def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import aiosqlite
-import anyio.to_thread
 import msgspec
 
 from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
 from remora.storage.lookups import (
@@ -40,6 +40,7 @@ from remora.storage.sqlite.decoding import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
+    are_long,
     decode_entry,
     decode_jobs,
     decode_key,
@@ -54,7 +55,7 @@ from remora.storage.sqlite.schema import SEQ_BITS
 __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
-_IN_THREAD = 500  # rows from which on decoding them is a thread's work
+_CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 
 
 class JournalReader:
@@ -126,9 +127,7 @@ class JournalReader:
         )
         if not rows:
             return ()
-        if len(rows) < _IN_THREAD:
-            return _read_range(key, rows, first, at)
-        return await anyio.to_thread.run_sync(_read_range, key, rows, first, at)
+        return await run_in_thread_if(are_long(rows, _CHAT), _read_range, key, rows, first, at)
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
@@ -168,8 +167,9 @@ class JournalReader:
             "m.number",
             parameters,
         )
+        large = are_long(rows, _CONTENT)
         try:
-            return [decode_memory(row) for row in rows]
+            return await run_in_thread_if(large, lambda: [decode_memory(row) for row in rows])
         except RowDamaged as e:
             raise row_damage(UserKey(user), e) from e
 
@@ -190,8 +190,9 @@ class JournalReader:
             "ORDER BY x.rowid",
             (user, session),
         )
+        large = are_long(rows, _VALUE)
         try:
-            return [decode_state_item(row) for row in rows]
+            return await run_in_thread_if(large, lambda: [decode_state_item(row) for row in rows])
         except RowDamaged as e:
             raise row_damage(key, e) from e
 

@@ -10,6 +10,7 @@ import msgspec
 
 from remora.ids import UserKey, actor_key
 from remora.messages import Entry
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.records import (
     ENTRY_KIND,
@@ -28,6 +29,7 @@ from remora.storage.sqlite.decoding import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
+    are_long,
     checksum_differs,
     decode_entry,
     decode_jobs,
@@ -50,6 +52,7 @@ SavedActor: TypeAlias = SavedSession | SavedUser
 # keeps the order of the tables, and the plus (no affinity) lets the partial indices be used.
 _ACTOR, _MESSAGE, _SUMMARY, _DIGEST, _WITH_IDS, _STATE_ITEM, _JOB = range(7)
 _WIDTH = 16
+_LONG = (5, 6)  # columns of state items' values and of messages
 
 
 def _part(kind: int, columns: str, rest: str, *, distinct: str = "") -> str:
@@ -116,7 +119,8 @@ async def restore_actors(
     read: Query, keys: Sequence[Hashable], new_sid: Callable[[], int]
 ) -> list[SavedActor | Exception]:
     """What the journal has of each actor; a new one gets its number from `new_sid`."""
-    rows = _ActorRows(await read(_SELECT_ACTORS, (msgspec.json.encode(keys).decode(),)))
+    found_rows = await read(_SELECT_ACTORS, (msgspec.json.encode(keys).decode(),))
+    rows = await run_in_thread_if(are_long(found_rows, *_LONG), _ActorRows, found_rows)
     found = rows.actors
     saved: list[SavedActor | Exception] = []
     for key in keys:

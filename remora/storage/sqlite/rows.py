@@ -34,7 +34,7 @@ from remora.storage.records import (
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["INSERT_MESSAGES", "ROLES", "SHARES", "FallbackCover", "Rows", "row_crc"]
+__all__ = ["INSERT_MESSAGES", "ROLES", "SHARES", "FallbackCover", "Rows", "count_rows", "row_crc"]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_CODES = {role: code for code, role in enumerate(ROLES)}
@@ -59,6 +59,24 @@ def row_crc(values: tuple[Any, ...]) -> int:
     against deliberate changes.
     """
     return crc32(_encode(values))
+
+
+def count_rows(record: Any) -> int:
+    """About how many rows a record becomes."""
+    kind = type(record)
+    if kind is Appended:
+        return len(record.entries)
+    if kind is BufferMoved:
+        return len(record.removed) + 1
+    if kind is Pruned:
+        return len(record.seqs) + len(record.entries)
+    if kind is Remembered:
+        return len(record.memories)
+    if kind is MemoriesRemoved:
+        return len(record.ids)
+    if kind is StateChanged:
+        return len(record.put) + len(record.dropped)
+    return 1
 
 
 # Frequent rows go as JSON; see `INSERT_MESSAGES`.

@@ -42,13 +42,14 @@ import anyio.lowlevel
 
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
 from remora.storage.identity import FilesGone
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
-from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
+from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows, count_rows
 
 __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
 
@@ -65,6 +66,8 @@ _ACKNOWLEDGED_AT_ONCE = 16
 AUTO_CHECKPOINT_PAGES = 1_000
 _BUSY_CHECKPOINT_PAGES = 16_384
 _BUSY_WRITES = 16  # a commit of so many writes means that there are many writers
+_ROWS_IN_THREAD = 1_000  # made on the event loop in a few milliseconds
+_BYTES_IN_THREAD = 1_000_000
 _FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError, FilesGone)
 
 
@@ -225,14 +228,12 @@ class JournalWriter:
         try:
             if self._lost is not None:
                 raise _NotOwner
-            for write in batch:
-                for record in write.records:
-                    rows.add(record)
+            steps = await run_in_thread_if(_is_large(batch), self._make_steps, rows, batch)
             if len(batch) >= _BUSY_WRITES and not self._busy:
                 pragma = f"PRAGMA wal_autocheckpoint = {_BUSY_CHECKPOINT_PAGES}"
                 await self._writer.execute(pragma)
                 self._busy = True
-            await self._store(rows)
+            await self._store(steps)
         except (*_FAILURES, _NotOwner) as e:
             await self._commit_failed(batch, e)
             return
@@ -262,12 +263,11 @@ class JournalWriter:
             if not write.fenced:
                 write.acknowledge(error)
 
-    async def _store(self, rows: Rows) -> None:
-        """One transaction by one call to the connection's thread.
-
-        Messages alone are one statement, which commits itself.
-        """
-        await self._roll_back_leftover()
+    def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
+        """The statements of one transaction; messages alone are one, which commits itself."""
+        for write in batch:
+            for record in write.records:
+                rows.add(record)
         messages = rows.messages
         others = [Step(statement, parameters) for statement, parameters in rows.others()]
         rows.counted = bool(others)
@@ -278,6 +278,11 @@ class JournalWriter:
         )
         if others:
             steps = [_BEGIN, *steps, *others, _COMMIT]
+        return steps
+
+    async def _store(self, steps: Sequence[Step]) -> None:
+        """One transaction by one call to the connection's thread."""
+        await self._roll_back_leftover()
         if steps:
             try:
                 await self._writer.run(steps)
@@ -450,3 +455,13 @@ class JournalWriter:
         self._closed = True
         await self._commit_queued()
         self._acknowledge_all()
+
+
+def _is_large(batch: Sequence[Write]) -> bool:
+    """Whether making the rows of these writes would hold the event loop."""
+    rows = size = 0
+    for write in batch:
+        size += write.size
+        for record in write.records:
+            rows += count_rows(record)
+    return rows > _ROWS_IN_THREAD or size > _BYTES_IN_THREAD

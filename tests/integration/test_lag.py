@@ -1,0 +1,108 @@
+"""Long input is worked on in threads: what stays in order, and what a cancellation leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from remora import Runtime
+from remora.errors import InvalidMessage
+from remora.runtime.probes import count_probes
+from tests.verbs import said
+
+pytestmark = pytest.mark.anyio
+
+LONG = "a long walk along the harbour " * 2_000
+
+
+class Hook:
+    """A redaction hook that waits where a text is long, as slow encoding does."""
+
+    def __init__(self) -> None:
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, text: str) -> str:
+        if len(text) > 1_000:
+            self.reached.set()
+            self.released.wait()
+        return text
+
+
+async def reach(event: threading.Event) -> None:
+    await asyncio.to_thread(event.wait)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> None:
+    """Appends of one session are in the order in which they were started (G2)."""
+    hook = Hook()
+    async with Runtime(tmp_path / "memory", redact=hook) as runtime:
+        session = runtime.session("ada", "chat")
+        with count_probes() as probes:
+            long = asyncio.create_task(session.append(said(LONG)))
+            await reach(hook.reached)
+            others = [
+                asyncio.create_task(runtime.session("ada", "chat").append(said(f"short {number}")))
+                for number in range(5)
+            ]
+            elsewhere = await runtime.session("ada", "other").append(said("not held up"))
+            assert elsewhere.seqs == (1,)
+            assert not any(one.done() for one in others)
+            hook.released.set()
+            receipts = [await one for one in (long, *others)]
+        assert [one.seqs for one in receipts] == [(number,) for number in range(1, 7)]
+        history = await session.history()
+        assert [one.content for one in history] == [LONG, *(f"short {n}" for n in range(5))]
+        assert probes["append_waited_for_encoding"] == 5
+
+
+async def test_long_and_short_appends_that_start_together_are_in_order(tmp_path: Path) -> None:
+    """Whatever is encoded in a thread, and whatever is not."""
+    async with Runtime(tmp_path / "memory") as runtime:
+        session = runtime.session("ada", "chat")
+        texts = [f"{number} " + "word " * (4_000 * (number % 3 == 0)) for number in range(30)]
+        tasks = [asyncio.create_task(session.append(said(text))) for text in texts]
+        receipts = [await one for one in tasks]
+        assert [one.seqs for one in receipts] == [(number,) for number in range(1, 31)]
+        assert [one.content for one in await session.history()] == texts
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_cancelled_long_append_writes_nothing(tmp_path: Path, waiting: bool) -> None:
+    """Cancelled in the thread, or behind another one; later appends are not held up."""
+    hook = Hook()
+    async with Runtime(tmp_path / "memory", redact=hook) as runtime:
+        session = runtime.session("ada", "chat")
+        first = asyncio.create_task(session.append(said(LONG)))
+        await reach(hook.reached)
+        second = asyncio.create_task(session.append(said("second")))
+        third = asyncio.create_task(session.append(said("third")))
+        await asyncio.sleep(0)
+        cut = second if waiting else first
+        cut.cancel()
+        hook.released.set()
+        await asyncio.wait([first, second, third])
+        assert cut.cancelled()
+        assert (await third).seqs == (2,)
+        kept = [LONG, "third"] if waiting else ["second", "third"]
+        assert [one.content for one in await session.history()] == kept
+        assert (await session.append(said("fourth"))).seqs == (3,)
+
+
+async def test_what_a_thread_finds_wrong_is_refused_by_name(tmp_path: Path) -> None:
+    """A long batch is refused as a short one is, and the next append follows."""
+    async with Runtime(tmp_path / "memory") as runtime:
+        session = runtime.session("ada", "chat")
+        bad = [said(LONG), {"role": "nobody", "content": "x"}]
+        refused = asyncio.create_task(session.append(bad))
+        later = asyncio.create_task(session.append(said("fine")))
+        with pytest.raises(InvalidMessage, match="message 1"):
+            await refused
+        assert (await later).seqs == (1,)
