@@ -229,8 +229,13 @@ class Runtime:
         await self._lifetime.aclose()
 
     async def settle(self) -> None:
-        """Wait until all background work that exists now is done, for tests and shutdown."""
-        await self._lifetime.internals.supervisor.drain_all()
+        """Wait until all background work that exists now is done, for tests and shutdown.
+
+        Rows that came in bulk are then in the indices of long-term memory as well.
+        """
+        parts = self._lifetime.internals
+        await parts.supervisor.drain_all()
+        await parts.index.index_written()
 
     def reschedule(self, task: str, seconds: float) -> None:
         """Run a periodic task, ``fifo_cleanup`` for instance, every `seconds` from now on.

@@ -15,9 +15,9 @@ from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, entry_row, message_rows
 from remora.messages import Entry
-from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
-from remora.runtime.locks import KeyedLocks
+from remora.runtime.locks import SharedLocks
 from remora.runtime.probes import probe
 from remora.storage.damage import read_undamaged
 from remora.storage.pending import pending_flushes
@@ -37,6 +37,7 @@ __all__ = ["FlushHandler"]
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _BATCH_ENTRIES = 64
 _IN_THREAD = 500  # rows whose ids or batches are a thread's work
+_BATCHES_AT_ONCE = 8  # of one job: enough for one commit of long-term memory
 
 
 class FlushHandler:
@@ -62,7 +63,7 @@ class FlushHandler:
         self._counter = counter
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
-        self._sessions = KeyedLocks()
+        self._sessions = SharedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
 
@@ -71,9 +72,11 @@ class FlushHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
-        # One job at a time per session: a flush must not write back what was removed after it was
-        # read.
-        async with self._sessions(key):
+        # A flush must not write back what was removed after it was read. Flushes write different
+        # rows, so they may run together: those of a long conversation share commits.
+        apart = isinstance(spec, FlushSpec) and not spec.completes
+        lock = self._sessions.shared if apart else self._sessions.exclusive
+        async with lock(key):
             try:
                 match spec:
                     case FlushSpec():
@@ -104,7 +107,7 @@ class FlushHandler:
         Raises:
             JournalDamaged: some messages cannot be read; the rows of the others are written.
         """
-        async with self._sessions(key), self._access.users.shared(key.user):
+        async with self._sessions.exclusive(key), self._access.users.shared(key.user):
             # The session may have been forgotten, and started again, since `through` was read.
             through = min(through, await self._access.journal.session_indexed_through(key))
             scope = Scope(session=key.session, types=("message", "summary"))
@@ -230,9 +233,13 @@ class FlushHandler:
     async def _add_in_batches(
         self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True
     ) -> None:
-        large = len(rows) > _IN_THREAD
-        for batch in await run_in_thread_if(large, _batch_rows, entries, rows, self._batch_tokens):
+        async def add(batch: Sequence[MemoryRow]) -> None:
             await self._add(batch, may_exist=may_exist)
+
+        large = len(rows) > _IN_THREAD
+        found = await run_in_thread_if(large, _batch_rows, entries, rows, self._batch_tokens)
+        # while one batch waits for its commit, the next is embedded and joins it
+        await map_concurrently(add, found, concurrency=_BATCHES_AT_ONCE)
 
     async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
         """Write the row of a summary entry, unless the session was rewound to before it."""

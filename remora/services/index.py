@@ -16,7 +16,7 @@ import msgspec
 
 from remora.actors.user.messages import PruneNow
 from remora.config import Config
-from remora.errors import RuntimeClosed, StorageError
+from remora.errors import LongTermError, RuntimeClosed, StorageError
 from remora.ids import UserKey
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
@@ -81,6 +81,7 @@ class LongTermIndex:
         self._clock = clock
         self._rng = rng
         self._store: LongTermStore | None = None
+        self._lance: LanceStore | None = None
         self._closed = False
         self._lock = anyio.Lock()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -190,7 +191,7 @@ class LongTermIndex:
                     store = await self._open_store(
                         used.name, self._embedder.dimension if self._embedder else None, used.shards
                     )
-                    self._store = store
+                    self._store = self._lance = store
                     self._tasks.start_soon(store.run, name="remora.longterm.writer")
                     if store.refill_needed:
                         await self._refill(store, self._tasks)
@@ -316,6 +317,15 @@ class LongTermIndex:
         """Compact the store, if it is open."""
         if self._store is not None:
             await self._store.compact()
+
+    async def index_written(self) -> None:
+        """Have the words of all rows indexed that are in the store, if they came in bulk."""
+        if self._lance is None or self._closed:
+            return
+        try:
+            await self._lance.index_written()
+        except LongTermError:
+            _logger.exception("rows_not_indexed")  # the next compaction does it
 
     def note_change(self, user: str, *, gone: bool) -> None:
         """Rows of a user were written, so that the next round of pruning looks at them; or erased.

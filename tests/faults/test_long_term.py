@@ -15,6 +15,7 @@ import pytest
 
 from remora.errors import LongTermError
 from remora.storage.lance import shard as lance_shard
+from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from tests.lance import (
@@ -84,10 +85,9 @@ async def test_power_cut_before_the_sync(tmp_path: Path, step: str) -> None:
             case "compact":
                 await shard.table.optimize()
             case _:
-                await shard.table.add(
-                    store.tables.rows.rearrange(await shard.table.query().to_arrow(), None),
-                    mode="overwrite",
-                )
+                source = await shard.reopen()
+                order, _ = await sorted_row_ids(source, store.tables.rows, None)
+                await copy_rows(source, shard.table, store.tables.rows, order)
         crashes = [await copied(base, tmp_path / cut.__name__) for cut in CUTS]
     for crashed, cut in zip(crashes, CUTS, strict=True):
         lost = unsynced(crashed)

@@ -20,7 +20,7 @@ import msgspec
 from remora.ids import session_key, user_key
 from remora.storage.ports import Finding, MemoryRow, Vector
 
-__all__ = ["CHECK", "COLUMNS", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
+__all__ = ["CHECK", "COLUMNS", "ORDERED", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
 
 COLUMNS = (
     "id",
@@ -44,6 +44,8 @@ SEARCHED = ("turn", "window")
 CHECK = "check"
 _IMPORTANCE = COLUMNS.index("importance")
 _SORTED = ("user_key", "created_at", "session_id", "seq")
+ORDERED = ("user_id", *_SORTED)
+"""The columns that a rewrite is decided by."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _float = struct.Struct("<f")
@@ -269,13 +271,13 @@ class RowFormat:
         places: list[int] = found.column("_rowid").to_pylist()
         return [place for number, place in enumerate(places) if number not in sound]
 
-    def rearrange(
+    def order(
         self, found: Any, drop: Callable[[dict[str, list[str]]], list[bool]] | None
-    ) -> Any:
-        """A whole table, sorted for a rewrite: by user, oldest first, each row with its check.
+    ) -> list[int]:
+        """Row ids in the order of a rewrite: by user, oldest first.
 
         Args:
-            found: all columns of all rows.
+            found: `ORDERED` and ``_rowid`` of all rows.
             drop: marks the rows to leave out, from the columns `user_key`, `user_id` and
                 `session_id`; None to keep all.
         """
@@ -285,6 +287,18 @@ class RowFormat:
             gone = drop({name: found.column(name).to_pylist() for name in names})
             found = found.filter(pa.array([not one for one in gone], pa.bool_()))
         found = found.sort_by([(name, "ascending") for name in _SORTED])
+        row_ids: list[int] = found.column("_rowid").to_pylist()
+        return row_ids
+
+    def rewritten(self, found: Any, row_ids: Sequence[int]) -> Any:
+        """Rows as a rewrite stores them, in this order, each with its check.
+
+        Args:
+            found: all columns of the rows, and ``_rowid``.
+            row_ids: of the same rows.
+        """
+        place_of = {row_id: place for place, row_id in enumerate(found["_rowid"].to_pylist())}
+        found = self.take(found, [place_of[row_id] for row_id in row_ids])
         if CHECK in found.column_names:
             return found.select(self.schema.names).cast(self.schema)
         read = self.read(None, found)
@@ -295,7 +309,7 @@ class RowFormat:
             _check(row, vectors[place]) for row, place in zip(read.rows, read.places, strict=True)
         ]
         return (
-            found.append_column(CHECK, pa.array(checks, pa.int64()))
+            found.append_column(CHECK, self._pa.array(checks, self._pa.int64()))
             .select(self.schema.names)
             .cast(self.schema)
         )

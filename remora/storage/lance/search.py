@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from remora.ids import user_key
 from remora.logging import get_logger
+from remora.storage.lance.indices import MANY_ROWS, REFINE
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
@@ -21,6 +22,7 @@ from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, Scope, Vector
 __all__ = ["LanceSearch"]
 
 _logger = get_logger(__name__)
+_ALL_PARTITIONS = 64  # there is one, unless LanceDB splits it
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
 
@@ -66,7 +68,7 @@ class LanceSearch:
                         match = self._query.MatchQuery(text, column=column)
                         queries[column] = table.query().nearest_to_text(match)
                 if vector is not None and self._tables.rows.embedded:
-                    queries["vector"] = table.query().nearest_to(vector).distance_type("cosine")
+                    queries["vector"] = await _vector_query(shard, table, vector, key)
                 # at once: the work is in LanceDB's own threads
                 await asyncio.gather(*[one(name, query) for name, query in queries.items()])
         return self._candidates(user, results)
@@ -151,6 +153,16 @@ class LanceSearch:
             _logger.error("row_damaged", row=id_)
         self.damaged += len(read.damaged)
         return read
+
+
+async def _vector_query(shard: Shard, table: Any, vector: Vector, key: str) -> Any:
+    query = table.query().nearest_to(vector).distance_type("cosine")
+    if not shard.vectors_indexed:
+        return query
+    mine = f"user_key = '{key}'"  # remora's own digest: nothing needs quoting
+    if await table.count_rows(mine) < MANY_ROWS:
+        return query.bypass_vector_index()
+    return query.nprobes(_ALL_PARTITIONS).refine_factor(REFINE)
 
 
 def _columns(shard: Shard) -> list[str]:

@@ -30,10 +30,19 @@ import anyio.to_thread
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.lance.files import ShardFiles
+from remora.storage.lance.indices import (
+    IndexTools,
+    count_unindexed,
+    index_users,
+    index_vectors,
+    index_words,
+    indexed_columns,
+)
 from remora.storage.lance.manifest import Fragment, Manifest
+from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
 from remora.storage.lance.rows import SEARCHED, RowFormat
 
-__all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "IndexTools", "Shard"]
+__all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "MOST_UNINDEXED", "Shard"]
 
 _logger = get_logger(__name__)
 CLOCK_SLACK_S = 5.0
@@ -42,25 +51,16 @@ COMMIT_GRAIN_S = 1.0
 """Commits closer than this count as one when it is decided how old a version is."""
 _NEVER = timedelta(days=36_500)
 _FEW_ROWS = 2_000  # of a shard: so few that it may be rewritten each time
-_MOST_UNINDEXED = 1_500  # rows outside of the full-text indices: each costs a search 2.6 µs
+MOST_UNINDEXED = 1_500
+"""Rows outside of the full-text indices, beyond which these are extended at once: each row costs a
+search 75 µs."""
+_BULK_GROWTH = (
+    2  # unindexed rows, by the indexed ones: extending an index costs as much as making it
+)
+_PAUSE_S = 1.0  # without a write: rows that came in bulk are indexed
 _DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
 _QUIET_S = 60.0
 _MOST_VERSIONS = 1_000
-
-
-class IndexTools:
-    """The index types that remora uses, from LanceDB's module."""
-
-    def __init__(self, index: Any) -> None:
-        self._index = index
-
-    def full_text(self) -> Any:
-        """An index of words."""
-        return self._index.FTS(with_position=False)
-
-    def by_value(self) -> Any:
-        """An index of a column with many different values."""
-        return self._index.BTree()
 
 
 class _Reading:
@@ -88,6 +88,8 @@ class Shard:
         lock: held while writing.
         fragments: commits since the last compaction.
         searchable: the text columns are indexed.
+        unindexed: rows whose words are in no index, or more.
+        vectors_indexed: there is an index of vectors.
         needs_rollback: the last write may be incomplete; the recorded version is restored before
             the next write.
         rewritten_bytes: bytes written by compaction and rewriting.
@@ -114,6 +116,8 @@ class Shard:
         self.fragments = fragments
         self.searchable = searchable
         self.checked = checked
+        self.unindexed = self._indexed = 0
+        self.vectors_indexed = False
         self.needs_rollback = False
         self.rewritten_bytes = 0
         self.replacements = self.uses = 0
@@ -159,7 +163,7 @@ class Shard:
             await work.checkout(self.files.version)
             await work.restore()
             _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
-        self.searchable = (await _index_columns(work)).issuperset(SEARCHED)
+        await self._read_indices(work)
         await self._record(work, time.time())
         self._switch_table(work)
         self.needs_rollback = False
@@ -167,7 +171,7 @@ class Shard:
     async def add(self, rows: Any) -> None:
         """Store rows that are known to be new."""
         await self.table.add(rows)
-        self._note_write()
+        self._note_write(len(rows))
 
     async def merge(self, rows: Any) -> None:
         """Store the rows that do not exist yet."""
@@ -180,7 +184,7 @@ class Shard:
         )
         if result.num_inserted_rows < len(rows):
             probe("row_exists")
-        self._note_write()
+        self._note_write(result.num_inserted_rows)
 
     async def delete(self, which: Any) -> int:
         """Delete rows; returns how many. Their bytes stay."""
@@ -188,25 +192,34 @@ class Shard:
         self._note_write()
         return int(result.num_deleted_rows)
 
-    def _note_write(self) -> None:
+    def _note_write(self, rows: int = 0) -> None:
         self.fragments += 1
+        self.unindexed += rows
         self._written_at = time.monotonic()
         self._superseded = True
 
-    async def make_searchable(self, table: Any = None) -> None:
+    async def make_searchable(self) -> None:
         """Index the text columns."""
-        for column in SEARCHED:
-            await (table or self.table).create_index(
-                column, config=self._tools.full_text(), replace=True
-            )
-        self.searchable = True
+        await index_words(self.table, self._tools)
+        await self._read_indices(self.table)
+
+    async def read_indices(self) -> None:
+        """Find out which indices there are, and how far they reach."""
+        await self._read_indices(self.table)
+
+    async def _read_indices(self, table: Any) -> None:
+        columns = await indexed_columns(table)
+        self.searchable = columns.issuperset(SEARCHED)
+        self.vectors_indexed = "vector" in columns
+        self.unindexed = await count_unindexed(table)
+        self._indexed = max(await table.count_rows() - self.unindexed, 0)
 
     async def rebuild_indices(self, indices: tuple[str, ...]) -> None:
         """Rebuild damaged indices."""
         for index in await self.table.list_indices():
             if index.name in indices:
                 (column,) = index.columns
-                config = self._tools.full_text() if column in SEARCHED else self._tools.by_value()
+                config = self._tools.of_column(column)
                 await self.table.create_index(column, config=config, replace=True)
                 _logger.warning("index_rebuilt", table=self.name, column=column)
 
@@ -241,11 +254,22 @@ class Shard:
         After a pause it runs again once no one can read the old versions any more.
         """
         idle_s = time.monotonic() - self._written_at
-        return self.fragments >= commits or (
-            self._superseded
-            and idle_s > _QUIET_S
-            and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+        return (
+            self.fragments >= commits
+            or self.wants_indexing()
+            or (
+                self._superseded
+                and idle_s > _QUIET_S
+                and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+            )
         )
+
+    def wants_indexing(self) -> bool:
+        """Whether rows that came in bulk are to be indexed now, or writing has paused."""
+        if self.unindexed <= MOST_UNINDEXED:
+            return False
+        paused = time.monotonic() - self._written_at > _PAUSE_S
+        return paused or self.unindexed > max(_FEW_ROWS, _BULK_GROWTH * self._indexed)
 
     async def compact(self, *, keep_s: float, index_rows: int) -> None:
         """Merge small fragments, index new rows, and remove versions superseded `keep_s` ago.
@@ -258,7 +282,7 @@ class Shard:
         )
         fragments = () if manifest is None else manifest.fragments
         rows = sum(one.rows for one in fragments)
-        await self.index_users(index_rows)
+        await index_users(self.table, self._tools, least_rows=index_rows)
         quiet = time.monotonic() - self._written_at > _QUIET_S
         if not self.checked:
             await self.rewrite(None, index_rows=index_rows)
@@ -278,11 +302,8 @@ class Shard:
 
     async def _needs_optimize(self, manifest: Manifest) -> bool:
         """Whether too many rows are in no index, or too many versions are kept."""
-        unindexed = max(
-            (index.num_unindexed_rows for index in await self.table.list_indices()), default=0
-        )
         return (
-            unindexed > _MOST_UNINDEXED
+            await count_unindexed(self.table) > MOST_UNINDEXED
             or manifest.version - self._optimized_version > _MOST_VERSIONS
         )
 
@@ -292,11 +313,14 @@ class Shard:
         await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
+        await self._read_indices(self.table)
 
     async def _optimize(self, keep_s: float) -> None:
         began, before = time.time(), await self.table.version()
         age = self._cleanup_age(keep_s)
+        await index_vectors(self.table, self._tools)
         await self.table.optimize(cleanup_older_than=age)
+        await self._read_indices(self.table)
         self.replacements += 1
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
@@ -317,13 +341,6 @@ class Shard:
         self._commits.appendleft(newest)
         return timedelta(seconds=now - newest[0] + CLOCK_SLACK_S)
 
-    async def index_users(self, least_rows: int, table: Any = None) -> None:
-        """Index the users' keys if the table has so many rows."""
-        table = table or self.table
-        if await table.count_rows() < least_rows or "user_key" in await _index_columns(table):
-            return
-        await table.create_index("user_key", config=self._tools.by_value())
-
     async def rewrite(
         self, drop: Callable[[dict[str, list[str]]], list[bool]] | None, *, index_rows: int
     ) -> int:
@@ -333,23 +350,21 @@ class Shard:
         the table is either the old one or the new one.
         """
         began = time.time()
-        work = await self.reopen()
-        before = await work.query().to_arrow()
-        after = await anyio.to_thread.run_sync(self._rows.rearrange, before, drop)
-        removed, left = len(before) - len(after), len(after)
-        del before
+        source, work = await self.reopen(), await self.reopen()
+        order, removed = await sorted_row_ids(source, self._rows, drop)
         self.needs_rollback = True
-        # without parallelism there is one fragment: nothing is left to compact
-        await work.add(after, mode="overwrite", write_parallelism=1)
-        del after
+        await copy_rows(source, work, self._rows, order)
+        source.close()
         await work.set_unenforced_primary_key("id")
-        if left:
-            await self.make_searchable(work)
-            await self.index_users(index_rows, work)
+        if order:
+            await index_words(work, self._tools)
+            await index_users(work, self._tools, least_rows=index_rows)
+            await index_vectors(work, self._tools)
+        await self._read_indices(work)
         self.rewritten_bytes += await self._record(work, began)
         self.replacements += 1
         self._switch_table(work)
-        self.needs_rollback, self.searchable, self.checked = False, bool(left), True
+        self.needs_rollback, self.checked = False, True
         self.fragments = 0
         return removed
 
@@ -394,7 +409,3 @@ def _first_of_similar_size(fragments: Sequence[Fragment]) -> Fragment:
         at -= 1
         after += fragments[at].rows
     return fragments[at]
-
-
-async def _index_columns(table: Any) -> set[str]:
-    return {index.columns[0] for index in await table.list_indices()}

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from remora.config import LongTermConfig
@@ -170,8 +171,18 @@ class LanceStore:
             raise LongTermError(problem, retryable=True)
 
     async def run(self) -> None:
-        """The writer task: commit what is queued, without end."""
-        await self.writer.run()
+        """The writer task: commit what is queued, and index what comes in bulk, without end."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._upkeep.run, self.writer.wait_for_commit)
+            await self.writer.run()
+
+    async def index_written(self) -> None:
+        """Extend the indices to all rows that came in bulk: their words can be found then.
+
+        Raises:
+            LongTermError: some are not indexed; later compactions try again.
+        """
+        await self._upkeep.index_written()
 
     async def aclose(self) -> None:
         """Commit what is queued, and close the tables."""

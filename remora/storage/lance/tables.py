@@ -19,9 +19,10 @@ from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
+from remora.storage.lance.indices import IndexTools
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
-from remora.storage.lance.rows import SEARCHED, RowFormat
-from remora.storage.lance.shard import IndexTools, Shard
+from remora.storage.lance.rows import RowFormat
+from remora.storage.lance.shard import Shard
 from remora.storage.ports import Finding
 
 __all__ = ["LanceTables", "table_names"]
@@ -123,10 +124,9 @@ class LanceTables:
             await anyio.to_thread.run_sync(files.quarantine, problem)
             return
         statistics = await table.stats()
-        indices = {index.columns[0] for index in await table.list_indices()}
         shard = self._make_shard(name, table, files, checked=fits)
         shard.fragments = statistics["fragment_stats"]["num_fragments"]
-        shard.searchable = indices.issuperset(SEARCHED)
+        await shard.read_indices()
         if opened.indices:
             await shard.rebuild_indices(opened.indices)
         if opened.indices or not opened.recorded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.lance.allocators import return_free_memory
 from remora.storage.lance.rows import CHECK, COLUMNS, OwnerFilter
-from remora.storage.lance.shard import Shard
+from remora.storage.lance.shard import MOST_UNINDEXED, Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
 
@@ -30,6 +30,7 @@ __all__ = ["MOST_REPLACEMENTS", "LanceUpkeep"]
 
 _logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
+_INDEX_PAUSE_S = 0.25
 MOST_REPLACEMENTS = 64
 """Replaced indices after which LanceDB's caches are renewed; one leaves 54 entries, 200 kB."""
 
@@ -188,11 +189,21 @@ class LanceUpkeep:
     async def compact(self) -> int:
         """See `LanceStore.compact`."""
         config = self._tables.config
+        return await self._compact_where(
+            lambda shard: shard.wants_compacting(
+                config.compact_fragments, keep_s=config.keep_versions_s
+            )
+        )
+
+    async def _compact_where(self, wanted: Callable[[Shard], bool]) -> int:
+        config = self._tables.config
         compacted = 0
         for shard in list(self._tables.shards.values()):
-            if not shard.wants_compacting(config.compact_fragments, keep_s=config.keep_versions_s):
+            if not wanted(shard):
                 continue
             async with self._writing("compacting", shard):
+                if not wanted(shard):  # another caller has done it
+                    continue
                 await shard.compact(
                     keep_s=config.keep_versions_s, index_rows=config.index_user_rows
                 )
@@ -200,6 +211,26 @@ class LanceUpkeep:
             self.compactions += 1
         await self._release_memory()
         return compacted
+
+    async def index_written(self) -> None:
+        """See `LanceStore.index_written`."""
+        await self._compact_where(lambda shard: shard.unindexed > MOST_UNINDEXED)
+
+    async def run(self, written: Callable[[], Awaitable[None]]) -> None:
+        """Index rows that came in bulk, without end.
+
+        Args:
+            written: returns after the next commit.
+        """
+        while True:
+            await written()
+            while any(one.unindexed > MOST_UNINDEXED for one in self._tables.shards.values()):
+                try:
+                    await self._compact_where(Shard.wants_indexing)
+                except LongTermError as e:
+                    _logger.warning("rows_not_indexed", error=str(e))
+                    break  # the next commit, or the next compaction, tries again
+                await anyio.sleep(_INDEX_PAUSE_S)
 
     async def _release_memory(self) -> None:
         """Renew LanceDB's caches now and then, and return free memory to the system.

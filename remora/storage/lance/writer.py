@@ -51,6 +51,7 @@ class LanceWriter:
         self._committing = anyio.Lock()
         self._event = anyio.Event()
         self._full = anyio.Event()
+        self._written = anyio.Event()
 
     @property
     def queued(self) -> int:
@@ -95,6 +96,10 @@ class LanceWriter:
                 await self._full.wait()
             await self.commit_queued()
 
+    async def wait_for_commit(self) -> None:
+        """Return after the next commit."""
+        await self._written.wait()
+
     async def commit_queued(self) -> None:
         """Commit all that is queued now; a caller that is cancelled does not stop it."""
         with anyio.CancelScope(shield=True):
@@ -121,6 +126,8 @@ class LanceWriter:
             else:
                 for add in batch:
                     add.promise.resolve(None)
+            written, self._written = self._written, anyio.Event()
+            written.set()
 
     async def _commit(self, batch: Sequence[_Add]) -> None:
         tables = self._tables

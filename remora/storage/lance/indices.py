@@ -1,0 +1,92 @@
+"""The indices of a table: of words, of users, and of vectors.
+
+Measured in a table of 165 000 rows of one user: words that are in no full-text index cost a search
+60 to 90 µs a row, and a search of all vectors 780 ms. With an index of scalar-quantized vectors in
+one partition it takes 30 ms, and finds the same rows: it compares the query with every vector, at
+eight bits a number, and the best of them again at full precision. An index of several partitions
+would miss rows. It pays for users of many rows; those of few are searched without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+
+from remora.storage.lance.rows import SEARCHED
+
+__all__ = [
+    "MANY_ROWS",
+    "REFINE",
+    "IndexTools",
+    "count_unindexed",
+    "index_users",
+    "index_vectors",
+    "index_words",
+    "indexed_columns",
+]
+
+MANY_ROWS = 10_000
+"""Rows of one user from which on their vectors are searched by an index."""
+REFINE = 4
+"""So many times the rows that are wanted are compared at full precision."""
+
+
+class IndexTools:
+    """The index types that remora uses, from LanceDB's module."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    def of_column(self, column: str) -> Any:
+        """The kind of index that a column gets."""
+        if column in SEARCHED:
+            return self._index.FTS(with_position=False)
+        if column == "vector":
+            return self._index.IvfSq(distance_type="cosine", num_partitions=1)
+        return self._index.BTree()
+
+
+async def index_words(table: Any, tools: IndexTools) -> None:
+    """Index the text columns."""
+    for column in SEARCHED:
+        await table.create_index(column, config=tools.of_column(column), replace=True)
+
+
+async def index_users(table: Any, tools: IndexTools, *, least_rows: int) -> None:
+    """Index the users' keys if the table has so many rows and no such index."""
+    if await table.count_rows() >= least_rows and "user_key" not in await indexed_columns(table):
+        await table.create_index("user_key", config=tools.of_column("user_key"))
+
+
+async def index_vectors(table: Any, tools: IndexTools) -> bool:
+    """Index the vectors if a user has many; returns whether they are indexed."""
+    if "vector" in await indexed_columns(table):
+        return True
+    if await table.count_rows() < MANY_ROWS or "vector" not in (await table.schema()).names:
+        return False
+    keys = (await table.query().select(["user_key"]).to_arrow()).column("user_key")
+    if await anyio.to_thread.run_sync(_most_equal, keys) < MANY_ROWS:
+        return False
+    await table.create_index("vector", config=tools.of_column("vector"))
+    return True
+
+
+def _most_equal(column: Any) -> int:
+    counts: list[int] = column.value_counts().field("counts").to_pylist()
+    return max([*counts, 0])
+
+
+async def indexed_columns(table: Any) -> set[str]:
+    """The columns that have an index."""
+    return {index.columns[0] for index in await table.list_indices()}
+
+
+async def count_unindexed(table: Any) -> int:
+    """Rows that are not in every full-text index; all of them if there is none."""
+    unindexed: dict[str, int] = {
+        index.columns[0]: index.num_unindexed_rows for index in await table.list_indices()
+    }
+    if not unindexed.keys() >= set(SEARCHED):
+        return int(await table.count_rows())
+    return max(unindexed[column] for column in SEARCHED)

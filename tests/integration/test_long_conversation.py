@@ -1,0 +1,202 @@
+"""A user of many rows: what is found does not depend on indices, and upkeep keeps up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from remora.config import LongTermConfig
+from remora.ids import SessionKey, row_id, user_key
+from remora.storage.lance import indices
+from remora.storage.lance.shard import MOST_UNINDEXED
+from remora.storage.lance.store import LanceStore
+from remora.storage.ports import MemoryRow, Scope
+
+pytestmark = pytest.mark.anyio
+DIMENSION = 32
+WORDS = ["amber", "bridge", "copper", "delta", "ember", "fjord", "garnet", "harbour", "island"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # LanceDB needs it
+
+
+def rows_of(user: str, first: int, count: int) -> list[MemoryRow]:
+    rows = []
+    for seq in range(first, first + count):
+        text = f"{WORDS[seq % 9]} {WORDS[seq // 9 % 9]} item{seq} lot{seq % 97}"
+        session = f"s{seq % 3}"
+        rows.append(
+            MemoryRow(
+                row_id(SessionKey(user, session), seq),
+                user,
+                session,
+                seq,
+                "user",
+                "",
+                text,
+                f"User: {text}",
+                f"User: {text}\nUser: lot{(seq + 1) % 97}",
+                "message",
+                0.5,
+                1_700_000_000_000_000 + seq,
+                9,
+            )
+        )
+    return rows
+
+
+def vectors_of(rows: Sequence[MemoryRow]) -> npt.NDArray[np.float32]:
+    found = np.array(
+        [np.random.default_rng(row.seq).standard_normal(DIMENSION) for row in rows], np.float32
+    )
+    found[[row.seq % 50 == 0 for row in rows]] = 0  # without a word that the embedder knows
+    lengths = np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(found / np.where(lengths == 0, 1, lengths), np.float32)
+
+
+async def fill(store: LanceStore, user: str, count: int, *, first: int = 0) -> None:
+    rows = rows_of(user, first, count)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.run)
+        for start in range(0, count, 500):
+            some = rows[start : start + 500]
+            await store.add(some, vectors_of(some), may_exist=False)
+        tasks.cancel_scope.cancel()
+
+
+async def answers(
+    store: LanceStore, user: str, scope: Scope
+) -> list[dict[str, list[tuple[str, float]]]]:
+    """For some questions, each list's rows and scores, best first."""
+    found = []
+    for seq in (5, 77, 400):
+        (row,) = rows_of(user, seq, 1)
+        near = vectors_of([row])[0] + vectors_of(rows_of(user, seq + 1, 1))[0]
+        hits = await store.search(
+            user, f"lot{seq % 97} item{seq}", near / np.linalg.norm(near), depth=40, scope=scope
+        )
+        lists: dict[str, list[tuple[str, float]]] = {}
+        for hit in hits:
+            for name, score in hit.scores.items():
+                lists.setdefault(name, []).append((hit.row.id, round(score, 4)))
+        found.append(
+            {
+                name: sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+                for name, pairs in lists.items()
+            }
+        )
+    return found
+
+
+def config(**changes: object) -> LongTermConfig:
+    return LongTermConfig(shards=1, batch_ms=0, index_user_rows=100, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scope", [Scope(), Scope(session="s1")], ids=["all", "session"])
+async def test_vectors_found_do_not_depend_on_their_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: Scope
+) -> None:
+    """A search by vector finds the same rows, in the same order, with the same scores, before the
+    compaction that indexes vectors, after it, with rows that came later, and after erasing another
+    user.
+    """
+    monkeypatch.setattr(indices, "MANY_ROWS", 1_000)
+    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    try:
+        await fill(store, "alice", 2_000)
+        await fill(store, "bob", 300)
+        (shard,) = store.tables.shards.values()
+        before = await answers(store, "alice", scope)
+        assert not shard.vectors_indexed
+        await store.index_written()
+        assert shard.vectors_indexed
+        assert shard.unindexed == 0
+        after = await answers(store, "alice", scope)
+        few = await answers(store, "bob", scope)
+        await store.erase(user_key("bob"))
+        assert shard.vectors_indexed
+        erased = await answers(store, "alice", scope)
+        for one in (after, erased):
+            assert [lists["vector"] for lists in one] == [lists["vector"] for lists in before]
+        assert all(len(lists["vector"]) == 40 for lists in before + few)
+        assert await answers(store, "bob", scope) == [{}, {}, {}]
+    finally:
+        await store.aclose()
+
+
+async def test_words_found_do_not_depend_on_compaction(tmp_path: Path) -> None:
+    """A search by words finds the same rows, and the same best row, before and after compaction;
+    and the same scores when the table is opened again. (LanceDB scores rows that are in no index
+    by the statistics of those that are, so other scores change a little.)
+    """
+    path = tmp_path / "lance"
+    store = await LanceStore.open(path, dimension=DIMENSION, config=config(compact_fragments=1))
+    await fill(store, "alice", 900)
+    before = await answers(store, "alice", Scope())
+    assert await store.compact() == 1
+    after = await answers(store, "alice", Scope())
+    await store.aclose()
+    store = await LanceStore.open(path, dimension=DIMENSION, config=config())
+    again = await answers(store, "alice", Scope())
+    await store.aclose()
+    for old, new, reopened in zip(before, after, again, strict=True):
+        for name in ("turn", "window"):
+            assert {id_ for id_, _ in old[name]} == {id_ for id_, _ in new[name]}
+            assert old[name][0][0] == new[name][0][0]
+            assert new[name] == reopened[name]
+        assert old["vector"] == new["vector"] == reopened["vector"]
+
+
+async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interval(
+    tmp_path: Path,
+) -> None:
+    """The writer has the words of a bulk indexed at once, while it runs."""
+    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.run)
+            rows = rows_of("alice", 0, 3 * MOST_UNINDEXED)
+            await store.add(rows, vectors_of(rows), may_exist=False)
+            more = rows_of("alice", len(rows), MOST_UNINDEXED + 1)
+            await store.add(more, vectors_of(more), may_exist=False)
+            (shard,) = store.tables.shards.values()
+            with anyio.fail_after(60):
+                while shard.unindexed:
+                    await anyio.sleep(0)
+            tasks.cancel_scope.cancel()
+    finally:
+        await store.aclose()
+
+
+async def test_a_large_table_is_rewritten_in_parts(tmp_path: Path) -> None:
+    """G13: an erasure that copies the table in several parts leaves every other row, in order, in
+    one fragment, and none of the user's.
+    """
+    store = await LanceStore.open(tmp_path / "lance", dimension=None, config=config())
+    try:
+        others = [row for user in ("zoe", "adam") for row in rows_of(user, 0, 9_000)]
+        mine = rows_of("bob", 0, 500)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.run)
+            await store.add([*others[::2], *mine, *others[1::2]], None, may_exist=False)
+            tasks.cancel_scope.cancel()
+        assert await store.erase(user_key("bob")) == len(mine)
+        (shard,) = store.tables.shards.values()
+        assert shard.files is not None
+        manifest = shard.files.manifest()
+        assert manifest is not None
+        assert [one.rows for one in manifest.fragments] == [len(others)]
+        assert sorted(await store.row_ids()) == sorted(row.id for row in others)
+        for user in ("zoe", "adam"):
+            found = await store.rows(user)
+            assert [row.seq for row in found] == list(range(9_000))
+        assert list(await store.verify(deep=True)) == []
+    finally:
+        await store.aclose()
