@@ -304,7 +304,10 @@ class UserIndexCache:
 
     async def _build(self, user: str) -> UserIndex | None:
         """Index the user's rows; None if they are too many."""
-        rows, vectors = await (await self._store()).embedded_rows(user)
+        store = await self._store()
+        if await self._has_too_many(store, user):
+            return None
+        rows, vectors = await store.embedded_rows(user)
         if len(rows) > self._max_rows:
             return None
         held = self._indexed.get(user)
@@ -312,6 +315,13 @@ class UserIndexCache:
         few = len(rows) <= _BUILT_ON_LOOP
         index = build() if few else await anyio.to_thread.run_sync(build)
         return index if index.size_bytes <= self._max_bytes else None
+
+    async def _has_too_many(self, store: LongTermStore, user: str) -> bool:
+        """Whether the user has too many rows to read them: they would fill memory."""
+        held = self._indexed.get(user)
+        if held is not None and held.index is not None and len(held.index) < self._max_rows // 2:
+            return False  # a user of few rows seldom has too many by the next recall
+        return await store.count(user) > self._max_rows
 
     def _hold_without_index(self, user: str, entry: UserEntry) -> None:
         self._without_index[user] = entry
