@@ -12,6 +12,8 @@ from remora.errors import InvalidId
 __all__ = [
     "MAX_ID_BYTES",
     "SHARED_PREFIX",
+    "UNKEYED",
+    "Digests",
     "SessionKey",
     "UserKey",
     "actor_key",
@@ -100,16 +102,53 @@ def actor_key(user: str, session: str) -> SessionKey | UserKey:
     return SessionKey(user, session) if session else UserKey(user)
 
 
+class Digests:
+    """Digests of ids under a key (32 hex characters): who does not know it cannot compute them.
+
+    Args:
+        key: a secret of up to 64 ASCII characters, which nothing else shows; empty for digests that
+            anybody can compute.
+    """
+
+    __slots__ = ("_session", "_user")
+
+    def __init__(self, key: str) -> None:
+        secret = key.encode(errors="replace")[: blake2b.MAX_KEY_SIZE]
+        self._user = blake2b(digest_size=16, key=secret, person=b"remora.user")
+        self._session = blake2b(digest_size=16, key=secret, person=b"remora.session")
+
+    def user(self, user: str) -> str:
+        """A digest of a user id, so that no user text becomes part of a filter."""
+        digest = self._user.copy()  # faster than to begin with the key
+        digest.update(user.encode())
+        return digest.hexdigest()
+
+    def session(self, user: str, session: str) -> str:
+        """A digest of a session, which hides the session's name (G13)."""
+        owner = user.encode()
+        digest = self._session.copy()
+        digest.update(b"%d:%b%b" % (len(owner), owner, session.encode()))
+        return digest.hexdigest()
+
+    def owner(self, user: str, session: str | None) -> tuple[str, str]:
+        """Digests of a user and of their session; the second is empty for the whole user."""
+        return self.user(user), "" if session is None else self.session(user, session)
+
+
+UNKEYED = Digests("")
+"""In logs, so that an operator can look an id up; in tables that were made before there were keys;
+for a store of the application's own (`LongTermStore.erase`).
+"""
+
+
 def user_key(user: str) -> str:
-    """A digest of a user id (32 hex characters), so that no user text becomes part of a filter."""
-    return blake2b(user.encode(), digest_size=16, person=b"remora.user").hexdigest()
+    """The digest of a user id that logs show: it has no key."""
+    return UNKEYED.user(user)
 
 
 def session_key(user: str, session: str) -> str:
-    """A digest of a session (32 hex characters), which hides the session's name (G13)."""
-    owner = user.encode()
-    text = b"%d:%b%b" % (len(owner), owner, session.encode())
-    return blake2b(text, digest_size=16, person=b"remora.session").hexdigest()
+    """The digest of a session that logs show: it has no key."""
+    return UNKEYED.session(user, session)
 
 
 def row_id(key: SessionKey, seq: int) -> str:

@@ -2,6 +2,7 @@
 
 No line names a user or a session: a log outlives what is erased (G13). Keys are replaced by their
 pseudonyms, which the operator can compute from an id (`remora.ids`), and nobody the id from them.
+They are not the digests in long-term memory, which are made under a key.
 
 structlog's own default prints to standard output, which belongs to the host. Logger names begin
 with ``remora.``.

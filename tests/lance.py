@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.config import LongTermConfig
+from remora.ids import UNKEYED, Digests
+from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys
 from remora.storage.lance.manifest import manifest_name
 from remora.storage.lance.record import SyncRecord
 from remora.storage.lance.store import LanceStore
@@ -49,14 +52,31 @@ async def lance(
     path: Path | str | None, dimension: int | None = DIMENSION, **options: Any
 ) -> AsyncIterator[LanceStore]:
     """An open store of one table, with its writer running."""
-    sync = options.pop("sync", True)
+    sync, digests = options.pop("sync", True), options.pop("digests", UNKEYED)
     config = LongTermConfig(**{"batch_ms": 0.5, "shards": 1, **options})
-    store = await LanceStore.open(path, dimension=dimension, config=config, sync=sync)
+    store = await LanceStore.open(
+        path, dimension=dimension, config=config, digests=digests, sync=sync
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.run)
         yield store
         tasks.cancel_scope.cancel()
     await store.aclose()
+
+
+def digest_keys(memory: Path) -> list[str]:
+    """The keys of digests in a memory directory's journal, which may be open."""
+    path = memory / "journal.db"
+    alone = not path.with_name("journal.db-wal").exists()  # and no byte may change
+    address = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' * alone}"
+    with closing(sqlite3.connect(address, uri=True)) as journal:
+        found = journal.execute("SELECT value FROM settings WHERE name = ?", (DIGEST_KEYS,))
+        return decode_digest_keys(next((value for (value,) in found), None))
+
+
+def digests_of(memory: Path) -> Digests:
+    """What users are found by in a memory directory's long-term memory."""
+    return Digests(digest_keys(memory)[0])
 
 
 def rows_of(user: str, numbers: Iterable[int], **fields: Any) -> list[MemoryRow]:

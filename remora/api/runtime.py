@@ -84,15 +84,15 @@ class Runtime:
         redact: replaces every text of a message before the journal sees it; if it raises, the
             message is refused.
         redact_long_term: replaces what is left before long-term memory sees it.
-        reembed: if another embedder made long-term memory, rebuild it from the journal, in the
-            background (`reembedding`).
+        reembed: if another embedder made long-term memory, or if it was made before its digests
+            had keys, rebuild it from the journal, in the background (`reembedding`).
         scorer: says from 0 to 1 what a chat message is worth keeping; None for
             `importance.score_messages`.
         journal: a journal of your own instead of the embedded SQLite: an object that follows
             `remora.storage.ports.Journal`, or an async callable that opens one. The runtime closes
             it; the directory then holds long-term memory only.
         clock: for tests.
-        rng: for jitter; for tests.
+        rng: for jitter, and the key of digests; for tests.
 
     Raises:
         ConfigError: a value that is not valid.
@@ -152,7 +152,7 @@ class Runtime:
             scorer=scorer,
             journal=journal,
             clock=clock or SystemClock(),
-            rng=rng or random.Random(),
+            rng=rng or random.SystemRandom(),  # it makes keys, too
         )
         self._lifetime = Lifetime(options)
 

@@ -84,9 +84,11 @@ def add_transfer_parsers(
         parents=[common],
         help="rebuild long-term memory with the configured embedder",
         description="After models.embedder was changed: rebuild long-term memory from the journal, "
-        "with the configured embedder. Rows of the old embedder are removed at the end. It may be "
-        "interrupted at any time: the same command, or a server that opens the directory, "
-        "continues. A server can also do it while it serves: Runtime(…, reembed=True).",
+        "with the configured embedder. Rows of the old embedder are removed at the end. With the "
+        "embedder unchanged, a directory of an earlier remora gets a key for its users' digests, "
+        "and no model is called. It may be interrupted at any time: the same command, or a server "
+        "that opens the directory, continues. A server can also do it while it serves: "
+        "Runtime(…, reembed=True).",
     )
 
     command = commands.add_parser(

@@ -13,7 +13,7 @@ import msgspec
 from remora.actors.policies.units import batches
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
-from remora.jobs.rows import IndexAccess, entry_row, message_rows
+from remora.jobs.rows import IndexAccess, KnownVectors, entry_row, message_rows
 from remora.messages import Entry
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -66,6 +66,11 @@ class FlushHandler:
         self._sessions = SharedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
+
+    @property
+    def known(self) -> KnownVectors:
+        """Vectors that are not made again."""
+        return self._access.known
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt; from the second on, or after a restart, rows may exist."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -21,10 +22,12 @@ __all__ = [
     "MEMORY_TYPES",
     "ROW_TYPES",
     "IndexAccess",
+    "KnownVectors",
     "embed_items",
     "entry_row",
     "memory_row",
     "message_rows",
+    "vectors_by_text",
 ]
 
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
@@ -124,6 +127,43 @@ def memory_row(user: str, item: MemoryItem) -> MemoryRow:
 # -- before they are written ------------------------------------------------------------
 
 
+def vectors_by_text(rows: Sequence[MemoryRow], vectors: Vector) -> dict[str, Vector]:
+    """The vectors of rows, shape (rows, dimension), by the text that each was made of."""
+    return dict(zip(map(_embedding_text, rows), vectors, strict=True))
+
+
+class KnownVectors:
+    """Vectors of the embedder in use that need not be made again, by the text that was embedded."""
+
+    def __init__(self) -> None:
+        self._known: list[Mapping[str, Vector]] = []
+
+    @contextmanager
+    def holding(self, vectors: Mapping[str, Vector]) -> Iterator[None]:
+        """Know these vectors for a while, by their texts."""
+        self._known.append(vectors)
+        try:
+            yield
+        finally:
+            self._known = [one for one in self._known if one is not vectors]
+
+    async def embed(self, embedder: Embedder, texts: Sequence[str]) -> Vector:
+        """Vectors of texts, shape (texts, dimension).
+
+        Raises:
+            ModelError: the embedder failed.
+        """
+        known = {text: one[text] for one in self._known for text in texts if text in one}
+        new = [text for text in texts if text not in known]
+        if not known:
+            return await embed_texts(embedder, new)
+        if new:
+            known.update(zip(new, await embed_texts(embedder, new), strict=True))
+        import numpy as np  # noqa: PLC0415
+
+        return np.stack([known[text] for text in texts])
+
+
 class IndexAccess(msgspec.Struct, frozen=True):
     """What the jobs on rows of long-term memory share.
 
@@ -134,6 +174,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
         redact: applied to every text before long-term memory has it.
         changed: called with the user whose rows changed or may have changed.
         users: locks that exclude other writes of a user's rows during pruning.
+        known: vectors that are not made again.
     """
 
     journal: Journal
@@ -142,6 +183,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
     redact: Callable[[str], str] | None
     changed: Callable[[str], None]
     users: SharedLocks
+    known: KnownVectors = msgspec.field(default_factory=KnownVectors)
 
     async def prepare(
         self, rows: Sequence[MemoryRow], *, redacted: bool = False
@@ -156,7 +198,8 @@ class IndexAccess(msgspec.Struct, frozen=True):
             rows = [_redact_row(row, self.redact) for row in rows]
         if self.embedder is None:
             return rows, None
-        return rows, await embed_texts(self.embedder, [_embedding_text(row) for row in rows])
+        texts = [_embedding_text(row) for row in rows]
+        return rows, await self.known.embed(self.embedder, texts)
 
     async def delete(self, user: str, ids: Sequence[str]) -> None:
         """Delete rows."""

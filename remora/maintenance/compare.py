@@ -32,7 +32,7 @@ import msgspec
 from remora.actors.blocks.state import block_progress, join_ranges
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
-from remora.ids import SessionKey, UserKey, entry_id, row_id, session_key, user_key
+from remora.ids import Digests, SessionKey, UserKey, entry_id, row_id
 from remora.jobs.rows import MEMORY_TYPES
 from remora.runtime.jobs import Job
 from remora.storage.damage import read_undamaged
@@ -232,10 +232,12 @@ async def compare_index(
     users: dict[str, str] = {}
     sessions: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for actor, flushed in await journal.indexed_through():
-        users[user_key(actor.user)] = actor.user
+        users[scan.digests.user(actor.user)] = actor.user
         if isinstance(actor, SessionKey):
             sessions[actor.user][actor.session] = flushed
-    comparison = await _Comparison.of(journal, whole=whole, journal_intact=journal_intact)
+    comparison = await _Comparison.of(
+        journal, scan.digests, whole=whole, journal_intact=journal_intact
+    )
     total = await scan.count()
     for_later = dict(users)
     async for found in scan.users():
@@ -261,6 +263,7 @@ class _Comparison:
     def __init__(
         self,
         journal: Journal,
+        digests: Digests,
         jobs: Mapping[SessionKey | UserKey, _PendingJobs],
         erasing: Collection[tuple[str, str]],
         *,
@@ -268,21 +271,24 @@ class _Comparison:
         journal_intact: bool,
     ) -> None:
         self._journal = journal
+        self._digests = digests
         self._jobs = jobs
         self._erasing = erasing
         self._whole = whole
         self._journal_intact = journal_intact
 
     @classmethod
-    async def of(cls, journal: Journal, *, whole: bool, journal_intact: bool) -> _Comparison:
+    async def of(
+        cls, journal: Journal, digests: Digests, *, whole: bool, journal_intact: bool
+    ) -> _Comparison:
         """One that knows the jobs and the erasures of the journal."""
         jobs: defaultdict[SessionKey | UserKey, _PendingJobs] = defaultdict(_PendingJobs)
         for dead in (False, True):
             for job in await journal.jobs(dead=dead):
                 assert isinstance(job.key, (SessionKey, UserKey))
                 jobs[job.key].take(job)
-        erasing = {(note.user_key, note.session_key) for note in await journal.erasures()}
-        return cls(journal, jobs, erasing, whole=whole, journal_intact=journal_intact)
+        erasing = {owner for note in await journal.erasures() for owner in note.owners}
+        return cls(journal, digests, jobs, erasing, whole=whole, journal_intact=journal_intact)
 
     async def compare(
         self, user: str | None, sessions: Mapping[str, int], found: ScannedUser
@@ -295,9 +301,10 @@ class _Comparison:
             found: the rows.
         """
         differences: list[Difference] = []
-        mine = [row for row in found.rows if user_key(row.user) == found.key]
+        own = {name: self._digests.user(name) for name in {row.user for row in found.rows}}
+        mine = [row for row in found.rows if own[row.user] == found.key]
         if len(mine) < len(found.rows):
-            strange = [row for row in found.rows if user_key(row.user) != found.key]
+            strange = [row for row in found.rows if own[row.user] != found.key]
             differences.append(_foreign(found, strange, "under the key of another user"))
         once: dict[str, ScannedRow] = {}
         doubled = [row for row in mine if once.setdefault(row.id, row) is not row]
@@ -396,7 +403,7 @@ class _Comparison:
     def _is_being_erased(self, row: ScannedRow) -> bool:
         if not self._erasing:
             return False
-        of_session = (row.user_key, session_key(row.user, row.session))
+        of_session = (row.user_key, self._digests.session(row.user, row.session))
         return (row.user_key, "") in self._erasing or of_session in self._erasing
 
 

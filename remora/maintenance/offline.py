@@ -13,7 +13,7 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
-from remora.services.index_directory import OldDirectory, Place, list_directories, location_of
+from remora.services.index_directory import Place, TableDirectory, list_directories, location_of
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.running import running_journal
@@ -39,10 +39,10 @@ class Offline(msgspec.Struct, frozen=True):
     """
 
     journal: SqliteJournal
-    used: OldDirectory | None
+    used: TableDirectory | None
     place: Place | None
     whole: bool
-    leftovers: tuple[OldDirectory, ...]
+    leftovers: tuple[TableDirectory, ...]
     config: Config
 
     @property
@@ -64,7 +64,7 @@ class Offline(msgspec.Struct, frozen=True):
         """
         assert self.place is not None
         assert self.used is not None
-        return open_scan(self.place, shards=self.used.shards, lost=lost)
+        return open_scan(self.place, shards=self.used.shards, digests=self.used.digests, lost=lost)
 
     @asynccontextmanager
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
@@ -76,7 +76,11 @@ class Offline(msgspec.Struct, frozen=True):
         assert self.used is not None
         config = msgspec.structs.replace(self.config.long_term, shards=self.used.shards)
         store = await LanceStore.open(
-            self.place, dimension=self.used.dimension, config=config, sync=sync
+            self.place,
+            dimension=self.used.dimension,
+            config=config,
+            digests=self.used.digests,
+            sync=sync,
         )
         try:
             yield store

@@ -217,6 +217,11 @@ async def _notes(memory: Offline) -> list[str]:
     )
     if not memory.whole:
         notes.append("long-term memory is being rebuilt from the journal: the next start continues")
+    if memory.place is not None and memory.used is not None and not memory.used.key:
+        notes.append(
+            "the digests by which long-term memory finds users have no key: remora reembed gives "
+            "them one"
+        )
     if memory.leftovers:
         names = ", ".join(one.name for one in memory.leftovers)
         notes.append(f"left over from an earlier embedder: {names}")

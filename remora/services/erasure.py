@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 
 import anyio
@@ -30,7 +30,7 @@ from remora.errors import (
     ReentrantAsk,
     RuntimeClosed,
 )
-from remora.ids import SessionKey, UserKey, session_key, user_key
+from remora.ids import UNKEYED, Digests, SessionKey, UserKey
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
@@ -41,7 +41,13 @@ from remora.runtime.promise import Promise, new_promise
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.file_erasure import FileEraser, FileErasure
-from remora.storage.erasure_notes import FAILURES_SETTING, decode_failures, describe_failure
+from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
+    FAILURES_SETTING,
+    decode_digests,
+    decode_failures,
+    describe_failure,
+)
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
 __all__ = ["Eraser", "ErasureReceipt"]
@@ -109,6 +115,7 @@ class Eraser:
         """Does the second step."""
         self._user_locks = KeyedLocks()
         self._callers: dict[Promise, FileErasure | None] = {}
+        self._digests: Sequence[Digests] = (UNKEYED,)
         self._refused: Counter[str] = Counter()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -133,7 +140,7 @@ class Eraser:
         Raises:
             ErasureInProgress: something is.
         """
-        if self._refused and user_key(user) in self._refused:
+        if self._refused and any(one.user(user) in self._refused for one in self._digests):
             raise _erasure_in_progress()
 
     # -- from the journal --------------------------------------------------------------------------
@@ -151,7 +158,7 @@ class Eraser:
         try:
             async with self._user_locks(user):
                 with ExitStack() as bars:
-                    bars.enter_context(self._refusing(matches, user_key(user)))
+                    bars.enter_context(self._refusing(matches, {UNKEYED.user(user)}))
                     # before requests are accepted again: caches may have been filled since
                     bars.callback(self._forget_cached, user)
                     actors = sum(map(matches, self._registry.live_keys()))
@@ -180,16 +187,17 @@ class Eraser:
         self._supervisor.submit([job for job in await self._journal.jobs() if job.key == of_user])
 
     @contextmanager
-    def _refusing(self, matches: Callable[[Hashable], bool], key: str) -> Iterator[None]:
+    def _refusing(
+        self, matches: Callable[[Hashable], bool], user_keys: Collection[str]
+    ) -> Iterator[None]:
         """Refuse requests to these actors, and access to the user's long-term memory."""
-        self._refused[key] += 1
+        self._refused.update(user_keys)
         try:
             with self._registry.eviction.bar(matches, _erasure_in_progress):
                 yield
         finally:
-            self._refused[key] -= 1
-            if not self._refused[key]:
-                del self._refused[key]
+            self._refused.subtract(user_keys)
+            self._refused = +self._refused  # without those that are not refused any more
 
     async def _delete_rows(self, user: str, session: str | None) -> Erased:
         """Delete from the journal, and leave a note; retry until the outcome is known."""
@@ -216,10 +224,13 @@ class Eraser:
     async def resume(self) -> None:
         """Go on with what an earlier run left; call it before there are requests."""
         failures = decode_failures(await self._journal.setting(FAILURES_SETTING))
+        keyed = decode_digests(await self._journal.setting(DIGEST_KEYS))
+        self._digests = [UNKEYED, *(one for one in keyed if one is not UNKEYED)]
         for note in await self._journal.erasures():
             probe("erasure_resumed")
             bars = ExitStack()
-            bars.enter_context(self._refusing(_match_note(note), note.user_key))
+            user_keys = {user for user, _ in note.owners}
+            bars.enter_context(self._refusing(_match_note(note, self._digests), user_keys))
             self.files.enqueue(note, bars, failures.get(note.number))
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -245,10 +256,14 @@ def _erasure_in_progress() -> Exception:
     )
 
 
-def _match_note(note: Erasure) -> Callable[[Hashable], bool]:
+def _match_note(note: Erasure, digests: Sequence[Digests]) -> Callable[[Hashable], bool]:
+    users, sessions = ({owner[place] for owner in note.owners} for place in (0, 1))
+
     def matches(key: Hashable) -> bool:
         if note.session_key and isinstance(key, SessionKey):
-            return session_key(key.user, key.session) == note.session_key
-        return isinstance(key, (UserKey, SessionKey)) and user_key(key.user) == note.user_key
+            return any(one.session(key.user, key.session) in sessions for one in digests)
+        return isinstance(key, (UserKey, SessionKey)) and any(
+            one.user(key.user) in users for one in digests
+        )
 
     return matches

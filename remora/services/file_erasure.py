@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
+from itertools import product
 
 import anyio
 import anyio.abc
@@ -220,10 +221,8 @@ class FileEraser:
 
             async def rewrite_one(case: FileErasure) -> None:
                 try:
-                    for store in stores:
-                        case.rows += await call_guarded(
-                            store.erase, case.note.user_key, case.note.session_key
-                        )
+                    for store, owner in product(stores, case.note.owners):
+                        case.rows += await call_guarded(store.erase, *owner)
                 except Exception as e:
                     errors[case] = e
 
@@ -319,4 +318,4 @@ class FileEraser:
 
 def _is_covered(note: Erasure, by: Erasure) -> bool:
     """An older note of the same user or session."""
-    return note.number < by.number and msgspec.structs.replace(note, number=by.number) == by
+    return note.number < by.number and not set(note.owners).isdisjoint(by.owners)

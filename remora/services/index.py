@@ -28,8 +28,8 @@ from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
 from remora.services.index_directory import (
     IndexDirectory,
-    OldDirectory,
     Place,
+    TableDirectory,
     choose_directory,
     list_directories,
     location_of,
@@ -115,6 +115,7 @@ class LongTermIndex:
             shards=self._config.long_term.shards,
             reembed=reembed,
             directory=self._path,
+            rng=self._rng,
         )
         if self._current.whole:
             await self._sweep()
@@ -187,32 +188,28 @@ class LongTermIndex:
                 if self._store is None:
                     if self._tasks is None or self._current is None:
                         raise RuntimeClosed("long-term memory is not open yet")
-                    used = self._current
-                    store = await self._open_store(
-                        used.name, self._embedder.dimension if self._embedder else None, used.shards
-                    )
+                    store = await self._open_store(self._current.used)
                     self._store = self._lance = store
                     self._tasks.start_soon(store.run, name="remora.longterm.writer")
                     if store.refill_needed:
                         await self._refill(store, self._tasks)
         return self._store
 
-    async def _open_store(self, name: str, dimension: int | None, shards: int) -> LanceStore:
+    async def _open_store(self, directory: TableDirectory) -> LanceStore:
         base = self._base
         return await self._open_store_at(
-            None if base is None else location_of(base, name), dimension, shards
+            None if base is None else location_of(base, directory.name), directory
         )
 
-    async def _open_store_at(
-        self, place: Place | None, dimension: int | None, shards: int
-    ) -> LanceStore:
+    async def _open_store_at(self, place: Place | None, directory: TableDirectory) -> LanceStore:
         from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # preloaded
 
-        config = msgspec.structs.replace(self._config.long_term, shards=shards)
+        config = msgspec.structs.replace(self._config.long_term, shards=directory.shards)
         return await LanceStore.open(
             place,
-            dimension=dimension,
+            dimension=directory.dimension,
             config=config,
+            digests=directory.digests,
             sync=self._config.journal.durability == "power",
         )
 
@@ -229,7 +226,7 @@ class LongTermIndex:
             known: set[Place] = set()
             current = await self.store() if self._config.long_term.enabled else self._given
             if self._current is not None and (base := self._base) is not None:
-                known.add(location_of(base, self._current.name))
+                known.add(location_of(base, self._current.used.name))
                 if self._row_rebuilder is not None:
                     stores.extend(await self._row_rebuilder.before())
                     known.update(location_of(base, one.name) for one in self._current.leftovers)
@@ -241,7 +238,7 @@ class LongTermIndex:
                 there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
                 if there and place not in known:
                     known.add(place)
-                    store = await self._open_store_at(place, one.dimension, one.shards)
+                    store = await self._open_store_at(place, one)
                     opened.push_async_callback(store.aclose)
                     stores.append(store)
             if current is not None:
@@ -281,12 +278,9 @@ class LongTermIndex:
         journal = self._journal
         flush.merging = True
 
-        async def open_old(one: OldDirectory) -> LanceStore:
-            return await self._open_store(one.name, one.dimension, one.shards)
-
         leftovers = used.leftovers if self._base is not None else ()
         rows = self._row_rebuilder = RowRebuilder(
-            journal, registry, flush, record, self._embedder, leftovers, open_old
+            journal, registry, flush, record, self._embedder, leftovers, self._open_store
         )
 
         async def complete() -> None:
@@ -297,6 +291,7 @@ class LongTermIndex:
 
         return Rebuild(
             journal,
+            digests=used.used.digests,
             session=rows.of_session,
             user=rows.of_user,
             complete=complete,

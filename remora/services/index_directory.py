@@ -4,20 +4,26 @@ Vectors of two embedders cannot be compared, so another embedder means another d
 settings change in one transaction: after any crash, the next start finds either the old
 directory in use and complete, or the new one in use, and how far its rebuild came.
 
-============  =====================================================================
-setting       value
-============  =====================================================================
-``embedder``  name and dimension of what makes the vectors
-``longterm``  the name of the directory in use
-``shards``    how many tables are in it
-``reembed``   ``begin``, or a digest of the last actor rebuilt; empty: complete
-``leftover``  old directories, which are removed once it is complete
-============  =====================================================================
+===============  =====================================================================
+setting          value
+===============  =====================================================================
+``embedder``     name and dimension of what makes the vectors
+``longterm``     the name of the directory in use
+``shards``       how many tables are in it
+``digest_keys``  the keys of its users' digests, and of those in old directories
+``reembed``      ``begin``, or a digest of the last actor rebuilt; empty: complete
+``leftover``     old directories, which are removed once it is complete
+===============  =====================================================================
+
+Each new directory has a random key of its own. A directory that was made before there were keys has
+the empty key; it keeps it until it is rebuilt, which needs no embedder, because its vectors are
+kept (`services/rebuild.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
@@ -26,15 +32,17 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import EmbedderChanged
+from remora.ids import Digests
 from remora.logging import get_logger
+from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys, encode_digest_keys
 from remora.storage.ports import Journal
 from remora.storage.records import RecordSpec
 
 __all__ = [
     "BEGIN",
     "IndexDirectory",
-    "OldDirectory",
     "Place",
+    "TableDirectory",
     "choose_directory",
     "expects_rows",
     "list_directories",
@@ -53,12 +61,24 @@ Place: TypeAlias = Path | str
 """Where a store is: a directory, or an address that LanceDB understands."""
 
 
-class OldDirectory(msgspec.Struct, frozen=True):
-    """A directory: its name, what made its vectors, and how many tables are in it."""
+class TableDirectory(msgspec.Struct, frozen=True):
+    """A directory: its name, what made its vectors, and how many tables are in it.
+
+    `key` is that of its digests, which nothing may show.
+    """
 
     name: str
     embedder: str
     shards: int
+    key: str = ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.embedder!r}, {self.shards})"
+
+    @property
+    def digests(self) -> Digests:
+        """What its users are found by."""
+        return Digests(self.key)
 
     @property
     def dimension(self) -> int | None:
@@ -70,19 +90,17 @@ class IndexDirectory(msgspec.Struct, frozen=True):
     """Which directory long-term memory is in.
 
     Attributes:
-        name: the directory, in the memory directory or next to what `long_term.uri` names.
-        shards: tables in it.
+        used: the directory, in the memory directory or next to what `long_term.uri` names.
         whole: it is complete; otherwise it is being rebuilt.
         leftovers: old directories, the newest first; they are of no use once it is complete.
     """
 
-    name: str
-    shards: int
+    used: TableDirectory
     whole: bool
-    leftovers: tuple[OldDirectory, ...]
+    leftovers: tuple[TableDirectory, ...]
 
 
-_decode_old = msgspec.json.Decoder(tuple[OldDirectory, ...]).decode
+_decode_old = msgspec.json.Decoder(tuple[TableDirectory, ...]).decode
 
 
 async def choose_directory(
@@ -93,56 +111,79 @@ async def choose_directory(
     shards: int,
     reembed: bool,
     directory: Path | None,
+    rng: random.Random,
 ) -> IndexDirectory:
     """Choose the directory for vectors of `embedder`, and note the choice.
 
     Args:
         journal: whose settings keep the choice.
-        base: the memory directory, or `long_term.uri`; None for a store that is in neither.
+        base: the memory directory, or `long_term.uri`; None for a store that is in neither, whose
+            digests have no key.
         embedder: what makes the vectors.
         shards: tables in a directory that does not exist yet.
-        reembed: the embedder may differ from the one before.
+        reembed: rebuild it if the embedder is not the one before, or if its digests have no key.
         directory: the memory directory, for the text of the error.
+        rng: makes the key of a new directory.
 
     Raises:
         EmbedderChanged: another embedder made the directory, and `reembed` is not set.
     """
-    name = await journal.init_setting("longterm", _FIRST) or _FIRST
-    found = await journal.init_setting("embedder", embedder) or embedder
-    kept = int(await journal.init_setting("shards", str(shards)) or shards)
-    old = await _old_directories(journal)
-    if found != embedder:
-        if not reembed:
-            raise EmbedderChanged(
-                f"long-term memory was embedded by {found}, and {embedder} is configured: vectors "
-                "of two models cannot be compared. Either run "
-                f"`remora reembed --dir {directory or 'DIR'}` (or open it with "
-                "Runtime(…, reembed=True)), which rebuilds it from the journal, or set "
-                "models.embedder back to what it was"
-            )
-        old = (OldDirectory(name, found, kept), *old)
-        number = int(name.removeprefix(_FIRST).removeprefix("-") or 1)
-        name, kept = f"{_FIRST}-{number + 1}", shards
-        described = msgspec.json.encode(old).decode()
-        await journal.change_settings(
-            {
-                "embedder": embedder,
-                "longterm": name,
-                "shards": str(kept),
-                "reembed": BEGIN,
-                "leftover": described,
-            }
+    found = await list_directories(journal, shards)
+    used = found[0] if found else TableDirectory(_FIRST, embedder, shards, _new_key(base, rng))
+    leftovers, rebuild = found[1:], False
+    if used.embedder != embedder and not reembed:
+        raise EmbedderChanged(
+            f"long-term memory was embedded by {used.embedder}, and {embedder} is configured: "
+            "vectors of two models cannot be compared. Either run "
+            f"`remora reembed --dir {directory or 'DIR'}` (or open it with "
+            "Runtime(…, reembed=True)), which rebuilds it from the journal, or set "
+            "models.embedder back to what it was"
         )
-        _logger.info("reembedding_begun", embedder=embedder, before=found, directory=name)
-    elif isinstance(base, Path) and await _is_lost(journal, base / name):
-        _logger.warning("long_term_lost", directory=name)
-        await journal.change_settings({"reembed": BEGIN})
-    return IndexDirectory(name, kept, not await journal.setting("reembed"), old)
+    gone = isinstance(base, Path) and not await anyio.to_thread.run_sync((base / used.name).exists)
+    unkeyed = not used.key and base is not None
+    if used.embedder != embedder or (reembed and unkeyed and not gone):
+        number = int(used.name.removeprefix(_FIRST).removeprefix("-") or 1) + 1
+        leftovers, before, rebuild = (used, *leftovers), used.embedder, True
+        used = TableDirectory(f"{_FIRST}-{number}", embedder, shards, _new_key(base, rng))
+        _logger.info("reembedding_begun", embedder=embedder, before=before, directory=used.name)
+    elif gone:
+        if unkeyed:  # there is no row with the empty key
+            used = msgspec.structs.replace(used, key=_new_key(base, rng))
+        rebuild = await expects_rows(journal)
+        if rebuild:
+            _logger.warning("long_term_lost", directory=used.name)
+    await _note_choice(journal, base, used, leftovers, rebuild=rebuild)
+    return IndexDirectory(used, not await journal.setting("reembed"), leftovers)
 
 
-async def _is_lost(journal: Journal, place: Path) -> bool:
-    """The directory is gone, and held rows."""
-    return not await anyio.to_thread.run_sync(place.exists) and await expects_rows(journal)
+def _new_key(base: Place | None, rng: random.Random) -> str:
+    """A key of 256 bits; none for a store whose erasures are asked for by digests without one."""
+    return "" if base is None else f"{rng.getrandbits(256):064x}"
+
+
+async def _note_choice(
+    journal: Journal,
+    base: Place | None,
+    used: TableDirectory,
+    leftovers: Sequence[TableDirectory],
+    *,
+    rebuild: bool,
+) -> None:
+    """Write the settings that change, in one transaction."""
+    keys = [used.key, *(one.key for one in leftovers), *([""] if base is None else [])]
+    settings = {
+        "embedder": used.embedder,
+        "longterm": used.name,
+        "shards": str(used.shards),
+        DIGEST_KEYS: encode_digest_keys(keys),
+    }
+    if leftovers:
+        settings["leftover"] = msgspec.json.encode(leftovers).decode()
+    if rebuild:
+        settings["reembed"] = BEGIN
+    await journal.change_settings(
+        {name: value for name, value in settings.items() if value != await journal.setting(name)}
+    )
 
 
 async def expects_rows(journal: Journal) -> bool:
@@ -156,14 +197,19 @@ async def expects_rows(journal: Journal) -> bool:
     return (await journal.counts()).memories > len(waiting)
 
 
-async def list_directories(journal: Journal) -> tuple[OldDirectory, ...]:
-    """The directory in use, then the old ones; nothing if none was ever used."""
-    name, embedder, shards = [
-        await journal.setting(one) for one in ("longterm", "embedder", "shards")
+async def list_directories(journal: Journal, default_shards: int = 0) -> tuple[TableDirectory, ...]:
+    """The directory in use, then the old ones; nothing if none was ever used.
+
+    `default_shards`: tables in it where that was not noted; 0 for no such directory.
+    """
+    name, embedder, shards, keys = [
+        await journal.setting(one) for one in ("longterm", "embedder", "shards", DIGEST_KEYS)
     ]
-    if embedder is None or shards is None:
+    tables = int(shards or default_shards)
+    if embedder is None or not tables:
         return ()
-    return (OldDirectory(name or _FIRST, embedder, int(shards)), *await _old_directories(journal))
+    used = TableDirectory(name or _FIRST, embedder, tables, decode_digest_keys(keys)[0])
+    return (used, *await _old_directories(journal))
 
 
 async def request_rebuild(journal: Journal) -> None:
@@ -171,7 +217,7 @@ async def request_rebuild(journal: Journal) -> None:
     await journal.change_settings({"reembed": BEGIN})
 
 
-async def _old_directories(journal: Journal) -> tuple[OldDirectory, ...]:
+async def _old_directories(journal: Journal) -> tuple[TableDirectory, ...]:
     kept = await journal.setting("leftover")
     return _decode_old(kept) if kept else ()
 
@@ -205,7 +251,8 @@ async def remove_old(
             await anyio.to_thread.run_sync(_remove, place)
         else:
             await erase(place)
-    await journal.change_settings({"leftover": ""})
+    used, *_ = decode_digest_keys(await journal.setting(DIGEST_KEYS))
+    await journal.change_settings({"leftover": "", DIGEST_KEYS: encode_digest_keys([used])})
 
 
 def _remove(place: Path) -> None:

@@ -1,14 +1,15 @@
 """The rebuild of long-term memory: what the journal has and the index has not is written.
 
-It runs in the background while the runtime serves, and has four causes: another embedder, whose
-vectors need a new directory; a directory that is gone; a table that was quarantined at opening;
-and a repair, or a backup, that found rows missing (`maintenance/align.py`). It goes actor by actor,
-and notes in the settings how far it came, so that the next start continues after a crash. Rows that
-exist are left alone; what is written twice is merged (G7).
+It runs in the background while the runtime serves, and has five causes: another embedder, whose
+vectors need a new directory; digests that get a key; a directory that is gone; a table that was
+quarantined at opening; and a repair, or a backup, that found rows missing (`maintenance/align.py`).
+It goes actor by actor, and notes in the settings how far it came, so that the next start continues
+after a crash. Rows that exist are left alone; what is written twice is merged (G7).
 
 Rows come from the journal, except for those of memory blocks, which are long-term memory's own, and
 those of messages that retention removed from the journal: they are copied from the old directory,
-which therefore stays until the rebuild is complete.
+which therefore stays until the rebuild is complete. If its vectors are of the embedder in use, they
+are taken from it as well, and no model is called.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 
 import anyio
+import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.vector import BLOCK_AGENT
@@ -29,10 +31,10 @@ from remora.errors import (
     LongTermError,
     RuntimeClosed,
 )
-from remora.ids import SessionKey, UserKey, row_id
+from remora.ids import Digests, SessionKey, UserKey
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
-from remora.jobs.rows import embed_items
+from remora.jobs.rows import MEMORY_TYPES, embed_items, vectors_by_text
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
@@ -40,8 +42,15 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
-from remora.services.index_directory import BEGIN, OldDirectory, request_rebuild
-from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore, MemoryRow, Scope
+from remora.services.index_directory import BEGIN, TableDirectory, request_rebuild
+from remora.storage.ports import (
+    BLOCK_TYPE,
+    Journal,
+    LongTermStore,
+    MemoryRow,
+    Scope,
+    Vector,
+)
 
 __all__ = ["Rebuild", "ReembedProgress", "RowRebuilder"]
 
@@ -67,16 +76,12 @@ class ReembedProgress(msgspec.Struct, frozen=True):
 _decode_item = msgspec.msgpack.Decoder(WorkingItem).decode
 
 
-def _digest(key: SessionKey | UserKey) -> str:
-    """Names an actor in the settings, which outlive it and must not keep its name (G13)."""
-    return row_id(key if isinstance(key, SessionKey) else SessionKey(key.user, ""), 0)
-
-
 class Rebuild:
     """One run of it.
 
     Args:
         journal: names the actors, and keeps how far it came.
+        digests: name actors in the settings, which outlive them and must not keep a name (G13).
         session: rebuilds a session's rows up to a message.
         user: rebuilds what a user has outside of sessions.
         complete: called when all is done, and noted.
@@ -90,6 +95,7 @@ class Rebuild:
         self,
         journal: Journal,
         *,
+        digests: Digests,
         session: Callable[[SessionKey, int], Awaitable[None]],
         user: Callable[[UserKey], Awaitable[None]],
         complete: Callable[[], Awaitable[None]],
@@ -99,6 +105,7 @@ class Rebuild:
         concurrency: int,
     ) -> None:
         self._journal = journal
+        self._digests = digests
         self._session = session
         self._user = user
         self._complete = complete
@@ -191,7 +198,7 @@ class Rebuild:
             if self._restart:
                 return False
             if self._damaged is None:
-                await self._journal.change_settings({"reembed": _digest(chunk[-1][0])})
+                await self._journal.change_settings({"reembed": self._digest(chunk[-1][0])})
         return not self._restart
 
     def _index_after(self, actors: Sequence[tuple[SessionKey | UserKey, int]], cursor: str) -> int:
@@ -199,8 +206,13 @@ class Rebuild:
         if cursor == BEGIN:
             return 0
         return next(
-            (place + 1 for place, (key, _) in enumerate(actors) if _digest(key) == cursor), 0
+            (place + 1 for place, (key, _) in enumerate(actors) if self._digest(key) == cursor), 0
         )
+
+    def _digest(self, key: SessionKey | UserKey) -> str:
+        if isinstance(key, SessionKey):
+            return self._digests.session(key.user, key.session)
+        return self._digests.user(key.user)
 
     async def _with_retries(self, chunk: Sequence[tuple[SessionKey | UserKey, int]]) -> None:
         attempts = 0
@@ -270,8 +282,8 @@ class RowRebuilder:
         flush: FlushHandler,
         record: RecordHandler,
         embedder: Embedder | None,
-        leftovers: Sequence[OldDirectory],
-        open_store: Callable[[OldDirectory], Awaitable[LongTermStore]],
+        leftovers: Sequence[TableDirectory],
+        open_store: Callable[[TableDirectory], Awaitable[LongTermStore]],
     ) -> None:
         self._journal = journal
         self._directory = directory
@@ -281,17 +293,21 @@ class RowRebuilder:
         self._unopened = list(leftovers)
         self._open_store = open_store
         self._old: list[LongTermStore] = []
+        self._alike: list[LongTermStore] = []
         self._opening = anyio.Lock()
 
     async def of_session(self, key: SessionKey, through: int) -> None:
         """Messages up to `through`, summary entries, and what memory blocks stored."""
-        await self._flush.rebuild(key, through)
-        if through:
-            await self._record.adopt(key.user, partial(self._rows_of_old, key))
+        with self._flush.known.holding(await self._old_vectors(key.user, Scope(key.session))):
+            await self._flush.rebuild(key, through)
+            if through:
+                await self._record.adopt(key.user, partial(self._rows_of_old, key))
 
     async def of_user(self, key: UserKey) -> None:
         """Recorded memories; working memory is embedded again, too."""
-        await self._record.rebuild(key.user)
+        vectors = await self._old_vectors(key.user, Scope(types=MEMORY_TYPES))
+        with self._flush.known.holding(vectors):
+            await self._record.rebuild(key.user)
         if self._embedder is None:
             return
         state_items = await self._journal.state_items(key)
@@ -313,13 +329,27 @@ class RowRebuilder:
         async with self._opening:
             while self._unopened:
                 try:
-                    self._old.append(await self._open_store(self._unopened[0]))
+                    store = await self._open_store(self._unopened[0])
                 except LongTermError as e:
                     if e.retryable:
                         raise
                     _logger.exception("leftover_unreadable", directory=self._unopened[0].name)
+                else:
+                    self._old.append(store)
+                    if self._unopened[0].embedder == embedder_name(self._embedder):
+                        self._alike.append(store)
                 del self._unopened[0]
         return self._old
+
+    async def _old_vectors(self, user: str, scope: Scope) -> dict[str, Vector]:
+        """Vectors of the embedder in use that old directories have, by the text of each."""
+        await self.before()
+        found: dict[str, Vector] = {}
+        for store in self._alike:
+            rows, vectors = await store.embedded_rows(user, scope)
+            if vectors is not None:
+                found |= await anyio.to_thread.run_sync(vectors_by_text, rows, vectors)
+        return found
 
     async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:
         """Rows of memory blocks, and of messages that retention removed from the journal."""

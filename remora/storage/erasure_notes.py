@@ -1,7 +1,9 @@
-"""What an operator is shown of an erasure that waits: digests, and how often it has failed.
+"""Notes of erasures: the digests that they hold, and what an operator is shown of them.
 
-The notes are rows of the journal. How often each has failed is a setting, which is written at each
-failure, so that it can be read after a crash and while another process has the journal open.
+The notes are rows of the journal. A note has digests under each key that a directory of long-term
+memory has, since a digest under one key says nothing of that under another. How often each erasure
+has failed is a setting, which is written at each failure, so that it can be read after a crash and
+while another process has the journal open.
 """
 
 from __future__ import annotations
@@ -11,17 +13,29 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from remora.errors import RemoraError
+from remora.ids import UNKEYED, Digests
 from remora.storage.journal_port import Erasure
 
 __all__ = [
+    "DIGEST_KEYS",
     "FAILURES_SETTING",
     "ErasureFailures",
     "WaitingErasure",
+    "decode_digest_keys",
+    "decode_digests",
     "decode_failures",
+    "decode_note",
     "describe_failure",
+    "encode_digest_keys",
     "encode_failures",
+    "encode_owners",
     "list_waiting",
 ]
+
+DIGEST_KEYS = "digest_keys"
+"""The setting that has the keys of digests (`remora.ids.Digests`), as a JSON array: that of the
+directory of long-term memory in use, then those of older ones. Not set: the empty key.
+"""
 
 FAILURES_SETTING = "erasure_failures"
 """The setting that has the failures of the erasures that wait."""
@@ -63,7 +77,48 @@ class WaitingErasure(msgspec.Struct, frozen=True):
     error: str
 
 
+_decode_keys = msgspec.json.Decoder(list[str]).decode
 _decode = msgspec.json.Decoder(dict[int, ErasureFailures]).decode
+
+
+def encode_digest_keys(keys: Sequence[str]) -> str:
+    """The value of the setting; each key once."""
+    return msgspec.json.encode(list(dict.fromkeys(keys))).decode()
+
+
+def decode_digest_keys(setting: str | None) -> list[str]:
+    """The keys; only the empty one where the setting cannot be read."""
+    try:
+        return (_decode_keys(setting) if setting else []) or [""]
+    except msgspec.MsgspecError:
+        return [""]
+
+
+def decode_digests(setting: str | None) -> list[Digests]:
+    """The digests under each key of the setting."""
+    return [Digests(key) if key else UNKEYED for key in decode_digest_keys(setting)]
+
+
+def encode_owners(user: str, session: str | None, setting: str | None) -> tuple[str, str]:
+    """What a note's row holds of a user and a session: digests under each key, between spaces.
+
+    Args:
+        user: whose erasure it is.
+        session: the session; None for the whole user.
+        setting: the keys.
+    """
+    users, sessions = zip(
+        *(one.owner(user, session) for one in decode_digests(setting)), strict=True
+    )
+    return " ".join(users), " ".join(sessions).strip()
+
+
+def decode_note(number: int, user_keys: str, session_keys: str) -> Erasure:
+    """The note of a row."""
+    users = user_keys.split() or [""]
+    sessions = session_keys.split() or [""] * len(users)
+    first, *others = zip(users, sessions, strict=False)
+    return Erasure(number, *first, others=tuple(others))
 
 
 def decode_failures(setting: str | None) -> dict[int, ErasureFailures]:

@@ -68,13 +68,21 @@ class Erasure(msgspec.Struct, frozen=True):
 
     Attributes:
         number: of the note.
-        user_key: `remora.ids.user_key` of the user.
-        session_key: `remora.ids.session_key` of the session; empty for the whole user.
+        user_key: digest of the user, under the first of the journal's keys
+            (`remora.storage.erasure_notes.DIGEST_KEYS`).
+        session_key: digest of the session; empty for the whole user.
+        others: the same two under each of the other keys.
     """
 
     number: int
     user_key: str
     session_key: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def owners(self) -> tuple[tuple[str, str], ...]:
+        """The two digests under each key."""
+        return ((self.user_key, self.session_key), *self.others)
 
 
 class Erased(msgspec.Struct, frozen=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from remora.errors import CommitFailed
-from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, session_key, user_key
+from remora.ids import SHARED_PREFIX, Digests, SessionKey, UserKey, memory_id, session_key, user_key
 from remora.runtime.jobs import Job
 from remora.runtime.log import commit_records
+from remora.storage.erasure_notes import DIGEST_KEYS, encode_digest_keys
 from remora.storage.erasure_rules import SYNOPSIS_KIND, WORKING_KIND
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import (
@@ -164,6 +165,20 @@ async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> N
     async with open_runtime(opened) as runtime:
         assert await runtime.session("alice", "other").history() == kept
         assert await runtime.session("alice", "chat").history() == []
+
+
+async def a_note_has_a_digest_under_each_key(opened: OpenJournal) -> None:
+    """Long-term memory finds users by digests under a key, or several: a note has them all."""
+    keys = ("1" * 64, "", "2" * 64)
+    async with running_journal(await opened()) as journal:
+        await journal.change_settings({DIGEST_KEYS: encode_digest_keys(keys)})
+        of_user = (await journal.erase("alice")).erasure
+        of_session = (await journal.erase("bob", "chat")).erasure
+    digests = [Digests(key) for key in keys]
+    assert of_user.owners == tuple(one.owner("alice", None) for one in digests)
+    assert of_session.owners == tuple(one.owner("bob", "chat") for one in digests)
+    async with running_journal(await opened()) as journal:
+        assert list(await journal.erasures()) == [of_user, of_session]
 
 
 async def what_is_being_forgotten_is_noted_until_it_is_gone(opened: OpenJournal) -> None:

@@ -30,6 +30,7 @@ from remora.storage.records import (
 )
 from remora.storage.running import running_journal
 from remora.testing.journal_erasure import (
+    a_note_has_a_digest_under_each_key,
     forgetting_a_session_leaves_the_users_others,
     forgetting_a_user_leaves_nothing_of_them,
     what_is_being_forgotten_is_noted_until_it_is_gone,
@@ -270,6 +271,7 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     forgetting_a_user_leaves_nothing_of_them,
     forgetting_a_session_leaves_the_users_others,
     what_is_being_forgotten_is_noted_until_it_is_gone,
+    a_note_has_a_digest_under_each_key,
     originals_are_kept_as_long_as_they_must_be,
     what_is_not_kept_is_no_answer,
     nothing_that_is_needed_is_trimmed,

@@ -21,8 +21,8 @@ import pytest
 from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
-from remora.ids import user_key
 from remora.storage.lance.naming import table_of
+from tests.lance import digests_of
 
 pytestmark = pytest.mark.blocking
 
@@ -38,7 +38,7 @@ Truth = dict[tuple[str, ...], Any]
 
 
 def open_runtime(directory: Path) -> Runtime:
-    return Runtime(directory, config=CONFIG)
+    return Runtime(directory, config=CONFIG, rng=random.Random(4))  # the same tables each time
 
 
 def said(user: str, session: str, number: int) -> str:
@@ -430,7 +430,7 @@ def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> N
 
 
 def _table(memory: Path, user: str) -> Path:
-    return memory / "longterm" / f"{table_of(user_key(user), 2)}.lance"
+    return memory / "longterm" / f"{table_of(digests_of(memory).user(user), 2)}.lance"
 
 
 def _newest(table: Path, kind: str) -> Path:
@@ -516,22 +516,20 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         import pyarrow as pa  # noqa: PLC0415
 
         database = await lancedb.connect_async(str(memory / "longterm"))
-        table = await database.open_table(table_of(user_key("alice"), 2))
+        alice = digests_of(memory).user("alice")
+        table = await database.open_table(table_of(alice, 2))
         row = (
-            await table.query()
-            .where(f"user_key = '{user_key('alice')}' AND seq = 3")
-            .limit(1)
-            .to_arrow()
+            await table.query().where(f"user_key = '{alice}' AND seq = 3").limit(1).to_arrow()
         ).to_pylist()[0]
         schema = await table.schema()
         foreign = {**row, "id": "f" * 32, "user_id": "mallory", "content": "canary001 of mallory"}
         altered = {**row, "id": "e" * 32, "content": "canary001, altered"}
-        await table.delete(f"user_key = '{user_key('alice')}' AND seq BETWEEN 5 AND 6")
+        await table.delete(f"user_key = '{alice}' AND seq BETWEEN 5 AND 6")
         await table.add(pa.Table.from_pylist([foreign, altered, row], schema=schema))
         table.close()
         database.close()
         (
-            memory / "longterm" / f"{table_of(user_key('alice'), 2)}.synced.json"
+            memory / "longterm" / f"{table_of(alice, 2)}.synced.json"
         ).unlink()  # else it would not even be looked at
 
     anyio.run(meddle)

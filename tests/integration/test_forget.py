@@ -134,6 +134,7 @@ async def needles(runtime: Runtime, user: str) -> list[bytes]:
     stored.
     """
     store = await runtime.internals.long_term()
+    assert isinstance(store, LanceStore)
     rows, vectors = await store.embedded_rows(user)
     assert len(rows) > 20, "the life was too short to prove anything"
     assert vectors is not None
@@ -144,6 +145,7 @@ async def needles(runtime: Runtime, user: str) -> list[bytes]:
         user.encode(),
         msgspec.msgpack.encode(user),
         user_key(user).encode(),
+        store.tables.digests.user(user).encode(),
         key_digest(f"{user}-{CANARY}one-3"),
         row_id(SessionKey(user, f"{CANARY}one"), 3).encode(),
         *(np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors),

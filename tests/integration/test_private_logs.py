@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from remora import Config, Runtime
@@ -14,6 +15,7 @@ from remora.errors import ErasureDelayed, LongTermError, RemoraError
 from remora.ids import SessionKey, user_key
 from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
+from tests.lance import digest_keys
 
 # blocking: at the first use here, numpy may be imported by two threads at once
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -103,6 +105,8 @@ async def test_at_debug(
     lines = [logging.Formatter().format(record) for record in caplog.records]
     assert any(user_key(USER) in line for line in lines)
     assert [line for line in lines if "qzvk" in line.lower()] == []
+    (key,) = await anyio.to_thread.run_sync(digest_keys, tmp_path / "memory")
+    assert [line for line in lines if key in line] == []
     assert [line for line in lines if "tier_failed" in line] == []
 
 

@@ -4,6 +4,7 @@ something is.
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
-from remora.ids import SessionKey, row_id, user_key
+from remora.ids import SessionKey, row_id
 from remora.maintenance.align import align_index
 from remora.maintenance.compare import Difference, compare_index
 from remora.maintenance.offline import Offline, offline
@@ -22,6 +23,7 @@ from remora.maintenance.verify import verify
 from remora.storage.lance.naming import table_of
 from remora.storage.ports import Retention
 from remora.testing import HashEmbedder
+from tests.lance import digests_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -41,7 +43,8 @@ def open_runtime(directory: Path, **options: Any) -> Runtime:
 async def fill(directory: Path) -> None:
     """Some of all that long-term memory holds, and of what leaves it again."""
     blocks = [VectorMemoryBlock(name="past")]
-    async with open_runtime(directory, blocks=blocks) as runtime:
+    rng = random.Random(4)  # so that users are in the same tables each time
+    async with open_runtime(directory, blocks=blocks, rng=rng) as runtime:
         for user in ("alice", "bob", "o'hara %", "erin"):
             one = runtime.user(user)
             for session in ("one", "two"):
@@ -108,9 +111,10 @@ async def test_each_kind_of_damage_is_named_and_mended(tmp_path: Path) -> None:
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
         async with memory.scan() as scan:
             before = {row.id async for rows in scan.users() for row in rows.rows}
-        mine = table_of(user_key("bob"), 3)
+        bob = digests_of(tmp_path).user("bob")
+        mine = table_of(bob, 3)
         table = await database.open_table(mine)
-        key = f"user_key = '{user_key('bob')}'"
+        key = f"user_key = '{bob}'"
         found = await table.query().where(f"{key} AND memory_type = 'message'").to_arrow()
         bobs = found.sort_by("seq")
         lost, doubled, moved, altered = (
@@ -175,7 +179,7 @@ async def test_a_message_of_another_time_under_the_same_number(tmp_path: Path) -
     await fill(tmp_path)
     id_ = row_id(SessionKey("bob", "two"), 2)
     async with offline(tmp_path, CONFIG) as memory, tables(memory) as database:
-        table = await database.open_table(table_of(user_key("bob"), 3))
+        table = await database.open_table(table_of(digests_of(tmp_path).user("bob"), 3))
         await table.update(
             updates_sql={
                 "created_at": "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"
@@ -194,7 +198,7 @@ async def test_a_table_that_cannot_be_read_is_one_finding(tmp_path: Path) -> Non
     compared.
     """
     await fill(tmp_path)
-    name = table_of(user_key("bob"), 3)
+    name = table_of(digests_of(tmp_path).user("bob"), 3)
 
     def zero() -> None:
         manifests = sorted(

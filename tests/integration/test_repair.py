@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,12 +15,12 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import JournalDamaged
-from remora.ids import SessionKey, row_id, user_key
+from remora.ids import SessionKey, row_id
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.storage.lance.naming import table_of
 from remora.testing import HashEmbedder
-from tests.lance import data_files, record_of
+from tests.lance import data_files, digests_of, record_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -33,8 +34,11 @@ CONFIG = Config.from_dict(
 )
 USERS = ("alice", "bob", "erin")
 QUERIES = ("ferries and bridges", "number 3", "who keeps bees", "the word of alice")
-HOME = table_of(user_key("bob"), 3)
-MINE = f"user_key = '{user_key('bob')}'"
+
+
+def home(where: Path) -> str:
+    """The table that bob is in."""
+    return table_of(digests_of(where).user("bob"), 3)
 
 
 class CountingEmbedder(HashEmbedder):
@@ -50,7 +54,8 @@ class CountingEmbedder(HashEmbedder):
 
 
 def opened(where: Path, embedder: HashEmbedder | None = None) -> Runtime:
-    return Runtime(where, config=CONFIG, embedder=embedder or HashEmbedder())
+    rng = random.Random(4)  # so that users are in the same tables each time
+    return Runtime(where, config=CONFIG, embedder=embedder or HashEmbedder(), rng=rng)
 
 
 @pytest.fixture(scope="module")
@@ -94,66 +99,67 @@ async def rebuilt(where: Path) -> dict[tuple[str, str], Any]:
         return await answers(runtime)
 
 
-def rows(change: Callable[[Any], Awaitable[Any]]) -> Callable[[Path], Awaitable[None]]:
+def rows(change: Callable[[Any, str], Awaitable[Any]]) -> Callable[[Path], Awaitable[None]]:
     """Damage done to the rows of bob's table."""
 
     async def damage(where: Path) -> None:
         import lancedb  # noqa: PLC0415
 
         database = await lancedb.connect_async(str(where / "longterm"))
-        table = await database.open_table(HOME)
-        await change(table)
+        name = home(where)
+        table = await database.open_table(name)
+        await change(table, f"user_key = '{digests_of(where).user('bob')}'")
         table.close()
         database.close()
-        (where / "longterm" / f"{HOME}.synced.json").unlink()  # or the new version is rolled back
+        (where / "longterm" / f"{name}.synced.json").unlink()  # or the new version is rolled back
 
     return damage
 
 
-async def _delete(table: Any) -> None:
-    await table.delete(f"{MINE} AND seq BETWEEN 3 AND 6")
+async def _delete(table: Any, mine: str) -> None:
+    await table.delete(f"{mine} AND seq BETWEEN 3 AND 6")
 
 
-async def _delete_all(table: Any) -> None:
-    await table.delete(MINE)
+async def _delete_all(table: Any, mine: str) -> None:
+    await table.delete(mine)
 
 
-async def _double(table: Any) -> None:
-    await table.add(await table.query().where(f"{MINE} AND session_id = 'one'").to_arrow())
+async def _double(table: Any, mine: str) -> None:
+    await table.add(await table.query().where(f"{mine} AND session_id = 'one'").to_arrow())
 
 
-async def _alter(table: Any) -> None:
-    await table.update({"content": "an invented text"}, where=f"{MINE} AND seq = 2")
+async def _alter(table: Any, mine: str) -> None:
+    await table.update({"content": "an invented text"}, where=f"{mine} AND seq = 2")
 
 
-async def _renumber(table: Any) -> None:
+async def _renumber(table: Any, _: str) -> None:
     await table.update({"seq": 99}, where=f"id = '{row_id(SessionKey('bob', 'one'), 4)}'")
 
 
-async def _steal(table: Any) -> None:
+async def _steal(table: Any, mine: str) -> None:
     import pyarrow as pa  # noqa: PLC0415
 
-    found = await table.query().where(f"{MINE} AND session_id = 'one'").to_arrow()
+    found = await table.query().where(f"{mine} AND session_id = 'one'").to_arrow()
     foreign = [
         {**row, "id": f"{n:032x}", "user_id": "eve"} for n, row in enumerate(found.to_pylist())
     ]
     await table.add(pa.Table.from_pylist(foreign, schema=found.schema))
-    await table.delete(f"{MINE} AND user_id = 'bob' AND session_id = 'one'")
+    await table.delete(f"{mine} AND user_id = 'bob' AND session_id = 'one'")
 
 
 async def _lose_data(where: Path) -> None:
-    data_files(where / "longterm", HOME)[0].unlink()
+    data_files(where / "longterm", home(where))[0].unlink()
 
 
 async def _lose_manifest(where: Path) -> None:
-    version = record_of(where / "longterm", HOME).version
-    for path in (where / "longterm" / f"{HOME}.lance" / "_versions").glob("*.manifest"):
+    version = record_of(where / "longterm", home(where)).version
+    for path in (where / "longterm" / f"{home(where)}.lance" / "_versions").glob("*.manifest"):
         path.write_bytes(bytes(path.stat().st_size))
     assert version
 
 
 async def _lose_table(where: Path) -> None:
-    shutil.rmtree(where / "longterm" / f"{HOME}.lance")
+    shutil.rmtree(where / "longterm" / f"{home(where)}.lance")
 
 
 async def _lose_all(where: Path) -> None:

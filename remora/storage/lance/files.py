@@ -46,6 +46,7 @@ from remora.storage.ports import Finding
 __all__ = ["DurableFiles", "ShardFiles", "TableState"]
 
 _logger = get_logger(__name__)
+_OF_OTHER_KEY = ".other-key"
 _MOST_QUARANTINED = 8  # of one table, the newest ones
 
 
@@ -178,12 +179,13 @@ class ShardFiles:
         self.quarantine("none of its versions can be read", lost=holds_rows)
         return TableState(usable=False, recorded=False)
 
-    def quarantine(self, reason: str, *, lost: bool = True) -> None:
+    def quarantine(self, reason: str, *, lost: bool = True, of_other_key: bool = False) -> None:
         """Quarantine the table, so that an empty one can replace it.
 
         Args:
             reason: for the log.
             lost: it had rows, which must be written again.
+            of_other_key: its users' rows belong in any table now.
         """
         if lost:
             # first: after a crash between the two the mark must exist
@@ -193,7 +195,7 @@ class ShardFiles:
         self.opening_findings.append(
             Finding("table", str(self.directory), f"{reason}; it was quarantined", repairable=True)
         )
-        place = self._new_quarantine()
+        place = self._new_quarantine(_OF_OTHER_KEY if of_other_key else "")
         if self.directory.exists():
             self.directory.rename(place / self.directory.name)
         if self._record_path.exists():
@@ -216,13 +218,13 @@ class ShardFiles:
         (self.directory / "_versions" / "latest_version_hint.json").unlink(missing_ok=True)
         self._fsync(self.directory / "_versions", place)
 
-    def _new_quarantine(self) -> Path:
+    def _new_quarantine(self, suffix: str = "") -> Path:
         quarantine = self._base / QUARANTINE
         quarantine.mkdir(exist_ok=True)
         before = sorted(quarantine.glob(f"{self.name}.*"), key=lambda one: one.stat().st_mtime_ns)
         for one in before[: -_MOST_QUARANTINED + 1]:
             shutil.rmtree(one, ignore_errors=True)
-        place = quarantine / f"{self.name}.{secrets.token_hex(4)}"
+        place = quarantine / f"{self.name}.{secrets.token_hex(4)}{suffix}"
         place.mkdir()
         self._fsync(quarantine, self._base)
         return place
@@ -390,9 +392,16 @@ class ShardFiles:
     # -- removing ----------------------------------------------------------------------------------
 
     def purge(self) -> None:
-        """Remove quarantined files of the table, and files of failed writes (G13)."""
-        for aside in (self._base / QUARANTINE).glob(f"{self.name}.*"):
-            shutil.rmtree(aside)
+        """Remove quarantined files of the table, and files of failed writes (G13).
+
+        Who is erased may have rows in any table that was quarantined for its key.
+        """
+        quarantine = self._base / QUARANTINE
+        for aside in {*quarantine.glob(f"{self.name}.*"), *quarantine.glob(f"*{_OF_OTHER_KEY}")}:
+            with contextlib.suppress(FileNotFoundError):  # another table's erasure removed it
+                shutil.rmtree(aside)
+            if aside.exists():
+                raise OSError(f"{aside.name} in the quarantine is not gone yet")
         for orphan in self._orphans():
             orphan.unlink()
 

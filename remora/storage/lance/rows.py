@@ -17,7 +17,7 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
-from remora.ids import session_key, user_key
+from remora.ids import Digests
 from remora.storage.ports import Finding, MemoryRow, Vector
 
 __all__ = ["CHECK", "COLUMNS", "ORDERED", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
@@ -85,11 +85,13 @@ class RowFormat:
 
     Args:
         dimension: of the vectors; None for rows without vectors.
+        digests: what `user_key` is made with.
     """
 
-    def __init__(self, dimension: int | None) -> None:
+    def __init__(self, dimension: int | None, digests: Digests) -> None:
         self._pa = pa = importlib.import_module("pyarrow")
         self.dimension = dimension
+        self.digests = digests
         text = pa.string()
         types = {
             "id": text,
@@ -139,7 +141,8 @@ class RowFormat:
             name: [getattr(row, field) for row in plain]
             for name, field in zip(COLUMNS, MemoryRow.__struct_fields__, strict=True)
         }
-        columns["user_key"] = [user_key(row.user) for row in plain]
+        keys = {user: self.digests.user(user) for user in {row.user for row in plain}}
+        columns["user_key"] = [keys[row.user] for row in plain]
         vectors = [b""] * len(pairs)
         if self.embedded:
             matrix = np.array([vector for _, vector in pairs], np.float32).reshape(
@@ -256,7 +259,7 @@ class RowFormat:
                 repairable=True,
             )
             for id_, key, user in zip(ids, keys, users, strict=True)
-            if user_key(user) != key or not home(key)
+            if self.digests.user(user) != key or not home(key)
         ]
         damaged = self.read(None, found).damaged if CHECK in found.column_names else []
         return findings + [
@@ -320,9 +323,11 @@ class OwnerFilter:
 
     Args:
         owners: keys of users and of sessions; an empty session's key for all that is the user's.
+        digests: what the keys were made with.
     """
 
-    def __init__(self, owners: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, owners: Sequence[tuple[str, str]], digests: Digests) -> None:
+        self._digests = digests
         self.counts = [0] * len(owners)
         self._by_user: dict[str, list[tuple[str, int]]] = {}
         for place, (user, session) in enumerate(owners):
@@ -338,7 +343,7 @@ class OwnerFilter:
 
     def _mark(self, key: str, user: str, session: str) -> bool:
         for wanted, place in self._by_user[key]:
-            if not wanted or session_key(user, session) == wanted:
+            if not wanted or self._digests.session(user, session) == wanted:
                 self.counts[place] += 1
                 return True
         return False

@@ -18,6 +18,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
+from remora.ids import UNKEYED, Digests
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 
 __all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
@@ -80,11 +81,15 @@ class TableScan:
     """A scan of long-term memory's tables. Made by `open_scan`.
 
     Attributes:
+        digests: what users are found by.
         broken: tables that cannot be read, and why.
         rows: rows read so far.
     """
 
-    def __init__(self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int) -> None:
+    def __init__(
+        self, tables: Mapping[str, Any], broken: Mapping[str, str], shards: int, digests: Digests
+    ) -> None:
+        self.digests = digests
         self.broken = dict(broken)
         self.rows = 0
         self._tables = dict(tables)
@@ -149,13 +154,18 @@ def _to_rows(found: Any) -> list[ScannedRow]:
 
 @asynccontextmanager
 async def open_scan(
-    place: Path | str, *, shards: int, lost: Mapping[str, str] | None = None
+    place: Path | str,
+    *,
+    shards: int,
+    digests: Digests = UNKEYED,
+    lost: Mapping[str, str] | None = None,
 ) -> AsyncIterator[TableScan]:
     """Open long-term memory for a scan.
 
     Args:
         place: its directory, or an address that LanceDB understands.
         shards: tables over which its users are spread.
+        digests: what users are found by.
         lost: tables that are gone, and why: they count as broken.
 
     Raises:
@@ -187,7 +197,10 @@ async def open_scan(
                 ):  # a manifest full of zeros opens as a table without columns
                     broken[name] = f"it has the columns {sorted(columns)}"
         yield TableScan(
-            {name: table for name, table in tables.items() if name not in broken}, broken, shards
+            {name: table for name, table in tables.items() if name not in broken},
+            broken,
+            shards,
+            digests,
         )
     finally:
         for table in tables.values():

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from remora.ids import user_key
 from remora.logging import get_logger
 from remora.storage.lance.indices import MANY_ROWS, REFINE
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
@@ -46,7 +45,7 @@ class LanceSearch:
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope
     ) -> Sequence[Candidate]:
         """See `LanceStore.search`."""
-        key = user_key(user)
+        key = self._tables.digests.user(user)
         shard = self._tables.of_user(key)
         if shard is None:
             return ()
@@ -99,7 +98,7 @@ class LanceSearch:
 
     async def count(self, user: str) -> int:
         """See `LanceStore.count`."""
-        key = user_key(user)
+        key = self._tables.digests.user(user)
         shard = self._tables.of_user(key)
         if shard is None:
             return 0
@@ -122,7 +121,7 @@ class LanceSearch:
         return self._report(read).rows, vectors
 
     async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:
-        key = user_key(user)
+        key = self._tables.digests.user(user)
         shard = self._tables.of_user(key)
         if shard is None:
             return None

@@ -27,6 +27,7 @@ import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
+from remora.ids import UNKEYED, Digests
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
@@ -75,6 +76,7 @@ class LanceStore:
         *,
         dimension: int | None,
         config: LongTermConfig,
+        digests: Digests = UNKEYED,
         sync: bool = True,
     ) -> LanceStore:
         """Open or create a store.
@@ -88,6 +90,7 @@ class LanceStore:
                 a secret; None keeps it in memory.
             dimension: of the vectors; None for rows without.
             config: sizes and intervals.
+            digests: what users are found by, always the same for one store.
             sync: acknowledged writes survive loss of power; otherwise they survive the process.
 
         Raises:
@@ -97,7 +100,7 @@ class LanceStore:
         address = path if isinstance(path, str) else None
         problem, retryable = "", False
         try:
-            return await cls._open(path, dimension, config, sync=sync)
+            return await cls._open(path, dimension, config, digests, sync=sync)
         except LongTermError as e:
             if address is None:
                 raise
@@ -107,7 +110,13 @@ class LanceStore:
 
     @classmethod
     async def _open(
-        cls, path: Path | str | None, dimension: int | None, config: LongTermConfig, *, sync: bool
+        cls,
+        path: Path | str | None,
+        dimension: int | None,
+        config: LongTermConfig,
+        digests: Digests,
+        *,
+        sync: bool,
     ) -> LanceStore:
         lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
@@ -127,7 +136,7 @@ class LanceStore:
                 return connection
 
             address = path if isinstance(path, str) else None
-            rows = RowFormat(dimension)
+            rows = RowFormat(dimension, digests)
             tables = LanceTables(
                 connect, rows, config, base=base, sync=sync, secret_address=address
             )

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from remora.storage.ports import Finding
 __all__ = ["LanceTables", "table_names"]
 
 _LONGEST_READ_S = 60.0
+_LOOKED_AT = 8  # rows of each table, at opening
 
 
 class LanceTables:
@@ -42,6 +44,7 @@ class LanceTables:
         secret_address: the address of the store, which no message may show.
 
     Attributes:
+        digests: what users are found by.
         shards: the tables that exist, by name.
         read_timeout: no read outlives the version that it began with.
         may_reconnect: another connection finds the same tables.
@@ -58,6 +61,7 @@ class LanceTables:
         secret_address: str | None,
     ) -> None:
         self.rows = rows
+        self.digests = rows.digests
         self.config = config
         self.base = base
         self.shards: dict[str, Shard] = {}
@@ -110,18 +114,26 @@ class LanceTables:
         table = await self._database.open_table(name)
         found = await table.schema()
         fits = self.rows.fits(found)
+        problem = ""
         if fits is None:
             problem = (
                 f"its columns are {found.names}, not {self.rows.schema.names}: it is damaged, or "
                 "another version's"
             )
+        elif not await self._is_of_this_key(table):
+            problem = (
+                "its users' digests were made with another key than the journal has now, so none "
+                "of its rows would be found"
+            )
+        if fits is None or problem:
             if files is None:
                 raise LongTermError(
                     f"the table {name}: {problem}; move it away and it is filled again",
                     retryable=False,
                 )
             table.close()
-            await anyio.to_thread.run_sync(files.quarantine, problem)
+            put_aside = partial(files.quarantine, problem, of_other_key=fits is not None)
+            await anyio.to_thread.run_sync(put_aside)
             return
         statistics = await table.stats()
         shard = self._make_shard(name, table, files, checked=fits)
@@ -132,6 +144,13 @@ class LanceTables:
         if opened.indices or not opened.recorded:
             await shard.record(time.time())
         self.shards[name] = shard
+
+    async def _is_of_this_key(self, table: Any) -> bool:
+        """Whether rows can be found by these digests. A few are looked at: one may be damaged."""
+        columns = ["user_key", "user_id"]
+        found = await table.query().select(columns).limit(_LOOKED_AT).to_arrow()
+        keys, users = (found.column(name).to_pylist() for name in columns)
+        return not users or any(map(eq, keys, map(self.digests.user, users)))
 
     def _make_shard(
         self, name: str, table: Any, files: ShardFiles | None, *, checked: bool

@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 
 from remora.errors import LongTermError
-from remora.ids import user_key
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.lance.allocators import return_free_memory
@@ -74,7 +73,7 @@ class LanceUpkeep:
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """See `LanceStore.delete`."""
-        key = user_key(user)
+        key = self._tables.digests.user(user)
         shard = self._tables.of_user(key)
         if shard is None or not ids:
             return 0
@@ -138,7 +137,7 @@ class LanceUpkeep:
         def drop(columns: dict[str, list[str]]) -> list[bool]:
             # only now: more may have come while the table was read
             shared[:] = waiting
-            owned = OwnerFilter([one.owner for one in shared])
+            owned = OwnerFilter([one.owner for one in shared], self._tables.digests)
             marks = owned(columns)
             for one, rows in zip(shared, owned.counts, strict=True):
                 one.rows = rows

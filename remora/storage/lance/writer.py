@@ -18,7 +18,6 @@ import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
-from remora.ids import session_key, user_key
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
@@ -167,9 +166,13 @@ class LanceWriter:
         An id is merged if any call said that it may exist.
         """
         parts: dict[tuple[str, bool], dict[str, tuple[MemoryRow, Any]]] = {}
+        names: dict[str, str] = {}
         for add in sorted(batch, key=lambda one: not one.may_exist):
             for number, row in enumerate(add.rows):
-                name = self._tables.name_of(user_key(row.user))
+                name = names.get(row.user)
+                if name is None:
+                    key = self._tables.digests.user(row.user)
+                    name = names[row.user] = self._tables.name_of(key)
                 if row.id in parts.get((name, True), ()):
                     continue
                 vector = None if add.vectors is None else add.vectors[number]
@@ -186,7 +189,9 @@ class LanceWriter:
         async with self._committing:
             for place, add in enumerate(self._queue):
                 kept = [
-                    n for n, row in enumerate(add.rows) if not _is_of(row, user_key, session_key)
+                    n
+                    for n, row in enumerate(add.rows)
+                    if not self._is_of(row, user_key, session_key)
                 ]
                 if len(kept) < len(add.rows):
                     probe("queued_rows_dropped")
@@ -195,8 +200,8 @@ class LanceWriter:
                         [add.rows[n] for n in kept], vectors, add.may_exist, add.promise
                     )
 
-
-def _is_of(row: MemoryRow, key: str, session: str) -> bool:
-    return user_key(row.user) == key and (
-        not session or session_key(row.user, row.session) == session
-    )
+    def _is_of(self, row: MemoryRow, key: str, session: str) -> bool:
+        digests = self._tables.digests
+        return digests.user(row.user) == key and (
+            not session or digests.session(row.user, row.session) == session
+        )

@@ -15,10 +15,11 @@ import anyio
 import anyio.lowlevel
 
 from remora.errors import CommitFailed
-from remora.ids import SessionKey, UserKey, session_key, user_key
+from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
+from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
 from remora.storage.journal_port import (
     Erased,
@@ -284,9 +285,8 @@ class MemoryJournal(MemoryTables):
         for actor in gone:
             self._delete(actor, removed)
         self._last_erasure = number = self._last_erasure + 1
-        erasure = Erasure(
-            number, user_key(user), "" if session is None else session_key(user, session)
-        )
+        owners = encode_owners(user, session, self._settings.get(DIGEST_KEYS))
+        erasure = decode_note(number, *owners)
         self._erasures[number] = erasure
         return Erased(erasure, removed)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiosqlite
 
-from remora.ids import session_key, user_key
+from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
     ERASED_TABLES,
     ERROR_REMOVED,
@@ -15,7 +15,7 @@ from remora.storage.erasure_rules import (
     WORKING_KIND,
     is_erased_with,
 )
-from remora.storage.journal_port import Erased, Erasure
+from remora.storage.journal_port import Erased
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["delete_rows"]
@@ -71,9 +71,12 @@ async def delete_rows(
     )
     for table in _BY_ACTOR:
         await delete(table, f"DELETE FROM {table} WHERE sid = ?", sids)
-    digests = (user_key(user), "" if session is None else session_key(user, session))
+    keys = await writer.execute_fetchall(
+        "SELECT value FROM settings WHERE name = ?", (DIGEST_KEYS,)
+    )
+    owners = encode_owners(user, session, next((value for (value,) in keys), None))
     cursor = await writer.execute(
-        "INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", digests
+        "INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", owners
     )
     assert cursor.lastrowid is not None
-    return Erased(Erasure(cursor.lastrowid, *digests), removed), [sid for (sid,) in sids]
+    return Erased(decode_note(cursor.lastrowid, *owners), removed), [sid for (sid,) in sids]

@@ -13,9 +13,9 @@ from remora.storage.erasure_notes import (
     FAILURES_SETTING,
     WaitingErasure,
     decode_failures,
+    decode_note,
     list_waiting,
 )
-from remora.storage.ports import Erasure
 from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
@@ -60,7 +60,7 @@ def peek_erasures(journal: Path) -> Sequence[WaitingErasure]:
             "SELECT value FROM settings WHERE name = ?", (FAILURES_SETTING,)
         ).fetchone()
         return list_waiting(
-            [Erasure(*note) for note in notes], decode_failures(kept[0] if kept else None)
+            [decode_note(*note) for note in notes], decode_failures(kept[0] if kept else None)
         )
 
 

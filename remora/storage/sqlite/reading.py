@@ -21,6 +21,7 @@ from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
+from remora.storage.erasure_notes import decode_note
 from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
 from remora.storage.lookups import (
     BufferStart,
@@ -284,7 +285,7 @@ class JournalReader:
         rows = await self._read(
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"
         )
-        return [Erasure(*row) for row in rows]
+        return [decode_note(*row) for row in rows]
 
     async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
         try:

@@ -109,7 +109,8 @@ CREATE INDEX jobs_by_session ON jobs (sid);
 # A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; older rows
 # have none. An actor's watermarks change together, and have a checksum of their own. `trimmed` is
 # always `NEIGHBOURS` or more behind the front of the buffer: going back to messages that were
-# trimmed in the meantime is refused by the transaction itself.
+# trimmed in the meantime is refused by the transaction itself. A note of an erasure holds digests
+# under each key in use, between spaces (`remora.storage.erasure_notes`).
 _V2 = """
 ALTER TABLE actors ADD COLUMN crc INTEGER;
 ALTER TABLE actors ADD COLUMN marks_crc INTEGER;

@@ -304,10 +304,12 @@ def _jobs(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _notes(_: Path, database: sqlite3.Connection) -> Iterator[Finding]:
-    for number, *digests in database.execute("SELECT number, user_key, session_key FROM erasures"):
+    for number, *texts in database.execute("SELECT number, user_key, session_key FROM erasures"):
+        users, sessions = (str(one).split() for one in texts)
         if (
-            not all(isinstance(one, str) and len(one) in {0, 32} for one in digests)
-            or not digests[0]
+            any(len(one) != 32 for one in (*users, *sessions))
+            or not users
+            or len(sessions) not in {0, len(users)}
         ):
             yield _finding("erasures", f"the note {number} names no user")
     settings = dict(database.execute("SELECT name, value FROM settings"))
