@@ -472,12 +472,21 @@ class Runtime:
 
     # -- erasures ----------------------------------------------------------------------------------
 
-    def erasures(self) -> list[WaitingErasure]:
+    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
         """Erasures whose files are not rewritten yet, oldest first: how often each failed, and why.
 
-        The journal has erased them; until the files are rewritten, bytes can be left there.
+        The journal has erased them; until the files are rewritten, bytes can be left there. They
+        are named by digests that are computed with a key of the journal.
+
+        Args:
+            user: only this user's.
+
+        Raises:
+            InvalidId: the id cannot name a user.
         """
-        return self._lifetime.internals.eraser.files.waiting()
+        if user is not None:
+            validate_id(user, "a user id")
+        return self._lifetime.internals.eraser.waiting(user)
 
     async def retry_erasures(self) -> list[WaitingErasure]:
         """Try all waiting erasures once more, without waiting for the next try.

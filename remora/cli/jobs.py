@@ -43,8 +43,8 @@ A dead letter loses no message: its messages load as before, and the history
 has them. But its work was not done; the last column says why. Fix the cause,
 then retry it; or drop it, and the journal notes that nothing waits for it.
 
-Erasures (forget) that wait for files to be rewritten are listed with the
-digest of the user. They are retried until they succeed.
+Erasures (forget) that wait for files to be rewritten are listed with a
+digest of the user, which --user computes. They are retried until they succeed.
 """
 _EPILOG = """\
 examples:
@@ -114,6 +114,7 @@ def add_jobs_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     jobs.add_argument("--dead", action="store_true", help="only dead letters")
+    jobs.add_argument("--user", metavar="USER", help="only this user's")
     jobs.add_argument(
         "--json", action="store_true", help="one JSON object per line, with complete error texts"
     )
@@ -153,7 +154,9 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
             jobs = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
-            erasures = await _erasures(directory)
+            erasures = await _erasures(directory, arguments.user)
+            if arguments.user is not None:
+                jobs = [job for job in jobs if getattr(job.key, "user", None) == arguments.user]
             if not erasures or arguments.dead or jobs:
                 _print(
                     console,
@@ -167,8 +170,8 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _erasures(directory: Path) -> Sequence[WaitingErasure]:
-    return await anyio.to_thread.run_sync(peek_erasures, directory / "journal.db")
+async def _erasures(directory: Path, user: str | None = None) -> Sequence[WaitingErasure]:
+    return await anyio.to_thread.run_sync(peek_erasures, directory / "journal.db", user)
 
 
 async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:

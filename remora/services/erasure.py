@@ -44,9 +44,11 @@ from remora.services.file_erasure import FileEraser, FileErasure
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
     FAILURES_SETTING,
+    WaitingErasure,
     decode_digests,
     decode_failures,
     describe_failure,
+    of_user,
 )
 from remora.storage.ports import Erased, Erasure, Journal, LongTermStore
 
@@ -142,6 +144,11 @@ class Eraser:
         """
         if self._refused and any(one.user(user) in self._refused for one in self._digests):
             raise _erasure_in_progress()
+
+    def waiting(self, user: str | None = None) -> list[WaitingErasure]:
+        """Erasures whose files are not rewritten yet, oldest first; of one user, or all."""
+        found = self.files.waiting()
+        return found if user is None else of_user(found, user, self._digests)
 
     # -- from the journal --------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ __all__ = [
     "Place",
     "TableDirectory",
     "choose_directory",
+    "draw_key",
     "expects_rows",
     "list_directories",
     "location_of",
@@ -129,8 +130,8 @@ async def choose_directory(
         EmbedderChanged: another embedder made the directory, and `reembed` is not set.
     """
     found = await list_directories(journal, shards)
-    used = found[0] if found else TableDirectory(_FIRST, embedder, shards, _new_key(base, rng))
-    leftovers, rebuild = found[1:], False
+    used = found[0] if found else TableDirectory(_FIRST, embedder, shards, draw_key(base, rng))
+    leftovers, before, rebuild = found[1:], used, False
     if used.embedder != embedder and not reembed:
         raise EmbedderChanged(
             f"long-term memory was embedded by {used.embedder}, and {embedder} is configured: "
@@ -143,20 +144,23 @@ async def choose_directory(
     unkeyed = not used.key and base is not None
     if used.embedder != embedder or (reembed and unkeyed and not gone):
         number = int(used.name.removeprefix(_FIRST).removeprefix("-") or 1) + 1
-        leftovers, before, rebuild = (used, *leftovers), used.embedder, True
-        used = TableDirectory(f"{_FIRST}-{number}", embedder, shards, _new_key(base, rng))
-        _logger.info("reembedding_begun", embedder=embedder, before=before, directory=used.name)
+        leftovers, rebuild = (used, *leftovers), True
+        used = TableDirectory(f"{_FIRST}-{number}", embedder, shards, draw_key(base, rng))
     elif gone:
         if unkeyed:  # there is no row with the empty key
-            used = msgspec.structs.replace(used, key=_new_key(base, rng))
+            used = msgspec.structs.replace(used, key=draw_key(base, rng))
         rebuild = await expects_rows(journal)
         if rebuild:
             _logger.warning("long_term_lost", directory=used.name)
     await _note_choice(journal, base, used, leftovers, rebuild=rebuild)
+    if used.name != before.name:
+        _logger.info(
+            "reembedding_begun", embedder=embedder, before=before.embedder, directory=used.name
+        )
     return IndexDirectory(used, not await journal.setting("reembed"), leftovers)
 
 
-def _new_key(base: Place | None, rng: random.Random) -> str:
+def draw_key(base: Place | None, rng: random.Random) -> str:
     """A key of 256 bits; none for a store whose erasures are asked for by digests without one."""
     return "" if base is None else f"{rng.getrandbits(256):064x}"
 

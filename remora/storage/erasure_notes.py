@@ -8,7 +8,7 @@ while another process has the journal open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -30,6 +30,7 @@ __all__ = [
     "encode_failures",
     "encode_owners",
     "list_waiting",
+    "of_user",
 ]
 
 DIGEST_KEYS = "digest_keys"
@@ -153,6 +154,14 @@ def list_waiting(
             )
         )
     return listed
+
+
+def of_user(
+    waiting: Iterable[WaitingErasure], user: str, digests: Collection[Digests]
+) -> list[WaitingErasure]:
+    """Those of one user, whose digest is under any of the keys."""
+    own = {one.user(user) for one in digests}
+    return [one for one in waiting if one.user_key in own]
 
 
 def describe_failure(error: BaseException) -> str:

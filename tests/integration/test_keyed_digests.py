@@ -20,7 +20,7 @@ import pytest
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.cli.main import main
-from remora.errors import ErasureInProgress, LongTermError, RuntimeClosed
+from remora.errors import ErasureInProgress, InvalidId, LongTermError, RuntimeClosed
 from remora.ids import UNKEYED, Digests, session_key, user_key
 from remora.maintenance.offline import offline
 from remora.maintenance.repair import repair
@@ -107,7 +107,7 @@ async def held(runtime: Runtime, users: Sequence[str] = USERS) -> dict[str, Any]
 @pytest.fixture
 def before_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """New directories get no key, as before there were keys; undo it to have today's code."""
-    monkeypatch.setattr(index_directory, "_new_key", lambda *_: "")
+    monkeypatch.setattr(index_directory, "draw_key", lambda *_: "")
     return monkeypatch
 
 
@@ -443,7 +443,11 @@ async def test_refused_while_it_is_erased_after_a_restart(
     with monkeypatch.context() as away:
         away.setattr(LanceStore, "erase", broken)
         async with runtime_on(tmp_path) as runtime:
-            (waiting,) = runtime.erasures()
+            (waiting,) = runtime.erasures(VICTIM)
+            assert runtime.erasures() == [waiting]
+            assert runtime.erasures("bob") == []
+            with pytest.raises(InvalidId):
+                runtime.erasures("")
             assert waiting.user_key == digests_of(tmp_path).user(VICTIM)
             for ask in (runtime.user(VICTIM).memories, runtime.session(VICTIM, "new").load):
                 with pytest.raises(ErasureInProgress):

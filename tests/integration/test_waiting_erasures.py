@@ -250,6 +250,10 @@ def test_from_the_command_line(
         shown_as = digests_of(directory).user(VICTIM)
         assert "erasure-1  erasing  user " + shown_as in shown
         assert user_key(VICTIM) not in shown
+        assert main(["jobs", "--user", VICTIM, *where]) == 0
+        assert shown_as in capsys.readouterr().out
+        assert main(["jobs", "--user", "bob", *where]) == 0
+        assert "no background jobs wait" in capsys.readouterr().out
         assert "the disk failed" in shown
         assert VICTIM not in shown
         assert main(["jobs", "--json", *where]) == 0

@@ -8,13 +8,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, JournalDamaged
+from remora.ids import UNKEYED
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
     FAILURES_SETTING,
     WaitingErasure,
+    decode_digests,
     decode_failures,
     decode_note,
     list_waiting,
+    of_user,
 )
 from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
@@ -48,20 +52,25 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
         )
 
 
-def peek_erasures(journal: Path) -> Sequence[WaitingErasure]:
-    """The erasures that are not finished, oldest first; see `peek_jobs`."""
+def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingErasure]:
+    """The erasures that are not finished, oldest first, of one user or all; see `peek_jobs`."""
     with _peek(journal) as (database, format_):
         if format_ < _FIRST_WITH_ERASURES:
             return []
         notes = database.execute(
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"
         ).fetchall()
-        kept = database.execute(
-            "SELECT value FROM settings WHERE name = ?", (FAILURES_SETTING,)
-        ).fetchone()
-        return list_waiting(
-            [decode_note(*note) for note in notes], decode_failures(kept[0] if kept else None)
+        settings: dict[str, str] = dict(
+            database.execute(
+                "SELECT name, value FROM settings WHERE name IN (?, ?)",
+                (FAILURES_SETTING, DIGEST_KEYS),
+            ).fetchall()
         )
+    failures = decode_failures(settings.get(FAILURES_SETTING))
+    waiting = list_waiting([decode_note(*note) for note in notes], failures)
+    if user is None:
+        return waiting
+    return of_user(waiting, user, [UNKEYED, *decode_digests(settings.get(DIGEST_KEYS))])
 
 
 @contextmanager
