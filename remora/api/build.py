@@ -285,8 +285,9 @@ def _build_internals(
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
     indexed_blocks = partial(_rebuildable_blocks, options.blocks)
     working_bytes = int(config.working.max_memory_mb * (1 << 20))
+    import_bytes = int(config.journal.max_import_mb * (1 << 20))
     transfers = LocalTransfers(
-        TransferParts(journal, registry, intake, working_bytes, indexed_blocks)
+        TransferParts(journal, registry, intake, working_bytes, import_bytes, indexed_blocks)
     )
     parts = Parts(
         config=config,

@@ -20,6 +20,9 @@ class JournalConfig(Section, frozen=True, kw_only=True):
     """Writes joined in one group commit."""
     max_wal_mb: int = 64
     """Size of the write-ahead log above which a warning says that some reader holds it back."""
+    max_import_mb: float = 256.0
+    """Largest session of an import of Parquet files, or user without the sessions: its texts, and
+    half a kilobyte a row. It is read and committed as a whole, and small files may hold a lot."""
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,8 @@ from remora.tokens import count_message
 __all__ = ["check_session", "import_from", "import_session"]
 
 _AT_ONCE = 32  # sessions read, counted and written together
+_BYTES_AT_ONCE = 64 << 20  # or fewer, if they take more
+_ROW_BYTES = 512
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _USER_STATE_ITEMS: dict[str, msgspec.msgpack.Decoder[Any]] = {
@@ -394,7 +395,8 @@ async def import_from(
             nothing was written.
         RedactionFailed: the redaction hook failed on a session; those before it were imported.
     """
-    reader = await anyio.to_thread.run_sync(open_reader, path)
+    opening = partial(open_reader, path, max_bytes=target.import_bytes)
+    reader = await anyio.to_thread.run_sync(opening)
     try:
         contents = await anyio.to_thread.run_sync(_validate, reader, target)
         there = contents.sessions.intersection(
@@ -447,4 +449,17 @@ async def _import_all(
 
 
 def _next(placed: Iterator[Placed]) -> Sequence[Exported]:
-    return [one for _, one in islice(placed, _AT_ONCE)]
+    """The sessions and users that are written together: at least one, if there is one."""
+    found: list[Exported] = []
+    size = 0
+    while size < _BYTES_AT_ONCE and len(found) < _AT_ONCE and (one := next(placed, None)):
+        found.append(one[1])
+        size += _size(one[1])
+    return found
+
+
+def _size(one: Exported) -> int:
+    """About how many bytes it takes."""
+    if isinstance(one, UserExport):
+        return sum(_ROW_BYTES + len(item.content) for item in one.memories)
+    return sum(_ROW_BYTES + len(str(message.chat.get("content"))) for message in one.messages)

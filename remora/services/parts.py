@@ -190,6 +190,7 @@ class TransferParts(msgspec.Struct, frozen=True):
 
     Attributes:
         working_bytes: what a user's working memory may hold.
+        import_bytes: what one session, or one user, may take in an import of compressed files.
         indexed_blocks: names of a session's memory blocks whose rows can be made again from the
             journal.
     """
@@ -198,6 +199,7 @@ class TransferParts(msgspec.Struct, frozen=True):
     registry: ActorRegistry
     intake: Intake
     working_bytes: int
+    import_bytes: int
     indexed_blocks: Callable[[SessionKey], Collection[str]]
 
 

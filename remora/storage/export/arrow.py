@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ MEMORY_COLUMNS = (
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
 _HEADER = b"remora-export"
 _ROWS = 10_000  # of a row group
+_ROWS_AT_ONCE = 64  # decoded together: each may be as large as a message
+_ROW_AT_ONCE_BYTES = 1 << 20  # or one by one, if texts are longer
+_ROW_BYTES = 512  # of a row in memory, without its texts
+_TIMES = 1_000  # as large as its files an export may be; text has a tenth or a fiftieth of that
+_ALWAYS_BYTES = 1 << 30  # that much may be in it however small its files are
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -270,23 +276,69 @@ class ParquetWriter:
             writer.close()
 
 
+class _Weight:
+    """What was decoded. Parquet may hold millions of equal rows, or large texts, in a few bytes.
+
+    Args:
+        file_bytes: size of the files.
+        most_bytes: of one session, or of one user.
+    """
+
+    def __init__(self, file_bytes: int, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._left = _TIMES * file_bytes + _ALWAYS_BYTES
+        self._one = 0
+
+    def begin(self) -> None:
+        """The next session or user begins."""
+        self._one = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row.
+
+        Raises:
+            ValueError: it is too much.
+        """
+        texts = (len(one) for one in row.values() if isinstance(one, str | bytes))
+        weight = _ROW_BYTES + sum(texts)
+        self._one += weight
+        self._left -= weight
+        if self._one > self._most:
+            raise ValueError(
+                f"it has more than {self._most >> 20} MB; journal.max_import_mb is the bound"
+            )
+        if self._left < 0:
+            raise ValueError(f"the export has more than {_TIMES} times as much as its files")
+
+
 class ParquetReader:
     """Implements `remora.storage.export.transfer.ExportReader`.
+
+    What it holds at once is bounded, whatever the files claim.
+
+    Args:
+        path: the directory.
+        max_bytes: most of one session, or of one user without the sessions.
 
     Raises:
         InvalidExport: a file is missing or is not Parquet, a column is missing or has another
             type, or a newer remora wrote it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int) -> None:
         self._pa = _pyarrow()
         parquet = importlib.import_module("pyarrow.parquet")
         self._schemas = _schemas(self._pa)
+        self._max_bytes = max_bytes
+        self._file_bytes = 0
         self._files: dict[str, Any] = {}
         try:
             for name in _TABLES:
                 with _locate_errors(name, 0):
-                    self._files[name] = file = parquet.ParquetFile(path / f"{name}.parquet")
+                    there = path / f"{name}.parquet"
+                    texts = self._texts(name)
+                    self._files[name] = file = parquet.ParquetFile(there, read_dictionary=texts)
+                    self._file_bytes += there.stat().st_size
                     missing = [
                         field.name
                         for field in self._schemas[name]
@@ -307,59 +359,74 @@ class ParquetReader:
 
     def read(self) -> Iterator[Placed]:
         """Every session and user, from the beginning."""
+        weight = _Weight(self._file_bytes, self._max_bytes)
         messages, state_items, memories = (
-            _Groups(self._rows(name), name) for name in ("messages", "facets", "memories")
+            _Groups(self._rows(name), name, weight) for name in ("messages", "facets", "memories")
         )
         for number, row in self._rows("sessions"):
+            weight.begin()
             with _locate_errors("sessions", number):
                 key = (_text(row["user"]), _text(row["session"]))
                 summary = None if row["summary"] is None else _summary(row["summary"])
                 summaries = tuple(_summary(one) for one in row["summaries"] or ())
                 told = _whole(row["messages"])
-                found = messages.take(key, most=told + 1)
                 front, flushed = _whole(row["front"]), _whole(row["flushed"])
-                if len(found) != told:
-                    here = f"more than {told}" if len(found) > told else str(len(found))
+                rows = islice(messages.take(key), told + 1)
+                said = tuple(_message(at, one) for at, one in rows)
+                if len(said) != told:
+                    here = f"more than {told}" if len(said) > told else str(len(said))
                     raise ValueError(f"messages.parquet has {here} messages here, not {told}")
-            said = tuple(_message(at, one) for at, one in found)
-            kept = tuple(_state_item(at, one) for at, one in state_items.take(key))
+                kept = tuple(_state_item(at, one) for at, one in state_items.take(key))
             yield number, SessionExport(*key, said, front, flushed, summary, summaries, kept)
         for number, row in self._rows("users"):
+            weight.begin()
             with _locate_errors("users", number):
                 user = _text(row["user"])
-            items = tuple(_memory(at, one) for at, one in memories.take((user,)))
-            yield (
-                number,
-                UserExport(
-                    user,
-                    items,
-                    tuple(_state_item(at, one) for at, one in state_items.take((user, ""))),
-                ),
-            )
+                items = tuple(_memory(at, one) for at, one in memories.take((user,)))
+                kept = tuple(_state_item(at, one) for at, one in state_items.take((user, "")))
+            yield number, UserExport(user, items, kept)
         for groups in (messages, state_items, memories):
             groups.finish()
+
+    def _texts(self, name: str) -> list[str]:
+        """The columns whose values repeat in the file once only: so they do in memory."""
+        text = (self._pa.string(), self._pa.binary())
+        return [field.name for field in self._schemas[name] if field.type in text]
 
     def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """Each row with its number, from 1."""
         number = 0
         schema = self._schemas[name]
+        nested = name == "sessions"  # a row may have any number of summaries
+        size = 1 if nested else _ROWS_AT_ONCE
         with _locate_errors(name, 0):
-            batches = self._files[name].iter_batches(batch_size=_ROWS, columns=schema.names)
+            batches = self._files[name].iter_batches(batch_size=size, columns=schema.names)
         while True:
             with _locate_errors(name, number + 1):
                 batch = next(batches, None)
                 if batch is None:
                     return
-                columns = []
-                for field in schema:
-                    column = batch.column(field.name).cast(field.type)
-                    columns.append(
-                        column.cast(self._pa.int64()) if field.name == "created_at" else column
-                    )
-                rows = self._pa.RecordBatch.from_arrays(columns, names=schema.names).to_pylist()
-            for row in rows:
-                number += 1
-                yield number, row
+                columns = [
+                    batch.column(field.name).cast(self._pa.timestamp("us", tz="UTC")).cast("int64")
+                    if field.name == "created_at"
+                    else batch.column(field.name)
+                    for field in schema
+                ]
+                found = self._pa.RecordBatch.from_arrays(columns, names=schema.names)
+            together = found.num_rows if self._widest(found) < _ROW_AT_ONCE_BYTES else 1
+            for place in range(0, found.num_rows, together):
+                with _locate_errors(name, number + 1):
+                    rows = found.slice(place, together).to_pylist()
+                for row in rows:
+                    number += 1
+                    yield number, row
+
+    def _widest(self, batch: Any) -> int:
+        """At most so many bytes has a row's longest text: each row may have the same one."""
+        compute = importlib.import_module("pyarrow.compute")
+        texts = (one.dictionary for one in batch.columns if hasattr(one, "dictionary"))
+        longest = (compute.max(compute.binary_length(one)).as_py() or 0 for one in texts)
+        return max(longest, default=0)
 
     def close(self) -> None:
         """Close the files."""
@@ -393,25 +460,22 @@ def _locate_errors(table: str, row: int) -> Iterator[None]:
 class _Groups:
     """The rows of a table by session or user; they are in the order of `sessions` and `users`."""
 
-    def __init__(self, rows: Iterator[tuple[int, dict[str, Any]]], name: str) -> None:
+    def __init__(
+        self, rows: Iterator[tuple[int, dict[str, Any]]], name: str, weight: _Weight
+    ) -> None:
         self._rows = rows
         self._name = name
+        self._weight = weight
         self._next = next(rows, None)
 
-    def take(
-        self, key: tuple[str, ...], *, most: int | None = None
-    ) -> list[tuple[int, dict[str, Any]]]:
-        """The next rows, if they are the key's; a small file may hold many million equal rows."""
+    def take(self, key: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The next rows, if they are the key's."""
         names = ("user", "session")[: len(key)]
-        found: list[tuple[int, dict[str, Any]]] = []
-        while (
-            self._next is not None
-            and (most is None or len(found) < most)
-            and tuple(self._next[1][name] for name in names) == key
-        ):
-            found.append(self._next)
+        while self._next is not None and tuple(self._next[1][name] for name in names) == key:
+            self._weight.add(self._next[1])
+            taken = self._next
             self._next = next(self._rows, None)
-        return found
+            yield taken
 
     def finish(self) -> None:
         """Check that no row is left."""

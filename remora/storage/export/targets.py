@@ -39,14 +39,18 @@ def open_writer(target: AtomicTarget, header: ExportHeader) -> ExportWriter:
     return ParquetWriter(target.staging, header)
 
 
-def open_reader(path: Path) -> ExportReader:
+def open_reader(path: Path, *, max_bytes: int) -> ExportReader:
     """A reader of what is at `path`. Blocks.
+
+    Args:
+        path: of the export.
+        max_bytes: most of one session, or of one user, in compressed files.
 
     Raises:
         InvalidInput: it does not exist, or cannot be read.
         InvalidExport: it is not an export.
     """
     try:
-        return ParquetReader(path) if path.is_dir() else JsonlReader(path)
+        return ParquetReader(path, max_bytes) if path.is_dir() else JsonlReader(path)
     except OSError as e:
         raise InvalidInput(f"{path} cannot be read: {e.strerror or e}") from e
