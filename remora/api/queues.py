@@ -20,6 +20,7 @@ from remora.actors.user.messages import (
 from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.api.models import Models
 from remora.api.options import Options
+from remora.errors import OwnershipLost
 from remora.ids import SessionKey, UserKey
 from remora.jobs.cleanup import WorkingMemoryCleanup
 from remora.jobs.feed_blocks import BlocksHandler
@@ -125,12 +126,18 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
     """Recall, and the queues that write to long-term memory."""
     options, config, models = base.options, base.options.config, base.models
     index, store = base.index, base.index.store
+
+    def admit(user: str) -> None:
+        eraser.admit(user)
+        if lost := base.journal.statistics().lost:  # rows in memory are of a directory that is gone
+            raise OwnershipLost(lost)
+
     recall = Recall(
         store,
         models.cached,
         config.recall,
         importance_weight=config.importance.weight,
-        admit=eraser.admit,
+        admit=admit,
     )
 
     def note_changed(user: str) -> None:

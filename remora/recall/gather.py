@@ -17,7 +17,7 @@ from remora.actors.blocks.source import Source
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
-from remora.errors import ErasureInProgress, LongTermError, ModelError
+from remora.errors import ErasureInProgress, LongTermError, ModelError, OwnershipLost
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
@@ -136,7 +136,7 @@ async def _ask(
         found.sources[name] = Source("late", detail=f"no answer within {deadline_s:g} s")
     except Exception as e:  # the conversation itself can be shown
         probe("tier_failed")
-        if not isinstance(e, (ErasureInProgress, LongTermError, ModelError)):
+        if not isinstance(e, (ErasureInProgress, LongTermError, ModelError, OwnershipLost)):
             _logger.exception("tier_failed", tier=name, session=key)
         found.sources[name] = Source("failed", detail=str(e))
 

@@ -15,6 +15,7 @@ PROBES: Mapping[str, str] = {
     "commit_refused": "SQLite refused a commit, and rolled it back",
     "rollback_failed": "not even the rollback of a failed commit succeeded",
     "journal_files_gone": "the journal's files were removed or replaced while they were open",
+    "long_term_gone": "the directory of long-term memory is gone: what was read is dropped",
     "ownership_lost": "another process has taken the journal over",
     "writer_did_other_work": "the journal's writer erased, trimmed or compacted between two "
     "batches",

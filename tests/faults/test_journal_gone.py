@@ -128,6 +128,47 @@ async def test_a_renamed_directory_leaves_the_next_owner_alone(tmp_path: Path) -
             assert len(await runtime.session("alice", "s").history()) == texts
 
 
+@pytest.mark.parametrize("lose", ["renamed", "removed", "another's"])
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, warm: bool) -> None:
+    """G1, G12: nothing is answered from what stands in its place, nor from memory; a context says
+    that long-term memory failed.
+    """
+    where, other = tmp_path / "m", tmp_path / "other"
+    if lose == "another's":
+        async with Runtime(other, config=CONFIG, embedder=HashEmbedder()) as runtime:
+            await runtime.session("alice", "s").append(user("number of another"))
+            await runtime.session("alice", "s").flush()
+            await runtime.settle()
+    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        await alice.session("s").append([user(f"number {number}") for number in range(5)])
+        await alice.session("s").flush()
+        await runtime.settle()
+        if warm:
+            assert await alice.recall("number")
+        where.rename(tmp_path / "moved")
+        if lose == "removed":
+            shutil.rmtree(tmp_path / "moved")
+        elif lose == "another's":
+            other.rename(where)
+        if warm:
+            await runtime.internals.journal.checkpoint()
+        for _ in range(3):
+            with pytest.raises(OwnershipLost, match=r"removed|replaced"):
+                await alice.recall("number")
+            with pytest.raises(OwnershipLost):
+                await alice.memories()
+            context = await alice.session("s").load(query="what number")
+            assert context.sources["long_term"].status == "failed"
+            assert not context.memories
+    if lose == "another's":
+        async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+            texts = [one.text for one in await runtime.user("alice").memories()]
+            assert len(texts) == 1
+            assert texts[0].endswith("number of another")
+
+
 # -- between two runs ---------------------------------------------------------------------------
 
 

@@ -64,8 +64,8 @@ async def test_small_files_that_hold_gigabytes_are_refused(
     """S4.37: what the files themselves claim is right, but an import holds a bounded part of it at
     once, ends, and writes nothing.
     """
-    monkeypatch.setattr("remora.storage.export.arrow._ALWAYS_BYTES", 1 << 24)
-    monkeypatch.setattr("remora.storage.export.arrow._TIMES", 1)
+    monkeypatch.setattr("remora.storage.export.arrow.FREE_BYTES", 1 << 24)
+    monkeypatch.setattr("remora.storage.export.arrow.EXPANSION", 1)
     async with Runtime.in_memory(config=CONFIG) as runtime:
         await runtime.session("alice", "one").append(user("m1"))
         path = tmp_path / "export"

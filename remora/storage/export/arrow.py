@@ -33,7 +33,14 @@ from remora.storage.ports import MemoryRow, Vector
 from remora.storage.private import make_private_directory
 from remora.storage.records import MemoryItem, StateItem, Summary
 
-__all__ = ["MEMORY_COLUMNS", "ParquetReader", "ParquetWriter", "memory_table"]
+__all__ = [
+    "EXPANSION",
+    "FREE_BYTES",
+    "MEMORY_COLUMNS",
+    "ParquetReader",
+    "ParquetWriter",
+    "memory_table",
+]
 
 MEMORY_COLUMNS = (
     "id",
@@ -55,8 +62,8 @@ _ROWS = 10_000  # of a row group
 _ROWS_AT_ONCE = 64  # decoded together: each may be as large as a message
 _ROW_AT_ONCE_BYTES = 1 << 20  # or one by one, if texts are longer
 _ROW_BYTES = 512  # of a row in memory, without its texts
-_TIMES = 1_000  # as large as its files an export may be; text has a tenth or a fiftieth of that
-_ALWAYS_BYTES = 1 << 30  # that much may be in it however small its files are
+EXPANSION = 1_000  # as large as its files an export may be; text has a tenth or a fiftieth of that
+FREE_BYTES = 1 << 30  # that much may be in it however small its files are
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -286,7 +293,7 @@ class _Weight:
 
     def __init__(self, file_bytes: int, most_bytes: int) -> None:
         self._most = most_bytes
-        self._left = _TIMES * file_bytes + _ALWAYS_BYTES
+        self._left = EXPANSION * file_bytes + FREE_BYTES
         self._one = 0
 
     def begin(self) -> None:
@@ -308,7 +315,7 @@ class _Weight:
                 f"it has more than {self._most >> 20} MB; journal.max_import_mb is the bound"
             )
         if self._left < 0:
-            raise ValueError(f"the export has more than {_TIMES} times as much as its files")
+            raise ValueError(f"the export has more than {EXPANSION} times as much as its files")
 
 
 class ParquetReader:

@@ -59,6 +59,7 @@ class LanceSearch:
             query = query.where(mine).limit(depth).select([*_columns(shard), score])
             results[name] = await query.to_arrow(timeout=self._tables.read_timeout)
 
+<<<<<<< HEAD
         async with self._searches:
             with self._tables.map_errors("searching", shard), shard.reading() as table:
                 queries: dict[str, Any] = {}
@@ -70,6 +71,18 @@ class LanceSearch:
                     queries["vector"] = await _vector_query(shard, table, vector, key)
                 # at once: the work is in LanceDB's own threads
                 await asyncio.gather(*[one(name, query) for name, query in queries.items()])
+=======
+        async with self._searches, self._tables.reading("searching", shard) as table:
+            queries: dict[str, Any] = {}
+            if text.strip():
+                for column in SEARCHED:
+                    match = self._query.MatchQuery(text, column=column)
+                    queries[column] = table.query().nearest_to_text(match)
+            if vector is not None and self._tables.rows.embedded:
+                queries["vector"] = table.query().nearest_to(vector).distance_type("cosine")
+            # at once: the work is in LanceDB's own threads
+            await asyncio.gather(*[one(name, query) for name, query in queries.items()])
+>>>>>>> 3dc0f3e (Nothing is recalled from a directory that is gone, and verifying has no deadline)
         return self._candidates(user, results)
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
@@ -104,7 +117,7 @@ class LanceSearch:
             return 0
         # both are remora's own words: a digest, and a type
         mine = f"user_key = '{key}' AND memory_type <> '{BLOCK_TYPE}'"
-        with self._tables.map_errors("counting", shard), shard.reading() as table:
+        async with self._tables.reading("counting", shard) as table:
             return int(await table.count_rows(mine))
 
     async def embedded_rows(
@@ -125,7 +138,7 @@ class LanceSearch:
         shard = self._tables.of_user(key)
         if shard is None:
             return None
-        with self._tables.map_errors("reading", shard), shard.reading() as table:
+        async with self._tables.reading("reading", shard) as table:
             query = table.query().where(self.within(key, scope)).select([*_columns(shard), *more])
             return await query.to_arrow(timeout=self._tables.read_timeout)
 

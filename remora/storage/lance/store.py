@@ -278,7 +278,7 @@ class LanceStore:
         shards = list(self.tables.shards.values())
         counts: list[int] = []
         for shard in shards:
-            with self.tables.map_errors("counting", shard), shard.reading() as table:
+            async with self.tables.reading("counting", shard) as table:
                 counts.append(await table.count_rows())
         return LongTermStatistics(
             sum(counts),
@@ -294,7 +294,7 @@ class LanceStore:
         """Every row's id."""
         ids: list[str] = []
         for shard in list(self.tables.shards.values()):
-            with self.tables.map_errors("listing", shard), shard.reading() as table:
+            async with self.tables.reading("listing", shard) as table:
                 found = (
                     await table.query().select(["id"]).to_arrow(timeout=self.tables.read_timeout)
                 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from operator import eq
@@ -15,7 +15,8 @@ from typing import Any
 import anyio.to_thread
 
 from remora.config import LongTermConfig
-from remora.errors import LongTermError
+from remora.errors import LongTermError, OwnershipLost
+from remora.runtime.probes import probe
 from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
@@ -189,6 +190,32 @@ class LanceTables:
             raise LongTermError(
                 f"{e} while this runtime had it open: nothing is written there; close this runtime",
                 retryable=True,
+            ) from e
+
+    @asynccontextmanager
+    async def reading(self, doing: str, shard: Shard) -> AsyncIterator[Any]:
+        """A table to read. What was read in another directory's place is no answer.
+
+        Raises:
+            OwnershipLost: the directory was removed or replaced.
+            LongTermError: it cannot be read.
+        """
+        try:
+            with self.map_errors(doing, shard), shard.reading() as table:
+                yield table
+        finally:
+            await self._check_read()
+
+    async def _check_read(self) -> None:
+        """Check the place after a read: had it been another before, it would be so now."""
+        if self._opened is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._opened.check)
+        except FilesGone as e:
+            probe("long_term_gone")
+            raise OwnershipLost(
+                f"{e} while this runtime had it open: nothing is read there; close this runtime"
             ) from e
 
     async def get_or_create(self, name: str) -> Shard:

@@ -276,7 +276,9 @@ class LanceUpkeep:
             with tables.map_errors("verifying", shard), shard.reading() as table:
                 query = table.query().select(columns)
                 return await tables.rows.verify_rows(
-                    await query.to_batches(timeout=tables.read_timeout),
+                    # without a timeout: under the lock no version is removed, and a machine that is
+                    # slow is no damage
+                    await query.to_batches(),
                     shard.name,
                     home=lambda key: tables.name_of(key) == shard.name,
                 )
