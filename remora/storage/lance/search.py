@@ -59,19 +59,6 @@ class LanceSearch:
             query = query.where(mine).limit(depth).select([*_columns(shard), score])
             results[name] = await query.to_arrow(timeout=self._tables.read_timeout)
 
-<<<<<<< HEAD
-        async with self._searches:
-            with self._tables.map_errors("searching", shard), shard.reading() as table:
-                queries: dict[str, Any] = {}
-                if text.strip():
-                    for column in SEARCHED:
-                        match = self._query.MatchQuery(text, column=column)
-                        queries[column] = table.query().nearest_to_text(match)
-                if vector is not None and self._tables.rows.embedded:
-                    queries["vector"] = await _vector_query(shard, table, vector, key)
-                # at once: the work is in LanceDB's own threads
-                await asyncio.gather(*[one(name, query) for name, query in queries.items()])
-=======
         async with self._searches, self._tables.reading("searching", shard) as table:
             queries: dict[str, Any] = {}
             if text.strip():
@@ -79,10 +66,9 @@ class LanceSearch:
                     match = self._query.MatchQuery(text, column=column)
                     queries[column] = table.query().nearest_to_text(match)
             if vector is not None and self._tables.rows.embedded:
-                queries["vector"] = table.query().nearest_to(vector).distance_type("cosine")
+                queries["vector"] = await _vector_query(shard, table, vector, key)
             # at once: the work is in LanceDB's own threads
             await asyncio.gather(*[one(name, query) for name, query in queries.items()])
->>>>>>> 3dc0f3e (Nothing is recalled from a directory that is gone, and verifying has no deadline)
         return self._candidates(user, results)
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
