@@ -169,10 +169,9 @@ class MemoryTools:
     # -- what they do ------------------------------------------------------------------------------
 
     async def _call(self, name: object, arguments: object) -> dict[str, Any]:
-        tool = _ALIASES.get(name, name) if isinstance(name, str) else name
+        tool = _ALIASES.get(name, name) if isinstance(name, str) else ""
         if tool not in _PARAMETERS:
             raise InvalidInput(f"there is no tool {name!r}; there are {_SAVE} and {_RECALL}")
-        assert isinstance(tool, str)
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")

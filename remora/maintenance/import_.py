@@ -18,6 +18,7 @@ from remora.actors.policies.redaction import redact_chat, redact_metadata, redac
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
 from remora.actors.user.state import SynopsisPart
+from remora.actors.user.synopsis import SYNOPSIS_PARTS
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidExport, InvalidInput, InvalidMessage, RemoraError
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validate_id
@@ -147,6 +148,8 @@ def _check_user(one: UserExport, target: TransferParts) -> None:
                 _check_numbers(tokens)
                 if not math.isfinite(expires_at):
                     raise InvalidInput("a synopsis expires at a time that is not a number")
+                if state_item.name not in SYNOPSIS_PARTS:
+                    raise InvalidInput(f"a synopsis has no part {state_item.name!r}")
             case (int() as count, int() as accessed_us):
                 _check_numbers(count)
                 _check_time(accessed_us)

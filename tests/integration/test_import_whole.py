@@ -55,6 +55,7 @@ def plain(**changes: Any) -> Change:
         ("working", working(at_us=2**63)),
         ("working", working(tokens=2**64 - 1)),
         ("working", working(text="x" * 30_000)),
+        ("synopsis", plain(name="2026-01-01T00:00:00Z")),
     ],
 )
 async def test_nothing_is_written_of_a_bad_import(
@@ -68,6 +69,7 @@ async def test_nothing_is_written_of_a_bad_import(
             await source.session(name, "chat").append({"role": "user", "content": "hello"})
             await source.user(name).remember("likes tea")
             await source.user(name).learn("a ticket costs ten euros")
+            assert (await source.user(name).synopsis()).state == "ok"
         await source.export(good)
     records = [json.loads(line) for line in good.read_text().splitlines()]
     change([one for one in records if kind in (one["type"], one.get("kind"))][-1])

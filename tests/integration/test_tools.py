@@ -85,6 +85,9 @@ async def test_a_failure_is_an_answer(runtime: Runtime) -> None:
     for limit in (0, -1, "5", None, True, 1.5):
         assert (await tools.recall_from_memory(["x"], limit))["success"] is False  # type: ignore[arg-type]
     assert (await tools.save_to_memory(7, ["x"]))["success"] is False  # type: ignore[arg-type]
+    for name in (None, {"a": 1}, ["save_to_memory"], "save", ""):
+        answer = json.loads(await tools.call(name, {}))  # type: ignore[arg-type]
+        assert answer["error"].startswith(f"there is no tool {name!r}")
     assert (await runtime.counts()).memories == 0
 
     async def away(*_: object, **__: object) -> None:

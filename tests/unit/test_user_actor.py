@@ -21,6 +21,7 @@ from remora.actors.user.messages import (
     Learn,
     PruneNow,
     ReadGrants,
+    ReadSynopsis,
     Remember,
     RememberReceipt,
     SearchWorking,
@@ -28,7 +29,7 @@ from remora.actors.user.messages import (
     Touch,
     UserView,
 )
-from remora.actors.user.state import UserState
+from remora.actors.user.state import SynopsisPart, UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
@@ -43,6 +44,7 @@ from remora.storage.records import (
     Remembered,
     SavedUser,
     StateChanged,
+    StateItem,
 )
 from tests.harness import LoopClock
 from tests.users import DAY, HOUR, KEY, NOW, UserModel, axis, item
@@ -281,6 +283,16 @@ def test_terms_to_the_second() -> None:
         HOUR,
         True,
     )
+
+
+def test_a_stored_part_of_another_name_is_no_part() -> None:
+    """G10: what an import of earlier releases let in neither fails a synopsis nor completes it."""
+    part = SynopsisPart("x", NOW * 2, 1, "", degraded=False)
+    stray = StateItem("synopsis", "2026-01-01", msgspec.msgpack.encode(part))
+    behavior = UserBehavior(4, max_bytes=10_000)
+    state = behavior.restore(KEY, SavedUser(1, opened=True, state_items=(stray,)))
+    shown = behavior.handle(state, ReadSynopsis(NOW)).reply
+    assert (shown.identity, shown.context, shown.state) == ("", "", "pending")
 
 
 def test_two_parts_in_one_turn() -> None:

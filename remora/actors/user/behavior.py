@@ -41,6 +41,7 @@ from remora.actors.user.state import (
     value_bytes,
 )
 from remora.actors.user.synopsis import (
+    SYNOPSIS_PARTS,
     SynopsisTerms,
     current_synopsis,
     expire_synopsis,
@@ -98,7 +99,7 @@ class UserBehavior:
         self._dimension = dimension
         self._embedder = embedder
         self._max_bytes = max_bytes
-        seconds = {"identity": identity_ttl, "context": context_ttl}
+        seconds = dict(zip(SYNOPSIS_PARTS, (identity_ttl, context_ttl), strict=True))
         self._terms = SynopsisTerms(seconds, refresh_on_access)
 
     def restore(self, key: Hashable, image: SavedUser) -> UserState:

@@ -27,6 +27,7 @@ from remora.runtime.probes import probe
 from remora.storage.records import JobsStarted, StateChanged, SynopsisSpec
 
 __all__ = [
+    "SYNOPSIS_PARTS",
     "SYNOPSIS_QUEUE",
     "SynopsisTerms",
     "current_synopsis",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 SYNOPSIS_QUEUE = "synopsis"
+SYNOPSIS_PARTS = ("identity", "context")
+"""The names of its parts."""
 _UNJOURNALLED = 0.1  # of a term: extensions of a part's validity below this are not journalled
 
 
@@ -54,7 +57,11 @@ class SynopsisTerms(msgspec.Struct, frozen=True):
 def read_synopsis(state: UserState, terms: SynopsisTerms, message: ReadSynopsis) -> Decision:
     """Show the synopsis; start the job that writes it, unless it is valid or the job runs."""
     now = message.now
-    valid = {name: part for name, part in state.parts.items() if now < part.expires_at}
+    valid = {
+        name: part
+        for name in terms.seconds
+        if (part := state.parts.get(name)) is not None and now < part.expires_at
+    }
     if len(valid) == len(terms.seconds) and not message.refresh:
         return _hit(state, terms, valid, now)
     missed = (SynopsisShown(hit=False),)
