@@ -60,7 +60,7 @@ class UserKey(NamedTuple):
 
 
 def validate_id(value: object, what: str) -> str:
-    """Return `value` if it may name a user, a session or a request.
+    """Return `value` as a plain `str`, if it may name a user, a session or a request.
 
     Any printable text may: quotes, slashes, colons, spaces, emoji. Control characters (NUL and line
     breaks among them) may not, since they break logs and terminals; nor may lone surrogates, which
@@ -72,6 +72,8 @@ def validate_id(value: object, what: str) -> str:
     """
     if not isinstance(value, str):
         raise InvalidId(f"{what} must be a string, not {type(value).__name__}")
+    # A subclass may compare and hash as it likes, and the journal cannot encode it.
+    value = str.__str__(value)
     if not value:
         raise InvalidId(f"{what} must not be empty")
     if len(value) > MAX_ID_BYTES:

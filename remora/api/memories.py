@@ -287,7 +287,7 @@ class LongTermHandle:
         """
         agent = self._agent_of(agent)
         if session is not None:
-            validate_id(session, "a session id")
+            session = validate_id(session, "a session id")
         return MemoryTools(LongTermHandle(self._holder, self._user, agent), session=session)
 
     async def settle(self) -> None:
@@ -311,7 +311,7 @@ class LongTermHandle:
     def _agent_of(self, agent: str | None) -> str | None:
         if agent is None:
             return self._agent
-        validate_id(agent, "an agent's id")
+        agent = validate_id(agent, "an agent's id")
         if self._agent is not None and agent != self._agent:
             raise InvalidInput(
                 f"this is the handle of agent {self._agent!r}; ask the user for one of agent "
@@ -323,7 +323,7 @@ class LongTermHandle:
         self, types: str | Iterable[str] | None, session: str | None, agent: str | None
     ) -> Scope:
         if session is not None:
-            validate_id(session, "a session id")
+            session = validate_id(session, "a session id")
         return Scope(session=session, agent=self._agent_of(agent), types=check_types(types))
 
 

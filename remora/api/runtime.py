@@ -289,7 +289,7 @@ class Runtime:
     async def counts(self, user: str | None = None) -> JournalCounts:
         """How much the journal holds, in all or of one user."""
         if user is not None:
-            validate_id(user, "a user id")
+            user = validate_id(user, "a user id")
         return await self._lifetime.internals.parts.archive.counts(user)
 
     async def long_term_statistics(self) -> LongTermStatistics:

@@ -470,7 +470,7 @@ class Session:
         large = len(text) > _JSON_IN_THREAD if isinstance(text, (str, bytes)) else False
         try:
             state = await run_in_thread_if(large, _decode_state, text)
-        except (msgspec.DecodeError, TypeError, ValueError) as e:
+        except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as e:
             raise InvalidInput(f"this is not the JSON of a session: {e}") from e
         return await self.load_state_dict(state)
 

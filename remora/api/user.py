@@ -244,9 +244,9 @@ class User(LongTermHandle):
         embedder = self._require_embedder()
         given = [text] if isinstance(text, str) else collect(text, "what is learned")
         texts = [_require_content(one, "what is learned") for one in given]
-        validate_id(source, "a source")
+        source = validate_id(source, "a source")
         if session != "":
-            validate_id(session, "a session id")
+            session = validate_id(session, "a session id")
         if not texts:
             return []
         parts = self._holder.parts
@@ -294,7 +294,7 @@ class User(LongTermHandle):
         query = check_query(query)
         check_result_count(k)
         if session is not None:
-            validate_id(session, "a session id")
+            session = validate_id(session, "a session id")
         (vector,) = await embed_texts(embedder, [query])
         found: tuple[ScoredItem, ...] = await self._holder.parts.actors.ask(
             UserKey(self.id), SearchWorking(vector, k, session)

@@ -267,11 +267,14 @@ def parse_synopsis(answer: object) -> tuple[str, str]:
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
         try:
             found = msgspec.json.decode(candidate)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
         break
     if isinstance(found, dict) and found.keys() & {"identity", "context"}:
-        return _text(found.get("identity")), _text(found.get("context"))
+        try:
+            return _text(found.get("identity")), _text(found.get("context"))
+        except RecursionError:
+            raise ModelAnswerInvalid("the model returned JSON that nests too deep") from None
     if text[0] in "{[" or (found is not None and not isinstance(found, dict)):
         raise ModelAnswerInvalid("the model returned JSON, but no synopsis")
     if refuses(text):

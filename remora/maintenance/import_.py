@@ -14,17 +14,24 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.state import block_progress, exclusions
-from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
+from remora.actors.policies.redaction import redact_chat, redact_metadata
 from remora.actors.session.messages import Adopt
 from remora.actors.user.messages import AdoptUser, Right
 from remora.actors.user.state import SynopsisPart
 from remora.actors.user.synopsis import SYNOPSIS_PARTS
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidExport, InvalidInput, InvalidMessage, RemoraError
-from remora.ids import SHARED_PREFIX, SessionKey, UserKey, memory_id, validate_id
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, validate_id
 from remora.jobs.rows import MEMORY_TYPES, embed_items
 from remora.maintenance.export import Progress
-from remora.messages import ChatDict, Entry, dated_line, encode_message
+from remora.maintenance.import_redaction import (
+    import_memory,
+    import_session_item,
+    import_summary,
+    import_synopsis,
+    import_working_item,
+)
+from remora.messages import ChatDict, Entry, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
 from remora.services.arguments import check_int
@@ -40,7 +47,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem, Summary
 from remora.tokens import count_message
 
 __all__ = ["check_session", "import_from", "import_session"]
@@ -247,10 +254,12 @@ def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[st
         entries=tuple(_entry(intake, message) for message in export.messages),
         front=export.front,
         flushing=export.flushed,
-        summary=_summary(intake, export.summary) if export.summary else None,
-        summaries=tuple(_summary(intake, one) for one in export.summaries),
+        summary=import_summary(intake, export.summary) if export.summary else None,
+        summaries=tuple(import_summary(intake, one) for one in export.summaries),
         state_items=tuple(
-            one for one in export.state_items if one.kind != "block" or one.name not in indexed
+            import_session_item(intake, one)
+            for one in export.state_items
+            if one.kind != "block" or one.name not in indexed
         ),
         flush=True,
         pruned=tuple(message.seq for message in export.messages if message.pruned),
@@ -314,36 +323,17 @@ def _check_cover(summary: Summary) -> None:
         )
 
 
-def _summary(intake: Intake, summary: Summary) -> Summary:
-    def redact(text: str) -> str:
-        return text if intake.redact is None else redact_text(text, intake.redact)
-
-    def count(text: str) -> int:
-        message = {"role": "system", "content": summary.prefix + text}
-        return count_message(intake.counter, message)
-
-    prose = redact(summary.text[: summary.prose])
-    text = prose + redact(summary.text[summary.prose :])
-    brief = redact(summary.brief)
-    return msgspec.structs.replace(
-        summary,
-        text=text,
-        tokens=count(text),
-        prose=len(prose),
-        brief=brief,
-        brief_tokens=count(brief) if brief else 0,
-    )
-
-
 async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     """Add a user's memories and state items; returns the number of memories.
 
     What the user has already does not change.
     """
+    intake = target.intake
     memories = await anyio.to_thread.run_sync(
-        lambda: tuple(_memory(target.intake, one.user, item) for item in one.memories)
+        lambda: tuple(import_memory(intake, one.user, item) for item in one.memories)
     )
-    state_items = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
+    kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
+    state_items = await anyio.to_thread.run_sync(import_synopsis, intake, kept)
     await target.registry.ask(
         UserKey(one.user),
         AdoptUser(memories, await _working(target, one), state_items),
@@ -352,21 +342,13 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     return len(memories)
 
 
-def _memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
-    """The memory, redacted and counted again; it gets a new id if its text changes."""
-    text = item.content if intake.redact is None else redact_text(item.content, intake.redact)
-    id_ = item.id if text == item.content else memory_id(user, item.agent, text)
-    return msgspec.structs.replace(
-        item, id=id_, content=text, tokens=intake.counter.count(dated_line(item.created_us, text))
-    )
-
-
 async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:
     """Working memory; embedded again if another embedder made its vectors."""
     embedder = target.intake.embedder
-    items: list[WorkingItem] = [
-        _decode_user_item(item) for item in one.state_items if item.kind == "working"
-    ]
+    held = [_decode_user_item(item) for item in one.state_items if item.kind == "working"]
+    items: list[WorkingItem] = await anyio.to_thread.run_sync(
+        lambda: [item for old in held if (item := import_working_item(target.intake, old))]
+    )
     if embedder is None or not items:
         return ()
     names = (_decode_user_item(item) for item in one.state_items if item.kind == "embedder")

@@ -174,7 +174,7 @@ def encode_message(
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     if id_ is not None:
-        _check_id(id_, index)
+        id_ = _check_id(id_, index)
     if (size := len(encoded) + (len(meta) if meta else 0)) > max_bytes:
         text = f"message {index} is {size} bytes; at most {max_bytes} are allowed"
         raise InvalidMessage(text, index=index)
@@ -202,9 +202,9 @@ def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, An
     )
 
 
-def _check_id(id_: object, index: int) -> None:
+def _check_id(id_: object, index: int) -> str:
     try:
-        validate_id(id_, "id")
+        return validate_id(id_, "id")
     except InvalidId as e:
         raise InvalidMessage(f"message {index}: {e}", index=index) from e
 

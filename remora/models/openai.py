@@ -102,7 +102,7 @@ class _Endpoint:
             )
         try:
             return msgspec.json.decode(response.content, type=answer)
-        except msgspec.DecodeError as e:
+        except (msgspec.DecodeError, RecursionError) as e:
             raise ModelAnswerInvalid(f"{self.url}{path} gave an invalid answer: {e}") from e
 
     async def aclose(self) -> None:

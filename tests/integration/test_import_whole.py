@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
-from remora.errors import InvalidExport
+from remora.blocks import FactExtractionMemoryBlock
+from remora.errors import InvalidExport, InvalidInput
 from remora.testing import HashEmbedder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
@@ -97,3 +98,55 @@ async def test_a_bad_vector_is_made_again(vector: bytes, tmp_path: Path) -> None
         found = await target.user("ada").search_working("a ticket costs ten euros")
         assert [one.text for one in found] == ["a ticket costs ten euros"]
         assert found[0].score == pytest.approx(1, abs=1e-3)
+
+
+async def test_redaction_covers_what_was_derived(tmp_path: Path) -> None:
+    """S4.43: no text of an export passes the hook, in whatever it stands: working memory, the
+    synopsis, a block's facts.
+    """
+    path, copy = tmp_path / "export.jsonl", tmp_path / "copy.jsonl"
+    small = Config.from_dict({"buffer": {"token_limit": 300, "summary_tokens": 80}})
+
+    async def chat(_: str) -> str:
+        return "<fact>The card is 4111-1111.</fact>"
+
+    def opened(**options: Any) -> Runtime:
+        blocks = [FactExtractionMemoryBlock(name="facts")]
+        return Runtime.in_memory(
+            config=small, embedder=HashEmbedder(16), chat_model=chat, blocks=blocks, **options
+        )
+
+    async with opened() as source:
+        session = source.session("ada", "chat")
+        for number in range(20):
+            await session.append({"role": "user", "content": f"My card is 4111-1111, {number}."})
+        await source.user("ada").learn("a card: 4111-1111", session="chat")
+        await source.user("ada").learn("4111-1111")
+        await session.settle()
+        assert "4111-1111" in (await source.user("ada").synopsis()).identity
+        await source.export(path)
+    kinds = {json.loads(line).get("kind") for line in path.read_text().splitlines()}
+    assert {"working", "synopsis", "block"} <= kinds
+
+    async with opened(redact=lambda text: text.replace("4111-1111", "")) as target:
+        await target.import_(path)
+        found = await target.user("ada").search_working("a card:", session="chat")
+        assert [one.text for one in found] == ["a card: "]
+        assert found[0].score == pytest.approx(1, abs=1e-3)
+        assert (await target.user("ada").synopsis()).identity
+        await target.export(copy)
+    records = [json.loads(line) for line in copy.read_text().splitlines()]
+    texts = "".join(
+        str(base64.b64decode(one["value"])) if "value" in one else str(one) for one in records
+    )
+    assert "The card is ." in texts
+    assert "4111-1111" not in texts
+
+
+@pytest.mark.parametrize("depth", [1_100, 100_000])
+async def test_json_that_nests_too_deep(depth: int) -> None:
+    """S3.28: it is invalid input, like other JSON that is no session."""
+    text = '{"messages": ' + "[" * depth + "]" * depth + "}"
+    async with Runtime.in_memory() as runtime:
+        with pytest.raises(InvalidInput):
+            await runtime.session("ada", "chat").from_json(text)

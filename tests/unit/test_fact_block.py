@@ -42,6 +42,7 @@ def said(*texts: str) -> list[ChatMessage]:
         ("I found nothing of note.", []),
         ("", []),
         ("42", []),
+        ("[" * 100_000, []),
         ("<fact> </fact><fact>Likes tea.</fact><fact>likes  TEA</fact>", ["Likes tea."]),
     ],
 )

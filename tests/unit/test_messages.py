@@ -136,6 +136,27 @@ def test_ids_that_name(good: str) -> None:
     assert validate_id(good, "a user id") == good
 
 
+def test_an_id_is_plain_text() -> None:
+    """S2.31: what compares as it likes, like an ``Enum`` or a template's string, loses that."""
+
+    class Odd(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 1
+
+        def __str__(self) -> str:
+            return "another"
+
+    plain = validate_id(Odd("ada"), "a user id")
+    assert type(plain) is str
+    assert plain == "ada"
+    assert plain != "bob"
+
+
 @pytest.mark.parametrize(
     "bad",
     ["", "a\x00b", "a\nb", "a\x7fb", "\ud800", "x" * (MAX_ID_BYTES + 1), "é" * 257, None, 7, b"x"],

@@ -68,7 +68,10 @@ def test_what_an_answer_says(answer: str, identity: str, context: str) -> None:
         "[1, 2]",
         "42",
         "I'm sorry, but I can't do that.",
+        "[" * 100_000,
+        '{"identity": ' + '{"a":' * 900 + "1" + "}" * 901,
     ],
+    ids=lambda answer: repr(answer)[:20],
 )
 def test_what_is_no_answer(answer: Any) -> None:
     """S2.23, G6: nothing, a refusal, JSON of another shape or cut off fails the attempt rather than

@@ -201,7 +201,7 @@ def parse_facts(answer: str) -> list[str]:
     fenced = _FENCE.match(answer)
     try:
         value = msgspec.json.decode((fenced[1] if fenced else answer).strip())
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _deduplicate(_BULLET.findall(answer))
     if isinstance(value, dict):
         value = value.get("facts")

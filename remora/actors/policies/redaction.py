@@ -13,7 +13,7 @@ from typing import Any
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
 
-__all__ = ["redact_chat", "redact_metadata", "redact_text", "validate_hook"]
+__all__ = ["redact_chat", "redact_metadata", "redact_text", "redact_value", "validate_hook"]
 
 _MESSAGE = frozenset({"role", "tool_call_id"})
 _PART = frozenset({"type", "cache_control"})
@@ -85,16 +85,23 @@ def validate_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
 def _mapping(
     values: Mapping[str, Any], redact: Callable[[str], str], *, but: Collection[str] = ()
 ) -> dict[str, Any]:
-    return {key: value if key in but else _value(value, redact) for key, value in values.items()}
+    return {
+        key: value if key in but else redact_value(value, redact) for key, value in values.items()
+    }
 
 
-def _value(value: Any, redact: Callable[[str], str]) -> Any:
+def redact_value(value: Any, redact: Callable[[str], str]) -> Any:
+    """A value with every text in it redacted, however deep; keys of mappings are kept.
+
+    Raises:
+        RedactionFailed: the hook raised or returned no text.
+    """
     if isinstance(value, str):
         return redact_text(value, redact)
     if isinstance(value, Mapping):
         return _mapping(value, redact)
     if isinstance(value, (list, tuple)):
-        return [_value(one, redact) for one in value]
+        return [redact_value(one, redact) for one in value]
     return value
 
 

@@ -458,6 +458,7 @@ def _locate_errors(table: str, row: int) -> Iterator[None]:
         OSError,
         ArithmeticError,
         NotImplementedError,
+        RecursionError,
         msgspec.MsgspecError,
     ) as e:
         place = f"{table}.parquet, row {row}" if row else f"{table}.parquet"
