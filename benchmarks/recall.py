@@ -48,7 +48,6 @@ from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import percentile
 from remora.cli.replay import replay
-from remora.ids import user_key
 from remora.models.ports import Embedder, as_embedder, embed_texts
 from remora.models.static import WordLlamaEmbedder
 
@@ -220,7 +219,7 @@ async def ask_lancedb(
 
 
 def _mine(user: str) -> str:
-    return f"user_key = '{user_key(user)}'"  # a digest: 32 hex characters
+    return "user_id = '{}'".format(user.replace("'", "''"))  # the digest is under a key
 
 
 async def _rows(table: Any, user: str, *, vectors: bool) -> Rows:
