@@ -250,7 +250,9 @@ def kill_within(kind: str, base: Path, kills: int, *, seed: int = 1) -> KillFigu
     rng = random.Random(f"{seed}/{kind}")
     figures, evidence, began = KillFigures(kind), _Evidence(), time.monotonic()
     directory = base / "memory"
-    longest = [0.05]
+    longest = [1.0 if kind == "rebuild" else 0.05]
+    if kind == "rebuild":
+        anyio.run(_fill, directory, evidence)
 
     def delay(took_s: float) -> float:
         if took_s:
@@ -271,6 +273,17 @@ def kill_within(kind: str, base: Path, kills: int, *, seed: int = 1) -> KillFigu
     figures.acknowledged = sum(map(len, evidence.sent.values()))
     figures.seconds = round(time.monotonic() - began, 1)
     return figures
+
+
+async def _fill(directory: Path, evidence: _Evidence) -> None:
+    """Messages of which a rebuild takes a while."""
+    async with Runtime(directory, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        for number in range(40):
+            for user in USERS:
+                texts = [f"{user} {number}.{place} likes bridges" for place in range(4)]
+                messages = [{"role": "user", "content": text} for text in texts]
+                receipt = await runtime.session(user, "chat").append(messages)
+                evidence.sent.setdefault(user, {}).update(zip(receipt.seqs, texts, strict=True))
 
 
 async def _check(kind: str, directory: Path, evidence: _Evidence) -> list[str]:
@@ -357,7 +370,7 @@ async def _check_backups(base: Path, evidence: _Evidence) -> list[str]:
     for path in sorted(base.iterdir()):
         if path.name == "memory":
             continue
-        if path.name.startswith("backup-"):
+        if ".new-" not in path.name:  # what a killed backup had begun is not there yet
             found = await verify(path, CONFIG, deep=True)
             wrong += [f"{path.name}: {one}" for one in found.findings]
         shutil.rmtree(path)
