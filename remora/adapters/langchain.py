@@ -60,7 +60,7 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     __str__ = __repr__  # LangChain's own reads all messages
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """The summary, as a system message, and the buffer."""
+        """The summary, as a message, and the buffer."""
         summaries, messages = await self.session.contents()
         return [*convert_to_messages(summaries), *(_restore(message) for message in messages)]
 

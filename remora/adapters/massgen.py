@@ -208,7 +208,7 @@ class PersistentMemory:
         return await self._memory.record(messages, session=self._session)
 
     async def retrieve(self, query: str, limit: int = 5) -> str:
-        """Memories relevant to `query`, as text for a system message; empty if there are none.
+        """Memories relevant to `query`, as text for a prompt; empty if there are none.
 
         See `remora.User.retrieve`.
 

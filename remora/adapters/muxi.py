@@ -48,11 +48,11 @@ class BufferMemory:
         ]
 
     async def get_formatted_messages(self) -> list[ChatDict]:
-        """The summary as a system message, if any, and role and content of each message."""
+        """The summary as a message, if any, and role and content of each message."""
         return await self.session.get_formatted_messages()
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary as a system message, if any, and each message as a chat API takes it."""
+        """The summary as a message, if any, and each message as a chat API takes it."""
         return await self.session.get_context()
 
     async def get_summary(self) -> str | None:

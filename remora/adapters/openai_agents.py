@@ -34,7 +34,7 @@ _CALLS = frozenset({"function_call", "reasoning"})
 class RemoraSession:
     """The SDK's ``Session`` protocol, for ``Runner.run(agent, input, session=…)``.
 
-    `get_items` returns the summary, as a system message, and the buffer: a run sees as much as the
+    `get_items` returns the summary, as a message, and the buffer: a run sees as much as the
     session's policy keeps, for any length of conversation. Only one runner at a time should use a
     session; several sessions may run at once.
 

@@ -30,7 +30,7 @@ class ConversationSummaryBufferMemory:
         return await self._user.session(session).append(message)
 
     async def load(self, session: str) -> list[ChatDict]:
-        """The summary, as a system message, and later messages; see `remora.Session.load`."""
+        """The summary, as a message, and later messages; see `remora.Session.load`."""
         return (await self._user.session(session).load()).messages
 
     async def clear(self, session: str) -> None:

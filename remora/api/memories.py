@@ -13,6 +13,7 @@ from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
 from remora.recall.memory import Memory
+from remora.recall.quotes import recalled_text
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.services.arguments import (
     check_choice,
@@ -129,10 +130,10 @@ class LongTermHandle:
         agent: str | None = None,
     ) -> list[list[str]]:
         """Record several conversations, all or none; returns the ids for each. See `record`."""
-        limit = self._holder.parts.intake.buffer.max_message_bytes
+        buffer = self._holder.parts.intake.buffer
         given = collect(conversations, "conversations")
         spoken = await anyio.to_thread.run_sync(
-            lambda: [conversation_texts(messages, max_bytes=limit) for messages in given]
+            lambda: [conversation_texts(messages, buffer) for messages in given]
         )
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = await self._make_items([text for texts in spoken for text in texts], defaults)
@@ -224,7 +225,7 @@ class LongTermHandle:
         session: str | None = None,
         agent: str | None = None,
     ) -> str:
-        """`recall` as a text for a system message; empty if nothing was found."""
+        """`recall` as text for a prompt: quotations between tags; empty if nothing was found."""
         return _as_text(
             await self.recall(query, k=limit, types=types, session=session, agent=agent)
         )
@@ -359,6 +360,4 @@ def _content_of(memory: object) -> str:
 def _as_text(memories: Sequence[Memory]) -> str:
     if not memories:
         return ""
-    return "\n".join(
-        ["What is remembered that may bear on this:", *(f"- {memory.line}" for memory in memories)]
-    )
+    return recalled_text([memory.line for memory in memories])

@@ -201,5 +201,6 @@ def add_blocks(base: Foundation) -> BlockView | None:
         blocks,
         count=partial(count_message, models.counter),
         method=config.context.insert_method,
+        tail_role=config.context.quoted_role,
         timeout_s=config.context.block_timeout_s,
     )

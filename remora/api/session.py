@@ -302,26 +302,29 @@ class Session:
         return newest[0] if newest else None
 
     async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
-        """Role and content only, after the summary as a system message, if there is one."""
+        """Role and content only, after the summary as a message, if there is one."""
         check_text(summary_prefix, "summary_prefix")
         buffer = await self.inspect()
         chats = await chats_of(buffer)
         shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
-        return [*summary_messages(buffer, summary_prefix), *shown]
+        context = self._holder.parts.config.context
+        return [*summary_messages(buffer, context, summary_prefix), *shown]
 
     async def get_context(self) -> list[ChatDict]:
-        """The summary as a system message, if there is one, and the whole buffer as chat dicts.
+        """The summary as a message, if there is one, and the whole buffer as chat dicts.
 
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
         buffer = await self.inspect()
-        return [*summary_messages(buffer), *await chats_of(buffer)]
+        context = self._holder.parts.config.context
+        return [*summary_messages(buffer, context), *await chats_of(buffer)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
-        """The summaries as system messages, and the buffer's messages, as of one moment."""
+        """The summaries as messages, and the buffer's messages, as of one moment."""
         buffer = await self.inspect()
-        instance = self._holder.parts.instance
-        return summary_messages(buffer), await messages_of(buffer, instance)
+        parts = self._holder.parts
+        summaries = summary_messages(buffer, parts.config.context)
+        return summaries, await messages_of(buffer, parts.instance)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""

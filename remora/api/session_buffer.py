@@ -10,9 +10,11 @@ import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
 from remora.actors.session.messages import SessionView
+from remora.config import ContextConfig
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
+from remora.recall.quotes import summary_message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, collect
@@ -58,12 +60,11 @@ def summaries_of(buffer: SessionView) -> list[Summary]:
     return [*([buffer.summary] if buffer.summary else []), *buffer.summaries]
 
 
-def summary_messages(buffer: SessionView, prefix: str | None = None) -> list[ChatDict]:
-    """The summaries as system messages, with their own prefix or this one."""
-    return [
-        {"role": "system", "content": (one.prefix if prefix is None else prefix) + one.text}
-        for one in summaries_of(buffer)
-    ]
+def summary_messages(
+    buffer: SessionView, config: ContextConfig, prefix: str | None = None
+) -> list[ChatDict]:
+    """The summaries as messages, with their own prefix or this one."""
+    return [summary_message(one, config, prefix) for one in summaries_of(buffer)]
 
 
 async def filter_messages(

@@ -46,7 +46,7 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     summary may have half of the tokens that it stands for, if that is more, up to what compaction
     leaves of `token_limit`: 1 - `fold_ratio` of it."""
     summary_prefix: str = "Summary of earlier conversation: "
-    """The first words of the summary's system message; stored with each summary, so a change
+    """The first words of the summary's message; stored with each summary, so a change
     affects later ones only."""
     max_message_bytes: int = 16_777_216
     """Largest single message, encoded."""
@@ -68,10 +68,17 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     recent: int = 10
     """The newest messages, which are in every context that has room for them."""
     insert_method: Literal["system", "user", "tail"] = "system"
-    """Where memory blocks go: into the system message, into the newest user message, or into a
-    message before that one, which keeps the provider's prompt cache valid."""
+    """Where memory blocks go: into the system message, into the newest user message, or (`tail`)
+    into a message before that one, which keeps the provider's prompt cache valid. What a block
+    repeats of its conversation gets the authority of the message that it is in."""
     blocks_share: float = 0.3
     """Share of the budget for memory blocks, taken from older messages."""
+    quoted_role: Literal["user", "system", "developer"] = "user"
+    """The role of messages that repeat what users, tools and models wrote: recalled memories, the
+    synopsis, fallback summaries, and memory blocks at the tail. Instructions hidden in such text
+    get the authority of this role."""
+    summary_role: Literal["system", "developer", "user"] = "system"
+    """The role of a summary that a chat model wrote."""
     block_timeout_s: float = 5.0
     """A memory block that has not answered after this time is left out, and named in the context's
     sources."""

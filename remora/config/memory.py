@@ -84,6 +84,9 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     in their messages."""
     deadline_s: float = 1.0
     """After this time `load(query=…)` omits long-term memory, and its sources say so."""
+    insert_method: Literal["tail", "user"] = "tail"
+    """Where recalled memories go: into a message of `context.quoted_role` before the newest user
+    message, or into that message, at its start."""
     context_share: float = 0.25
     """Share of the budget for recalled memories, taken from older messages."""
     cache: int = 1_000

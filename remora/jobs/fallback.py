@@ -16,7 +16,14 @@ import msgspec
 from remora.actors.policies.summary import shorten
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.messages import Entry, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.messages import (
+    Entry,
+    decode_chat,
+    plain_text,
+    remove_hidden,
+    speaker_of,
+    without_surrogates,
+)
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
 from remora.runtime.probes import probe
@@ -160,7 +167,7 @@ async def _run(size: int, function: Callable[..., Result], *arguments: Any) -> R
 def line_of(entry: Entry) -> Line:
     """A message as a summarizer gets it."""
     chat = decode_chat(entry.chat)
-    return Line(entry.role, speaker_of(chat), plain_text(chat), entry.at_us)
+    return Line(entry.role, speaker_of(chat), remove_hidden(plain_text(chat)), entry.at_us)
 
 
 def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:

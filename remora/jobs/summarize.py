@@ -19,7 +19,7 @@ from remora.ids import SessionKey
 from remora.jobs.fallback import FallbackWriter, line_of, merge_ranges
 from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
-from remora.messages import Entry, without_surrogates
+from remora.messages import Entry, indent, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line, Summarizer
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -251,7 +251,7 @@ class SummarizeHandler:
         return JobResult(message=ready)
 
     def _size(self, text: str) -> int:
-        """Tokens of the system message that carries a summary."""
+        """Tokens of the message that carries a summary."""
         content = self._buffer.summary_prefix + text
         return count_message(self._counter, {"role": "system", "content": content})
 
@@ -274,7 +274,7 @@ class SummarizeHandler:
                 if last:
                     return ""
                 raise
-            text = without_surrogates(text).strip()
+            text = indent(without_surrogates(text).strip())
             tokens = await self._writer.count(text)
             if tokens <= most:
                 return text

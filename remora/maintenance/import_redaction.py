@@ -15,7 +15,7 @@ from remora.actors.policies.redaction import redact_text, redact_value
 from remora.actors.user.state import SynopsisPart
 from remora.actors.user.working import WorkingItem
 from remora.ids import memory_id, working_id
-from remora.messages import dated_line
+from remora.messages import dated_line, remove_hidden
 from remora.services.intake import Intake
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
@@ -35,15 +35,15 @@ _decode_part = msgspec.msgpack.Decoder(SynopsisPart).decode
 
 
 def import_summary(intake: Intake, summary: Summary) -> Summary:
-    """A summary, redacted and counted again."""
+    """A summary, without hidden characters, redacted and counted again."""
 
     def count(text: str) -> int:
         message = {"role": "system", "content": summary.prefix + text}
         return count_message(intake.counter, message)
 
-    prose = _redact(intake, summary.text[: summary.prose])
-    text = prose + _redact(intake, summary.text[summary.prose :])
-    brief = _redact(intake, summary.brief)
+    prose = _redact(intake, remove_hidden(summary.text[: summary.prose]))
+    text = prose + _redact(intake, remove_hidden(summary.text[summary.prose :]))
+    brief = _redact(intake, remove_hidden(summary.brief))
     return msgspec.structs.replace(
         summary,
         text=text,

@@ -20,6 +20,7 @@ from remora.messages.chat import (
     ToolFunction,
 )
 from remora.messages.entry import Entry, decode_chat, encode_message, restore_message
+from remora.messages.quoting import escape_tags, fold, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
     dated_line,
     media_parts,
@@ -41,8 +42,14 @@ __all__ = [
     "dated_line",
     "decode_chat",
     "encode_message",
+    "escape_tags",
+    "fold",
+    "indent",
     "media_parts",
+    "plain_name",
     "plain_text",
+    "quote",
+    "remove_hidden",
     "restore_message",
     "speaker_of",
     "split_tool_calls",

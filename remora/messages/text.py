@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from remora.messages.chat import ChatDict
+from remora.messages.quoting import plain_name
 
 __all__ = [
     "dated_line",
@@ -78,5 +79,7 @@ def dated_line(at_us: int, text: str) -> str:
 
 
 def speaker_of(chat: Mapping[str, Any]) -> str:
-    """The speaker's name, or the role if there is no name."""
-    return str(chat.get("name") or str(chat["role"]).title())
+    """The speaker's name, or the role if there is no name that can be shown."""
+    role = str(chat["role"])
+    name = chat.get("name")
+    return (plain_name(str(name), role) if name else "") or role.title()

@@ -16,11 +16,21 @@ from remora.actors.blocks.source import Source
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window
 from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.config import ContextConfig
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.recall.memory import Memory
+from remora.recall.quotes import summary_message
 from remora.storage.records import MessageRange, Summary
 
-__all__ = ["Context", "Selection", "build_context", "build_plain_context", "list_summaries"]
+__all__ = [
+    "Context",
+    "Selection",
+    "build_context",
+    "build_plain_context",
+    "conversation_range",
+    "list_summaries",
+    "newest_user",
+]
 
 _OFF = Source("off")
 
@@ -69,7 +79,8 @@ class Selection(msgspec.Struct, frozen=True):
         sources: what each tier gave.
         synopsis_message: the synopsis as a message.
         synopsis: the synopsis itself.
-        recalled_message: the recalled lines as a message.
+        recalled_message: the recalled lines as a message of their own.
+        newest: the newest message with the recalled lines at its start, where they go into it.
         memories: the memories in it, from long-term memory.
         working: the items in it, from working memory.
     """
@@ -81,14 +92,17 @@ class Selection(msgspec.Struct, frozen=True):
     synopsis_message: ChatDict | None = None
     synopsis: Synopsis | None = None
     recalled_message: ChatDict | None = None
+    newest: ChatDict | None = None
     memories: tuple[Memory, ...] = ()
     working: tuple[ScoredItem, ...] = ()
 
 
-def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
+def build_plain_context(
+    snapshot: Snapshot, config: ContextConfig, *, prefix_changed: bool
+) -> Context:
     """Build the context of a conversation alone; its size is known already."""
     summaries = list_summaries(snapshot)
-    messages: list[ChatDict] = [_summary_message(one) for one in summaries]
+    messages: list[ChatDict] = [summary_message(one, config) for one in summaries]
     messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
     return Context(
         messages=messages,
@@ -110,18 +124,20 @@ def build_plain_context(snapshot: Snapshot, *, prefix_changed: bool) -> Context:
     )
 
 
-def build_context(snapshot: Snapshot, chosen: Selection, *, prefix_changed: bool) -> Context:
+def build_context(
+    snapshot: Snapshot, chosen: Selection, config: ContextConfig, *, prefix_changed: bool
+) -> Context:
     """Build the context from a selection."""
     messages: list[ChatDict] = []
     if chosen.synopsis_message is not None:
         messages.append(chosen.synopsis_message)
-    messages.extend(_summary_message(one) for one in chosen.summaries)
+    messages.extend(summary_message(one, config) for one in chosen.summaries)
     messages.extend(decode_chat(entry.chat) for entry in chosen.entries)
+    newest = len(messages) - len(chosen.entries) + newest_user(chosen.entries)
+    if chosen.newest is not None:
+        messages[newest] = chosen.newest
     if chosen.recalled_message is not None:
-        at = len(messages)
-        if messages and messages[-1]["role"] == "user":
-            at -= 1
-        messages.insert(at, chosen.recalled_message)
+        messages.insert(newest, chosen.recalled_message)
     omitted = len(snapshot.entries) - len(chosen.entries)
     return Context(
         messages=messages,
@@ -143,15 +159,31 @@ def build_context(snapshot: Snapshot, chosen: Selection, *, prefix_changed: bool
     )
 
 
+def conversation_range(chosen: Selection) -> range:
+    """Where the conversation's own messages are in the context of a selection.
+
+    Recalled lines may be among them, before the newest user message.
+    """
+    first = len(chosen.summaries) + (chosen.synopsis_message is not None)
+    among = chosen.recalled_message is not None and newest_user(chosen.entries) < len(
+        chosen.entries
+    )
+    return range(first, first + len(chosen.entries) + among)
+
+
+def newest_user(entries: Sequence[Entry]) -> int:
+    """The index of the newest message of the user; the length if there is none."""
+    for i in range(len(entries) - 1, -1, -1):
+        if entries[i].role == "user":
+            return i
+    return len(entries)
+
+
 def list_summaries(window: Snapshot | Window) -> Sequence[Summary]:
     """The running summary and the summary entries, oldest first."""
     if window.summary is None:
         return window.summaries
     return (window.summary, *window.summaries)
-
-
-def _summary_message(summary: Summary) -> ChatDict:
-    return {"role": "system", "content": summary.prefix + summary.text}
 
 
 def _summary_source(summaries: Sequence[Summary], degraded: MessageRange | None) -> Source:

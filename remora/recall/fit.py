@@ -17,22 +17,28 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from remora.actors.blocks.fit import BlockView, FittedBlocks
+from remora.actors.blocks.render import join_contents
 from remora.actors.blocks.source import Source
 from remora.actors.policies.units import newest_start, units
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window, fit_buffer
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
-from remora.messages import ChatDict, Entry
-from remora.recall.context import Context, Selection, list_summaries
+from remora.messages import ChatDict, Entry, decode_chat
+from remora.recall.context import (
+    Context,
+    Selection,
+    conversation_range,
+    list_summaries,
+    newest_user,
+)
 from remora.recall.gather import Gathered
 from remora.recall.memory import Memory
+from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["ContextFitter", "synopsis_text"]
-
-_RECALL_HEAD = "Possibly relevant, from what is known of this user and earlier conversations:"
+__all__ = ["ContextFitter"]
 
 
 class _RecallLine(msgspec.Struct, frozen=True):
@@ -64,6 +70,8 @@ class ContextFitter:
     def __init__(self, counter: TokenCounter, config: Config, blocks: BlockView | None) -> None:
         self._counter = counter
         self._recent = config.context.recent
+        self._quoted_role = config.context.quoted_role
+        self._recalled_at = config.recall.insert_method
         self._recall_share = config.recall.context_share
         self._blocks_share = config.context.blocks_share if blocks is not None else 0.0
         self._blocks = blocks
@@ -112,33 +120,43 @@ class ContextFitter:
         recalled, start = self._fit_recalled(session, gathered, entries, first, left, room)
         memories = tuple(one.memory for one in recalled.lines if one.memory is not None)
         working = tuple(one.working for one in recalled.lines if one.working is not None)
+        recalled_message, newest, spent = self._place(recalled, entries[start:])
         for name, count in (("long_term", len(memories)), ("working", len(working))):
             if sources[name].status == "ok":
                 sources[name] = Source("ok", count)
         chosen = Selection(
             summaries=list_summaries(window),
             entries=entries[start:],
-            tokens=cost + recalled.tokens + window.tokens - _tokens(entries[:start]),
+            tokens=cost + spent + window.tokens - _tokens(entries[:start]),
             sources=sources,
             synopsis_message=synopsis,
             synopsis=None if synopsis is None else gathered.synopsis,
-            recalled_message=recalled.message,
+            recalled_message=recalled_message,
+            newest=newest,
             memories=memories,
             working=working,
         )
         return chosen, blocks
 
     async def insert_blocks(
-        self, context: Context, gathered: Gathered, fitted: FittedBlocks, budget: int
+        self,
+        context: Context,
+        chosen: Selection,
+        gathered: Gathered,
+        fitted: FittedBlocks,
+        budget: int,
     ) -> Context:
         """Put memory blocks into a context."""
         if self._blocks is None:
             return context
-        messages, grown = self._blocks.insert(context.messages, fitted)
+        own = conversation_range(chosen)
+        messages, grown = self._blocks.insert(context.messages, fitted, conversation=own)
         if context.tokens + grown > budget:  # two texts joined may take more than both alone
             room = budget - context.tokens
-            fitted = await self._blocks.fit(gathered.blocks, room, context.messages)
-            messages, grown = self._blocks.insert(context.messages, fitted)
+            fitted = await self._blocks.fit(
+                gathered.blocks, room, context.messages, conversation=own
+            )
+            messages, grown = self._blocks.insert(context.messages, fitted, conversation=own)
         sources = {**context.sources, **fitted.sources}
         return msgspec.structs.replace(
             context, messages=messages, tokens=context.tokens + grown, sources=sources
@@ -159,7 +177,7 @@ class ContextFitter:
         text = "" if synopsis is None else synopsis_text(synopsis)
         if not text:
             return None, 0
-        message: ChatDict = {"role": "system", "content": text}
+        message: ChatDict = {"role": self._quoted_role, "content": text}
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
@@ -194,29 +212,40 @@ class ContextFitter:
             recalled = self._fit_lines(lines, recalled.tokens)
         return recalled, start
 
+    def _place(
+        self, recalled: _RecallMessage, entries: Sequence[Entry]
+    ) -> tuple[ChatDict | None, ChatDict | None, int]:
+        """The recalled lines as a message, or the newest message with them, and their tokens."""
+        message, tokens = recalled.message, recalled.tokens
+        if message is None or self._recalled_at == "tail":
+            return message, None, tokens
+        at = newest_user(entries)
+        if at == len(entries):
+            return message, None, tokens
+        newest = decode_chat(entries[at].chat)
+        newest["content"] = join_contents(message["content"], newest["content"])
+        grown = count_message(self._counter, newest) - entries[at].tokens
+        if grown > tokens:  # two texts joined may take more than both alone
+            return message, None, tokens
+        return None, newest, grown
+
     def _fit_lines(self, lines: Sequence[_RecallLine], room: int) -> _RecallMessage:
         """As many lines as fit, best first. The whole message is counted before it is taken."""
-        left = room - self._counter.message_overhead - self._counter.count(_RECALL_HEAD)
+        left = room - self._counter.message_overhead - self._counter.count(recalled_text(()))
         taken: list[_RecallLine] = []
         for one in lines:
-            cost = one.tokens + 2  # a bullet and a line break
+            cost = one.tokens + LINE_TOKENS + one.text.count("\\n")
             if cost <= left:
                 taken.append(one)
                 left -= cost
         while taken:
-            text = "\n".join([_RECALL_HEAD, *(f"- {one.text}" for one in taken)])
-            message: ChatDict = {"role": "system", "content": text}
+            text = recalled_text([one.text for one in taken])
+            message: ChatDict = {"role": self._quoted_role, "content": text}
             cost = count_message(self._counter, message)
             if cost <= room:
                 return _RecallMessage(message, taken, cost)
             taken.pop()
         return _RecallMessage()
-
-
-def synopsis_text(synopsis: Synopsis) -> str:
-    """A synopsis as text of a context; empty for one without text."""
-    parts = [("About this user: ", synopsis.identity), ("At present: ", synopsis.context)]
-    return "\n".join(head + text for head, text in parts if text)
 
 
 def _narrow(snapshot: Snapshot, room: int) -> Snapshot | Window:
@@ -256,8 +285,8 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     for place, found in enumerate(gathered.working):
         item = found.item
         if _normalize(item.text) not in texts:
-            text = f"({item.source}) {item.text}" if item.source else item.text
-            scored.append((found.score, place, _RecallLine(text, item.tokens, working=found)))
+            line = _RecallLine(working_line(found), item.tokens, working=found)
+            scored.append((found.score, place, line))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
 
 

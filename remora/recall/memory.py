@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 
+from remora.messages import plain_name, quote
 from remora.recall.ranking import Ranked, Ranking
 
 __all__ = ["FoundMemories", "Memory", "make_memory"]
@@ -53,16 +54,16 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """One line for a context.
+        """One line for a context, as in (8 May 2023) User Caroline: "I moved to Lisbon".
 
-        "(8 May 2023) Caroline: …", or without a speaker what was recorded on purpose.
+        The text is a JSON string. What is no message has its type instead of a role.
         """
-        said = (
-            f"{self.speaker or self.role.title()}: {self.text}"
-            if self.type == "message"
-            else self.text
-        )
-        return f"({self.created_at.day} {self.created_at:%B %Y}) {said}"
+        said = self.type == "message"
+        label = (self.role if said else self.type.replace("_", " ")).capitalize()
+        name = plain_name(self.speaker, self.role) if said and self.speaker else ""
+        if name and name.casefold() != self.role:
+            label = f"{label} {name}"
+        return f"({self.created_at.day} {self.created_at:%B %Y}) {label}: {quote(self.text)}"
 
 
 class FoundMemories:

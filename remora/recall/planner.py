@@ -78,7 +78,7 @@ class Planner:
             changed = snapshot.prefix_changed
             if self._fronts and self._fronts.pop(key, 0):
                 changed = True
-            return build_plain_context(snapshot, prefix_changed=changed)
+            return build_plain_context(snapshot, self._config.context, prefix_changed=changed)
         session = key.session if own else None
         always = self._fitter.always_shown(snapshot, max_tokens) if own else ()
         shown = {(key.session, entry.seq) for entry in always}
@@ -87,8 +87,8 @@ class Planner:
         )
         chosen, blocks = await self._fitter.fit(session, snapshot, gathered, max_tokens)
         changed = self._record_front(key, snapshot, chosen)
-        context = build_context(snapshot, chosen, prefix_changed=changed)
-        return await self._fitter.insert_blocks(context, gathered, blocks, max_tokens)
+        context = build_context(snapshot, chosen, self._config.context, prefix_changed=changed)
+        return await self._fitter.insert_blocks(context, chosen, gathered, blocks, max_tokens)
 
     def _record_front(self, key: SessionKey, snapshot: Snapshot, chosen: Selection) -> bool:
         """Remember the front; says whether it differs from the last load."""

@@ -21,6 +21,7 @@ from remora.messages import (
     Message,
     MessageLike,
     encode_message,
+    indent,
     without_surrogates,
 )
 from remora.models.cache import CachingEmbedder
@@ -115,7 +116,7 @@ class Intake(msgspec.Struct, frozen=True):
         prefix, counter = self.buffer.summary_prefix, self.counter
         room = self.buffer.summary_tokens - counter.message_overhead - counter.count(prefix)
         text = await anyio.to_thread.run_sync(
-            shorten, without_surrogates(text), max(room, 1), counter
+            shorten, indent(without_surrogates(text)), max(room, 1), counter
         )
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
         return Summary(0, prefix, text, tokens, degraded=False, model="restored")

@@ -12,6 +12,7 @@ import msgspec
 
 from remora.actors.policies.importance import DEFAULT_IMPORTANCE
 from remora.actors.policies.redaction import redact_text
+from remora.config import BufferConfig
 from remora.errors import (
     CommitFailed,
     InvalidInput,
@@ -30,6 +31,7 @@ from remora.messages import (
     plain_text,
     without_surrogates,
 )
+from remora.recall.quotes import is_added
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake
@@ -160,9 +162,11 @@ def _parse_created_at(intake: Intake, value: object) -> int:
 
 
 def conversation_texts(
-    messages: MessageLike | Iterable[MessageLike], *, max_bytes: int
+    messages: MessageLike | Iterable[MessageLike], buffer: BufferConfig
 ) -> list[str]:
     """What the user and the assistant said in these messages.
+
+    What remora added to a context is left out: an agent may record a whole context again.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -176,11 +180,12 @@ def conversation_texts(
         )
     texts = []
     for number, message in enumerate(collect(batch, "messages")):
-        entry, _ = encode_message(message, index=number, max_bytes=max_bytes)
+        entry, _ = encode_message(message, index=number, max_bytes=buffer.max_message_bytes)
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)
         text = plain_text(chat)
-        if entry.role in _RECORDED_ROLES and text.strip():
+        added = is_added(text, buffer.summary_prefix)
+        if entry.role in _RECORDED_ROLES and text.strip() and not added:
             texts.append(text)
     return texts
 

@@ -108,9 +108,9 @@ class Summary(msgspec.Struct, frozen=True):
 
     Attributes:
         through: the last message that it covers.
-        prefix: what its system message begins with.
+        prefix: what its message begins with.
         text: what it says.
-        tokens: size of the system message that carries it.
+        tokens: size of the message that carries it.
         degraded: the configured model failed, and this is a fallback summary (G6).
         model: what wrote it.
         first: the first message that it covers.
@@ -120,7 +120,7 @@ class Summary(msgspec.Struct, frozen=True):
         prose: characters at the start of `text` that a model wrote; of a model's own summary, 0.
         brief: a fallback of at most `buffer.summary_tokens`, for contexts in which `text` does not
             fit; empty if `text` is no longer than that.
-        brief_tokens: size of the system message that carries `brief`.
+        brief_tokens: size of the message that carries `brief`.
     """
 
     through: int

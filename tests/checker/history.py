@@ -86,14 +86,14 @@ class Shown(msgspec.Struct, frozen=True):
 
 def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Shown:
     """What a context shows."""
-    system = [str(one["content"]) for one in context.messages if one["role"] == "system"]
+    system = [str(one["content"]) for one in context.messages if _is_added(one)]
     summarized = context.summary is not None
     lost = context.sources["summary"].degraded
     return Shown(
         budget=budget,
         summarized=summarized,
         covered=_covered(context),
-        names=tuple(name_of(one) for one in context.messages if one["role"] != "system"),
+        names=tuple(name_of(one) for one in context.messages if not _is_added(one)),
         tokens=context.tokens,
         counted=sum(_weight(counter, one) for one in context.messages),
         pending=context.pending,
@@ -136,6 +136,12 @@ def name_of(chat: Mapping[str, Any]) -> str:
     return str(chat["content"]).split()[0]
 
 
+def _is_added(chat: ChatDict) -> bool:
+    """Whether remora wrote a message of a context: what nobody said."""
+    heads = ("<recalled>", "<user_profile>", "Summary of earlier conversation: ")
+    return chat["role"] == "system" or str(chat["content"]).startswith(heads)
+
+
 def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
     """Messages as `Session.history` and `get_messages` give them, or those of a context.
 
@@ -146,7 +152,7 @@ def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
         if isinstance(one, Message):
             chat = one.to_chat()
             found.append(Seen(name_of(chat), chat, one.seq, one.id, one.created_at, one.metadata))
-        elif one["role"] != "system":
+        elif not _is_added(one):
             found.append(Seen(name_of(one), one))
     return tuple(found)
 

@@ -63,7 +63,10 @@ async def test_remember_and_recall(runtime: Runtime) -> None:
     )
     assert (hit.session, hit.agent, hit.role, hit.seq) == ("s1", "", "system", 0)
     assert before <= hit.created_at <= datetime.now(UTC)
-    assert hit.line == f"({hit.created_at.day} {hit.created_at:%B %Y}) Prefers metric units"
+    assert (
+        hit.line
+        == f'({hit.created_at.day} {hit.created_at:%B %Y}) Preference: "Prefers metric units"'
+    )
     (plain,) = [memory for memory in await alice.memories() if memory.id == second]
     assert (plain.type, plain.importance, plain.session) == ("fact", 0.5, "")
     assert await runtime.user("bob").recall("metric units") == []
@@ -115,7 +118,7 @@ async def test_many_at_once(runtime: Runtime) -> None:
     assert set(found) == set(ids)
     assert (found[ids[1]].type, found[ids[1]].importance) == ("procedural", 1.0)
     assert (found[ids[2]].agent, found[ids[2]].session) == ("scout", "s9")
-    assert found[ids[2]].line == "(3 February 2020) Old news"
+    assert found[ids[2]].line == '(3 February 2020) Fact: "Old news"'
     assert found[ids[0]].text == "Plays the viola"
 
 
@@ -246,13 +249,11 @@ async def test_record_and_retrieve(runtime: Runtime) -> None:
     ]
     assert {(memory.type, memory.session) for memory in memories} == {("context", "s1")}
     text = await alice.retrieve("viola", limit=1)
-    assert text.splitlines() == [
-        "What is remembered that may bear on this:",
-        f"- {(await alice.recall('viola', k=1))[0].line}",
-    ]
+    assert text.splitlines()[2:-1] == [f"- {(await alice.recall('viola', k=1))[0].line}"]
+    assert (text.splitlines()[0], text.splitlines()[-1]) == ("<recalled>", "</recalled>")
     # Each round of an agent records its whole prompt again, with what was retrieved in it: nothing
     # piles up.
-    again = [{"role": "system", "content": text}, *TALK[1:]]
+    again = [{"role": "user", "content": text}, *TALK[1:]]
     assert await alice.record(again) == ids
     await alice.settle()
     assert len(await alice.memories()) == 3

@@ -70,7 +70,7 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
         await chat.settle()
         context = await chat.load()
         assert context.pending == 0
-        assert context.messages[0]["role"] == "system"
+        assert context.messages[0]["role"] == "user", "an extract repeats what was said"
         assert (
             context.messages[0]["content"] == f"Summary of earlier conversation: {context.summary}"
         )

@@ -180,7 +180,7 @@ async def test_parts() -> None:
         {"type": "text", "text": "by Ann"},
     ]
     fresh, _, _ = await shown([static], 10_000, [question], method="tail")
-    assert fresh == [{"role": "system", "content": inserted}, question]
+    assert fresh == [{"role": "user", "content": inserted}, question]
 
 
 async def test_an_image_costs_what_is_configured() -> None:
@@ -224,9 +224,9 @@ MEMORY = "<memory>\n<core>\nLogan\n</core>\n</memory>"
         ("user", CONVERSATION, 3, {"role": "user", "content": f"{MEMORY}\n\nSecond"}),
         ("user", CONVERSATION[4:], 2, {"role": "user", "content": MEMORY}),
         ("user", [], 0, {"role": "user", "content": MEMORY}),
-        ("tail", CONVERSATION, 3, {"role": "system", "content": MEMORY}),
-        ("tail", CONVERSATION[4:], 2, {"role": "system", "content": MEMORY}),
-        ("tail", [], 0, {"role": "system", "content": MEMORY}),
+        ("tail", CONVERSATION, 3, {"role": "user", "content": MEMORY}),
+        ("tail", CONVERSATION[4:], 2, {"role": "user", "content": MEMORY}),
+        ("tail", [], 0, {"role": "user", "content": MEMORY}),
     ],
 )
 async def test_where_blocks_go(

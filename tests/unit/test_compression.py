@@ -127,11 +127,11 @@ async def test_tail_keeps_the_end() -> None:
     lines = [line("one two three"), line("four\nfive", "Bob"), line("six seven")]
     assert (
         await tail.summarize("before", lines, max_tokens=11)
-        == "before\nAnn: one two three\nBob: four\nfive\nAnn: six seven"
+        == "before\nAnn: one two three\nBob: four\n  five\nAnn: six seven"
     )
     assert (
         await tail.summarize("before", lines, max_tokens=10)
-        == "before\nBob: four\nfive\nAnn: six seven"
+        == "before\nBob: four\n  five\nAnn: six seven"
     )
     assert await tail.summarize(None, lines, max_tokens=5) == "Ann: six seven"
     assert await tail.summarize(None, [line("a b c d e f g h i j")], max_tokens=5) == "Ann: … h i j"

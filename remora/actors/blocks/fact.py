@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from remora.actors.blocks.base import BaseMemoryBlock, ChatMessage
-from remora.actors.blocks.markup import escape_tags
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.logging import get_logger
-from remora.messages import without_surrogates
+from remora.messages import escape_tags, without_surrogates
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, ChatModelLike, Line, as_chat_model
 from remora.tokens import HeuristicCounter

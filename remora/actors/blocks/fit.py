@@ -19,7 +19,7 @@ from remora.actors.blocks.state import BlockProgress, BlockSet, block_progress
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.messages import ChatDict
+from remora.messages import ChatDict, Role
 from remora.runtime.guard import call_guarded
 from remora.storage.records import StateItem
 from remora.tokens import INLINE_CHARACTERS
@@ -76,6 +76,7 @@ class BlockView:
         blocks: the blocks of each session.
         count: tokens of a chat message.
         method: where blocks go.
+        tail_role: the role of a message at the tail.
         timeout_s: how long each block may take to answer.
     """
 
@@ -85,11 +86,13 @@ class BlockView:
         *,
         count: Callable[[ChatDict], int],
         method: InsertMethod = "system",
+        tail_role: Role = "user",
         timeout_s: float = 5.0,
     ) -> None:
         self._blocks = blocks
         self._count = count
         self._method: InsertMethod = method
+        self._tail_role: Role = tail_role
         self._timeout_s = timeout_s
 
     async def gather(
@@ -146,7 +149,7 @@ class BlockView:
     async def size_of_kept(self, gathered: GatheredBlocks) -> int:
         """Tokens of what is always kept, in a message of its own."""
         kept = {place: one for place, one in enumerate(gathered.contents) if one.priority == 0}
-        return await self._size(kept, (), None)
+        return await self._size(kept, (), None, None)
 
     async def fit(
         self,
@@ -154,6 +157,7 @@ class BlockView:
         room_tokens: int,
         messages: Sequence[ChatDict] = (),
         method: InsertMethod | None = None,
+        conversation: range | None = None,
     ) -> FittedBlocks:
         """Shorten until `insert` into these messages adds at most `room_tokens`.
 
@@ -166,7 +170,7 @@ class BlockView:
         """
         left = dict(enumerate(gathered.contents))
         sources = dict(gathered.sources)
-        over = await self._size(left, messages, method) - room_tokens
+        over = await self._size(left, messages, method, conversation) - room_tokens
         for place in sorted(left, key=lambda place: left[place].priority):
             if over <= 0:
                 break
@@ -176,12 +180,12 @@ class BlockView:
             source = sources.get(f"block:{one.name}", Source("ok"))
             del left[place]
             # If leaving it out is not enough, no shorter text of it is.
-            after = await self._size(left, messages, method) - room_tokens
+            after = await self._size(left, messages, method, conversation) - room_tokens
             detail = f"left out: the context is {over} tokens too long"
             shorter = await self._truncate(one, over) if after <= 0 else None
             if shorter:
                 tried = {**left, place: msgspec.structs.replace(one, content=shorter)}
-                tried_over = await self._size(tried, messages, method) - room_tokens
+                tried_over = await self._size(tried, messages, method, conversation) - room_tokens
                 if tried_over <= 0:
                     left, after = tried, tried_over
                     detail = f"shortened by {over - tried_over} tokens"
@@ -203,16 +207,37 @@ class BlockView:
         return FittedBlocks(contents, sources)
 
     def insert(
-        self, messages: Sequence[ChatDict], fitted: FittedBlocks, method: InsertMethod | None = None
+        self,
+        messages: Sequence[ChatDict],
+        fitted: FittedBlocks,
+        method: InsertMethod | None = None,
+        conversation: range | None = None,
     ) -> tuple[list[ChatDict], int]:
         """The messages with the blocks in them, and the tokens that these add."""
-        return insert(messages, fitted.contents, method or self._method, self._count)
+        return self._insert(messages, fitted.contents, method, conversation)
+
+    def _insert(
+        self,
+        messages: Sequence[ChatDict],
+        sections: Sequence[tuple[str, BlockContent]],
+        method: InsertMethod | None,
+        conversation: range | None,
+    ) -> tuple[list[ChatDict], int]:
+        return insert(
+            messages,
+            sections,
+            method or self._method,
+            self._count,
+            tail_role=self._tail_role,
+            conversation=conversation,
+        )
 
     async def _size(
         self,
         contents: dict[int, BlockText],
         messages: Sequence[ChatDict],
         method: InsertMethod | None,
+        conversation: range | None,
     ) -> int:
         """Tokens that these add to the messages."""
         if not contents:
@@ -220,7 +245,7 @@ class BlockView:
         sections = [(contents[place].name, contents[place].content) for place in sorted(contents)]
 
         def measure() -> int:
-            return insert(messages, sections, method or self._method, self._count)[1]
+            return self._insert(messages, sections, method, conversation)[1]
 
         if sum(characters(content) for _, content in sections) <= INLINE_CHARACTERS:
             return measure()

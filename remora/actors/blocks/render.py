@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from remora.actors.blocks.base import BlockContent
-from remora.actors.blocks.markup import escape_tags
-from remora.messages import ChatDict, without_surrogates
+from remora.messages import ChatDict, Role, escape_tags, remove_hidden, without_surrogates
 
-__all__ = ["InsertMethod", "characters", "check_content", "insert"]
+__all__ = ["InsertMethod", "characters", "check_content", "insert", "join_contents"]
 
 _ENVELOPE = "memory"
 
@@ -22,18 +21,24 @@ def insert(
     sections: Sequence[tuple[str, BlockContent]],
     method: InsertMethod,
     count: Callable[[ChatDict], int],
+    *,
+    tail_role: Role = "user",
+    conversation: range | None = None,
 ) -> tuple[list[ChatDict], int]:
     """Put sections into messages.
 
     ``system``: at the end of the first system message, or in a new one at the front. ``user``: at
-    the start of the newest user message, or in a new one at the end. ``tail``: in a system message
-    before the newest user message, or at the end.
+    the start of the newest user message, or in a new one at the end. ``tail``: in a message of
+    `tail_role` before the newest user message, or at the end.
 
     Args:
         messages: not changed.
         sections: name and content of each.
         method: where to.
         count: tokens of a chat message.
+        tail_role: the role of a message at the tail.
+        conversation: which of `messages` are the conversation's own; all by default. The newest
+            user message is one of them.
 
     Returns:
         The new messages, and the tokens that were added.
@@ -42,29 +47,28 @@ def insert(
     if not sections:
         return fresh, 0
     memory = _render(sections)
-    at = _target(fresh, method)
+    at = _target(fresh, method, range(len(fresh)) if conversation is None else conversation)
     if at is None or method == "tail":
-        new: ChatDict = {"role": "user" if method == "user" else "system", "content": memory}
+        role = tail_role if method == "tail" else method
+        new: ChatDict = {"role": role, "content": memory}
         place = {"system": 0, "user": len(fresh), "tail": len(fresh) if at is None else at}[method]
         fresh.insert(place, new)
         return fresh, count(new)
     old = fresh[at]
     parts = (old.get("content"), memory) if method == "system" else (memory, old.get("content"))
-    fresh[at] = {**old, "content": _merge(*parts)}
+    fresh[at] = {**old, "content": join_contents(*parts)}
     return fresh, count(fresh[at]) - count(old)
 
 
-def _target(messages: Sequence[ChatDict], method: InsertMethod) -> int | None:
+def _target(messages: Sequence[ChatDict], method: InsertMethod, conversation: range) -> int | None:
     if method == "system":
         return next(
             (i for i, one in enumerate(messages) if one["role"] in {"system", "developer"}), None
         )
-    return next(
-        (i for i in range(len(messages) - 1, -1, -1) if messages[i]["role"] == "user"), None
-    )
+    return next((i for i in reversed(conversation) if messages[i]["role"] == "user"), None)
 
 
-def _merge(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
+def join_contents(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
     """One content out of two."""
     if not first or not second:
         return first or second or ""
@@ -86,7 +90,7 @@ def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
         text.append(f"<{name}>")
         for part in _parts(content):
             if part["type"] == "text":
-                text.append(escape_tags(part["text"], names))
+                text.append(escape_tags(remove_hidden(part["text"]), names))
             else:
                 parts.extend(({"type": "text", "text": "\n".join(text)}, part))
                 text = []

@@ -15,9 +15,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from remora.actors.blocks.base import BaseMemoryBlock, BlockServices, ChatMessage
-from remora.actors.blocks.markup import escape_tags
 from remora.errors import ConfigError
-from remora.messages import without_surrogates
+from remora.messages import escape_tags, without_surrogates
 from remora.models.ports import Embedder, EmbedderLike, as_embedder, embed_texts
 from remora.storage.ports import BLOCK_TYPE, LongTermStore, MemoryRow, Scope, Vector
 

@@ -146,9 +146,9 @@ class SummaryReady(msgspec.Struct, frozen=True):
     Attributes:
         spec: the job's.
         job: its id.
-        prefix: what the summary's system message begins with.
+        prefix: what the summary's message begins with.
         text: the summary; empty if lost messages could not be summarized.
-        tokens: size of its system message.
+        tokens: size of its message.
         degraded: it is a fallback for a model's answer.
         model: what wrote it.
         input_tokens: what the summarizer was given.

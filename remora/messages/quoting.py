@@ -1,0 +1,86 @@
+"""Stored text in a context: quoted, attributed, and unable to look like anything else.
+
+What users and tools wrote is data wherever a model reads it again. So remora's own lines begin at
+the start of a line, and stored text never does: it is a JSON string on one line (`quote`), a text
+folded to one line (`fold`), or a text whose later lines are indented (`indent`). Characters that
+hide or reorder text are removed: a reader of the context sees what the model sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
+
+__all__ = ["escape_tags", "fold", "indent", "plain_name", "quote", "remove_hidden"]
+
+_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # control characters
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"  # bidirectional, zero width
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # tags, and selectors that carry hidden bytes
+    "]"
+    # joiners belong to emoji and to scripts that need them; between other letters they hide
+    "|(?<=[\x00-\u02ff])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\u02ff])"
+)
+_NAME = re.compile(r"\w[\w .'\u2019@+-]{0,63}")
+_NAME_WORDS = 5
+_ROLES = frozenset(
+    {
+        "admin", "ai", "assistant", "developer", "function", "human", "instruction",
+        "instructions", "model", "note", "operator", "root", "summary", "system", "tool", "user",
+    }
+)  # fmt: skip
+_encode = msgspec.json.Encoder().encode
+
+
+def remove_hidden(text: str) -> str:
+    """`text` without characters that hide or reorder it; every line break is a line feed."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub("", _BREAKS.sub("\n", text))
+
+
+def fold(text: str) -> str:
+    """`text` on one line: each run of white space is one blank."""
+    return " ".join(remove_hidden(text).split())
+
+
+def indent(text: str) -> str:
+    """`text` with all lines after the first indented, so that none of them begins a section."""
+    first, *rest = remove_hidden(text).split("\n")
+    kept = (line if line.startswith("  ") else f"  {line}" for line in rest if line.strip())
+    return "\n".join((first, *kept))
+
+
+def quote(text: str) -> str:
+    """`text` as a JSON string, which is on one line: a line break is a backslash and an n."""
+    return _encode(remove_hidden(text.strip())).decode()
+
+
+def plain_name(name: str, role: str) -> str:
+    """A speaker's name as remora shows it; empty if it is none.
+
+    A name has letters, digits, blanks and ``. ' @ + - _``, at most 64 characters and five words,
+    and does not begin with the name of another role: anything else could pass for a label.
+    """
+    name = fold(name)
+    if _NAME.fullmatch(name) is None or len(name.split()) > _NAME_WORDS:
+        return ""
+    first = re.split(r"[\W_]", name.casefold(), maxsplit=1)[0]
+    return name if first not in _ROLES or name.casefold() == role else ""
+
+
+def escape_tags(text: str, names: Iterable[str]) -> str:
+    """Escape the ``<`` of every tag of these names in `text`; nothing else is changed."""
+    return _tags(tuple(sorted(set(names)))).sub("&lt;", text)
+
+
+@lru_cache(maxsize=256)
+def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
+    listed = "|".join(map(re.escape, names))
+    return re.compile(rf"[<\ufe64\uff1c](?=[\s/\uff0f]*(?:{listed})\b)", re.IGNORECASE)
