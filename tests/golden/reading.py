@@ -24,6 +24,7 @@ PLAIN_CONFIG = {
     "long_term": {"enabled": False},
     "tokens": {"counter": "heuristic"},
     "models": {"embedder": "none"},
+    "context": {"quoted_role": "system"},  # as it was when the answers were recorded
 }
 
 

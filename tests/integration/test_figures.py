@@ -85,7 +85,7 @@ async def test_a_context_counts_what_it_recalled() -> None:
             assert (await alice.inspect()).accesses[id_][0] == turn
         context = await chat.load("what does the hive weigh?")
         assert [found.item.text for found in context.working] == ["the hive weighs 30 kg"]
-        assert "(scales) the hive weighs 30 kg" in str(context.messages)
+        assert '("scales"): "the hive weighs 30 kg"' in str(context.messages[-2]["content"])
 
 
 async def test_default_store_under_many_callers(tmp_path: Path) -> None:
