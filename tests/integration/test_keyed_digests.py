@@ -31,7 +31,7 @@ from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION
 from tests.golden.directory import answers, finish, open_runtime
-from tests.integration.test_golden_directory import GOLDEN, differences, without_access
+from tests.integration.test_golden_directory import GOLDEN, changes, without_access
 from tests.lance import digest_keys, digests_of, lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves look into directories
@@ -266,7 +266,7 @@ async def test_an_earlier_directory_gets_a_key_by_command(
     assert len(key) == 64
     assert traces(directory, user_key("alice"), user_key("bob")) == []
     assert traces(directory / "longterm-2", key) == []
-    assert list(differences(before, await golden_answers(directory))) == []
+    assert list(changes(before, await golden_answers(directory))) == []
     assert (await anyio.to_thread.run_sync(run, "verify", "--deep", str(directory)))[0] == 0
     code, told = await anyio.to_thread.run_sync(run, "reembed", *where)
     assert (code, "nothing to do" in " ".join(told.split())) == (0, True)
