@@ -37,7 +37,9 @@ __all__ = ["FlushHandler"]
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _BATCH_ENTRIES = 64
 _IN_THREAD = 500  # rows whose ids or batches are a thread's work
-_BATCHES_AT_ONCE = 8  # of one job: enough for one commit of long-term memory
+_MESSAGES_AT_ONCE = 2_000  # of one job: 10 MB
+_PARTS_AT_ONCE = 2  # while the rows of one are written, those of the next are made
+_BATCHES_AT_ONCE = 8  # of one part: enough for one commit of long-term memory
 
 
 class FlushHandler:
@@ -148,7 +150,7 @@ class FlushHandler:
         entries, damaged = await read_undamaged(
             self._access.journal, key, max(first - NEIGHBOURS, 1), through + NEIGHBOURS
         )
-        rows = await self._rows(key, entries, first, through, may_exist=True)
+        rows = await self._rows(key, entries, first, through)
         await self._add_in_batches(entries, [row for row in rows if row.seq in wanted])
         return next(iter(damaged.values()), None)
 
@@ -174,7 +176,7 @@ class FlushHandler:
             return
         probe("windows_completed")
         entries = await self._read_around(key, min(near), max(near))
-        rows = await self._rows(key, entries, min(near), max(near), may_exist=True)
+        rows = await self._rows(key, entries, min(near), max(near))
         prepared, vectors = await self._access.prepare([row for row in rows if row.seq in near])
         # last, because a failure up to here must not cost the rows that are there
         await self._access.delete(key.user, [row.id for row in prepared])
@@ -198,11 +200,20 @@ class FlushHandler:
             may_exist: some rows may exist.
             among: only these messages.
         """
-        entries = await self._read_around(key, first, through)
-        rows = await self._rows(key, entries, first, through, may_exist=may_exist)
-        if among is not None:
-            rows = [row for row in rows if row.seq in among]
-        await self._add_in_batches(entries, rows, may_exist=may_exist)
+        # An imported session may have pruned messages before its first flush.
+        may_be_pruned = may_exist or first == 1
+
+        async def flush_some(start: int) -> None:
+            end = min(start + _MESSAGES_AT_ONCE - 1, through)
+            entries = await self._read_around(key, start, end)
+            rows = await self._rows(key, entries, start, end, may_be_pruned=may_be_pruned)
+            if among is not None:
+                rows = [row for row in rows if row.seq in among]
+            await self._add_in_batches(entries, rows, may_exist=may_exist)
+
+        # A job may have all of a long conversation, whose rows would fill memory.
+        starts = range(first, through + 1, _MESSAGES_AT_ONCE)
+        await map_concurrently(flush_some, starts, concurrency=_PARTS_AT_ONCE)
 
     async def _read_around(self, key: SessionKey, first: int, through: int) -> Sequence[Entry]:
         """Messages `first`…`through` with their neighbours."""
@@ -215,7 +226,7 @@ class FlushHandler:
         first: int,
         through: int,
         *,
-        may_exist: bool,
+        may_be_pruned: bool = True,
     ) -> list[MemoryRow]:
         """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours."""
         build = partial(
@@ -229,8 +240,7 @@ class FlushHandler:
         )
         size = sum(len(entry.chat) for entry in entries)
         rows = await run_in_thread_if(size > INLINE_CHARACTERS, build)
-        # An imported session may have pruned messages before its first flush.
-        if rows and (may_exist or first == 1):
+        if rows and may_be_pruned:
             pruned = set(await self._access.journal.pruned_seqs(key))
             rows = [row for row in rows if row.seq not in pruned]
         return rows

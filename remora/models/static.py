@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ import numpy.typing as npt
 __all__ = ["WordLlamaEmbedder"]
 
 _INLINE_CHARS = 400  # a question takes 0.1 ms on the event loop, and 0.4 in a thread
-_TEXTS_AT_ONCE = 64
-_CHARS_AT_ONCE = 64_000
 
 
 class WordLlamaEmbedder:
@@ -47,32 +45,14 @@ class WordLlamaEmbedder:
         return vectors
 
     def _embed(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        if len(texts) == 1:
-            return self._embed_batch(texts)
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for places in _batches([len(text) for text in texts]):
-            vectors[places] = self._embed_batch([texts[place] for place in places])
+        # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more
+        # time, and gigabytes where one is long; its normalization divides by zero.
+        tokens = self._model.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
+        for place, encoded in enumerate(tokens):
+            if ids := encoded.ids:
+                vectors[place] = self._model.embedding[ids].mean(axis=0)
         return vectors
-
-    def _embed_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:
-        # Its own normalization divides by zero for an empty text; the caller scales the vectors.
-        return np.nan_to_num(np.asarray(self._model.embed(texts, norm=False), dtype=np.float32))
-
-
-def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Places of texts of similar length: wordllama pads all texts of a batch to the longest.
-
-    One text of 100 000 characters among 63 short ones would take 1.6 GB and seconds.
-    """
-    batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        full = len(batch) == _TEXTS_AT_ONCE
-        if batch and (full or lengths[place] * (len(batch) + 1) > _CHARS_AT_ONCE):
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
 
 
 @functools.cache
@@ -88,4 +68,5 @@ def _load() -> Any:
     # 256 bytes, 10 000 for each of its threads: 70 MB a thread, of texts that never come again and
     # of users who are forgotten. Without the cache a text takes as long.
     model.tokenizer.model._resize_cache(0)  # noqa: SLF001 -- it has no public name
+    model.tokenizer.no_padding()
     return model
