@@ -7,7 +7,7 @@ One session is handed `--messages` messages, 500 at a time. It then measures:
 
   indexed        messages divided by the time until all of them can be recalled: from the first
                  `append` until `settle` returns.
-  during         one `load(query)` after another while messages are indexed.
+  during         a `load(query)` every two seconds while messages are indexed.
   recall, load   questions that were not asked before, one after the other.
   after writing  each after an `append` of one message that was indexed.
   forget         the user is forgotten; meanwhile another user appends a message every 10 ms.
@@ -43,6 +43,7 @@ from benchmarks.shared import resident
 
 AT_ONCE = 500
 APPEND_EVERY_S = 0.01
+LOAD_EVERY_S = 2.0
 BUDGET = 8_000  # tokens of a load
 USER = "long"
 
@@ -139,7 +140,7 @@ class Run:
     async def _load_meanwhile(self, seconds: list[float]) -> None:
         while True:
             seconds.append(await timed(self._load(self._talk.question())))
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(LOAD_EVERY_S)
 
     async def _recall(self, question: str) -> None:
         await self._runtime.user(USER).recall(question)

@@ -13,7 +13,7 @@ import pytest
 
 from remora.config import LongTermConfig
 from remora.ids import SessionKey, row_id, user_key
-from remora.storage.lance import indices
+from remora.storage.lance import indices, search
 from remora.storage.lance.shard import MOST_UNINDEXED
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow, Scope
@@ -109,6 +109,7 @@ async def test_vectors_found_do_not_depend_on_their_index(
     user.
     """
     monkeypatch.setattr(indices, "MANY_ROWS", 1_000)
+    monkeypatch.setattr(search, "MANY_ROWS", 1_000)
     store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
     try:
         await fill(store, "alice", 2_000)
@@ -121,11 +122,14 @@ async def test_vectors_found_do_not_depend_on_their_index(
         assert shard.unindexed == 0
         after = await answers(store, "alice", scope)
         few = await answers(store, "bob", scope)
+        await fill(store, "carol", 2_000)
+        await store.index_written()  # extends the index of vectors
+        after += await answers(store, "alice", scope)
         await store.erase(user_key("bob"))
         assert shard.vectors_indexed
         erased = await answers(store, "alice", scope)
-        for one in (after, erased):
-            assert [lists["vector"] for lists in one] == [lists["vector"] for lists in before]
+        vectors = [lists["vector"] for lists in before]
+        assert [lists["vector"] for lists in after + erased] == 3 * vectors
         assert all(len(lists["vector"]) == 40 for lists in before + few)
         assert await answers(store, "bob", scope) == [{}, {}, {}]
     finally:

@@ -21,7 +21,7 @@ from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, Scope, Vector
 __all__ = ["LanceSearch"]
 
 _logger = get_logger(__name__)
-_ALL_PARTITIONS = 10_000  # there is one, unless LanceDB splits it
+_ALL_PARTITIONS = 10_000  # of an index; one has 8 192 rows
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
 

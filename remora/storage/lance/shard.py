@@ -37,6 +37,7 @@ from remora.storage.lance.indices import (
     index_vectors,
     index_words,
     indexed_columns,
+    optimize,
 )
 from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
@@ -318,8 +319,7 @@ class Shard:
     async def _optimize(self, keep_s: float) -> None:
         began, before = time.time(), await self.table.version()
         age = self._cleanup_age(keep_s)
-        await index_vectors(self.table, self._tools)
-        await self.table.optimize(cleanup_older_than=age)
+        await optimize(self.table, self._tools, cleanup_older_than=age)
         await self._read_indices(self.table)
         self.replacements += 1
         self.rewritten_bytes += await self.record(began)
@@ -376,8 +376,8 @@ class Shard:
         with warnings.catch_warnings():
             # LanceDB warns that readers of older versions fail: there are none
             warnings.simplefilter("ignore", UserWarning)
-            stats = await self.table.optimize(
-                cleanup_older_than=timedelta(0), delete_unverified=True
+            stats = await optimize(
+                self.table, self._tools, cleanup_older_than=timedelta(0), delete_unverified=True
             )
         if stats.compaction.fragments_removed:
             raise RuntimeError("a table needed compaction directly after it was rewritten")
