@@ -13,8 +13,10 @@ rich, attrs and pygments where they are installed, a third of the time of `impor
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ __all__ = ["get_logger"]
 
 
 class _LazyLogger:
-    """A logger that is created at its first use."""
+    """A logger that is created at its first use, and never raises.
+
+    The host's handlers may: a line is written in the middle of commits and jobs, which must go on.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,7 +54,27 @@ class _LazyLogger:
         return logger
 
     def __getattr__(self, method: str) -> Any:
-        return getattr(self._logger, method)
+        write = getattr(self._logger, method)
+
+        @wraps(write)
+        def write_safely(*words: Any, **fields: Any) -> None:
+            try:
+                write(*words, **fields)
+            except Exception:
+                _report_failure()
+
+        self.__dict__[method] = write_safely
+        return write_safely
+
+
+def _report_failure() -> None:
+    """What `logging.Handler.handleError` does: a line that cannot be written stops nothing."""
+    import logging  # noqa: PLC0415
+    import traceback  # noqa: PLC0415
+
+    if logging.raiseExceptions and sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            traceback.print_exc(file=sys.stderr)
 
 
 def _use_pseudonyms(

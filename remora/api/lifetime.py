@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
+import msgspec
 
 from remora.api.build import Internals, build
 from remora.api.options import JournalLike, Options
@@ -39,7 +41,7 @@ class Lifetime:
     """
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options = msgspec.structs.replace(options, path=_make_absolute(options.path))
         self.holder = PartsHolder()
         """Gives handles the parts while the runtime is open."""
         self.built: Internals | None = None
@@ -244,3 +246,11 @@ def _require_asyncio() -> None:
 
 async def _open_given(journal: JournalLike) -> Journal:
     return await journal() if callable(journal) else journal
+
+
+def _make_absolute(path: Path | None) -> Path | None:
+    """So that the program may change its working directory while the runtime is open."""
+    try:
+        return None if path is None else path.absolute()
+    except FileNotFoundError:  # the working directory is gone: opening refuses the path
+        return path

@@ -27,7 +27,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.messages import indent
-from remora.models.ports import Line, Summarizer
+from remora.models.ports import Line, Summarizer, check_answer_length
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
 
@@ -151,6 +151,7 @@ class CompressionMeter:
         self._calls += 1
         try:
             text = await self._summarizer.summarize(previous, lines, max_tokens=max_tokens)
+            check_answer_length(text)
             given = "\n".join(
                 [
                     *([previous] if previous else []),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy.typing as npt
 
 __all__ = [
+    "MAX_ANSWER_CHARACTERS",
     "ChatModel",
     "ChatModelLike",
     "Embedder",
@@ -34,6 +35,7 @@ __all__ = [
     "Summarizer",
     "as_chat_model",
     "as_embedder",
+    "check_answer_length",
     "embed_texts",
     "embedder_name",
 ]
@@ -100,6 +102,10 @@ ChatModelLike: TypeAlias = (
 EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
 
 
+MAX_ANSWER_CHARACTERS = 1_000_000
+"""Longest answer of a chat model or a summarizer: counting a longer one would take a minute."""
+
+
 class _CallableChatModel:
     def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
@@ -126,14 +132,60 @@ class _StreamingChatModel:
 
 
 async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
-    """The whole answer: pieces are joined, anything else is returned unchanged."""
+    """The whole answer: pieces are joined, anything else is returned unchanged.
+
+    Raises:
+        ModelAnswerInvalid: it is too long; a model that never ends is stopped by this.
+    """
     if isinstance(answer, AsyncIterator):
-        return "".join([piece async for piece in answer])
+        joined = _Pieces()
+        async for piece in answer:
+            joined.add(piece)
+        return joined.text()
     if isinstance(answer, Iterator):
-        return await anyio.to_thread.run_sync(
-            "".join, answer, abandon_on_cancel=True, limiter=threads
-        )
+
+        def join() -> str:
+            joined = _Pieces()
+            for piece in answer:
+                joined.add(piece)
+            return joined.text()
+
+        return await anyio.to_thread.run_sync(join, abandon_on_cancel=True, limiter=threads)
+    return check_answer_length(answer)
+
+
+class _Pieces:
+    """The pieces of an answer, up to `MAX_ANSWER_CHARACTERS`."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._length = 0
+
+    def add(self, piece: str) -> None:
+        self._pieces.append(piece)
+        self._length += len(piece)
+        _check_length(self._length + len(self._pieces))  # empty pieces do not go on for ever
+
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+
+def check_answer_length(answer: Any) -> Any:
+    """Return a model's answer, unless it is a text over `MAX_ANSWER_CHARACTERS`.
+
+    Raises:
+        ModelAnswerInvalid: it is.
+    """
+    if isinstance(answer, str):
+        _check_length(len(answer))
     return answer
+
+
+def _check_length(characters: int) -> None:
+    if characters > MAX_ANSWER_CHARACTERS:
+        raise ModelAnswerInvalid(
+            f"the model's answer is longer than {MAX_ANSWER_CHARACTERS} characters"
+        )
 
 
 class _CallableEmbedder:

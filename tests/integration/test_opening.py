@@ -80,3 +80,26 @@ def test_another_event_loop_is_refused(directory: str | None, tmp_path: Path) ->
     with pytest.raises(InvalidInput, match="asyncio"):
         anyio.run(main, backend="trio")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.anyio
+@pytest.mark.blocking  # the test itself changes the directory
+async def test_the_program_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: a relative path is that of the moment in which the runtime was made."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with Runtime("memory") as runtime:
+        assert runtime.path == tmp_path / "memory"
+        session = runtime.session("alice", "chat")
+        await session.append({"role": "user", "content": "I moved to Lisbon."})
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await session.append({"role": "user", "content": "It is sunny there."})
+        await session.flush()
+        await runtime.settle()
+        assert len(await runtime.user("alice").recall("Lisbon")) == 2
+        await runtime.user("alice").forget()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    async with Runtime(tmp_path / "memory") as runtime:
+        assert await runtime.session("alice", "chat").history() == []

@@ -139,3 +139,30 @@ async def test_a_root_logger_at_debug(tmp_path: Path, caplog: pytest.LogCaptureF
         await runtime.session(USER, SESSION).append({"role": "user", "content": CANARY})
     await anyio.lowlevel.checkpoint()
     assert not [one for one in caplog.records if one.name == "aiosqlite" and one.levelno < 20]
+
+
+async def test_a_handler_that_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G11: what the host's logging raises stops no commit, no job and no runtime."""
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise RuntimeError("the log is broken")
+
+    async def away(_: str) -> str:
+        raise ConnectionError("no model there")
+
+    handler = Broken()
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers, handler])
+    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
+    async with Runtime(
+        tmp_path / "memory", config=CONFIG, embedder=HashEmbedder(), chat_model=away
+    ) as runtime:
+        session = runtime.session(USER, SESSION)
+        for number in range(40):
+            await session.append({"role": "user", "content": f"{number} fills the buffer soon"})
+        await runtime.settle()
+        assert (await session.load()).sources["summary"].status == "degraded"
+        assert len(await session.history()) == 40
+    assert "the log is broken" in capsys.readouterr().err

@@ -67,6 +67,23 @@ async def test_sync_async_and_streaming(model: Any) -> None:
     )
 
 
+def endless(prompt: str) -> Iterator[str]:
+    while True:
+        yield prompt * 1_000
+
+
+async def endless_later(prompt: str) -> AsyncIterator[str]:
+    while True:
+        yield ""
+
+
+@pytest.mark.parametrize("model", [endless, endless_later, lambda prompt: prompt * 1_000_000])
+async def test_an_endless_answer_is_stopped(model: Any) -> None:
+    """G10: also one whose thread nobody waits for any more."""
+    with pytest.raises(ModelAnswerInvalid, match="longer than"):
+        await as_chat_model(model).complete([{"role": "user", "content": "hello"}])
+
+
 async def test_what_fails_within_a_stream() -> None:
     """S4.20: a stream that breaks off is a failure, not half an answer."""
 
