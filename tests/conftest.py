@@ -183,8 +183,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Tests with the real stores need asyncio; the kernel's own name their backends."""
+def anyio_backend() -> str | tuple[str, dict[str, Any]]:
+    """Tests with the real stores need asyncio; the kernel's own name their backends.
+
+    ``REMORA_TEST_LOOP=uvloop`` runs them on uvloop.
+    """
+    if os.environ.get("REMORA_TEST_LOOP") == "uvloop":
+        return "asyncio", {"use_uvloop": True}
     return "asyncio"
 
 

@@ -41,7 +41,7 @@ class Lifetime:
     """
 
     def __init__(self, options: Options) -> None:
-        self.options = msgspec.structs.replace(options, path=_make_absolute(options.path))
+        self.options = options
         self.holder = PartsHolder()
         """Gives handles the parts while the runtime is open."""
         self.built: Internals | None = None
@@ -75,6 +75,9 @@ class Lifetime:
         sqlite = options.journal is None and options.path is not None
         if sqlite or (options.store is None and options.config.long_term.enabled):
             _require_asyncio()
+        if options.path is not None and not options.path.is_absolute():
+            path = await anyio.to_thread.run_sync(_make_absolute, options.path)
+            self.options = msgspec.structs.replace(options, path=path)
         self._context = self._live()
         await self._context.__aenter__()
 
@@ -248,9 +251,9 @@ async def _open_given(journal: JournalLike) -> Journal:
     return await journal() if callable(journal) else journal
 
 
-def _make_absolute(path: Path | None) -> Path | None:
+def _make_absolute(path: Path) -> Path:
     """So that the program may change its working directory while the runtime is open."""
     try:
-        return None if path is None else path.absolute()
+        return path.absolute()
     except FileNotFoundError:  # the working directory is gone: opening refuses the path
         return path

@@ -87,7 +87,7 @@ def test_another_event_loop_is_refused(directory: str | None, tmp_path: Path) ->
 async def test_the_program_changes_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G3: a relative path is that of the moment in which the runtime was made."""
+    """G3: a relative path is that of the moment in which the runtime opens."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     async with Runtime("memory") as runtime:
