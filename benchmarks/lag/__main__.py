@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,8 @@ async def run(selector: MeasuredSelector, messages: int, repeat: int, only: Sequ
             selector.reset()
             _tick(asyncio.get_running_loop())
             await prepare(world)
+            gc.collect()
+            gc.freeze()  # what was prepared is no part of a call
             held = selector.held
             print(f"prepared: cpu {held.cpu_s * 1e3:.1f} wall {held.wall_s * 1e3:.1f}", flush=True)
             print(

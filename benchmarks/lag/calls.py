@@ -12,9 +12,7 @@ from remora import Runtime, Session, User
 from remora.messages import ChatDict
 from remora.transfer import SessionExport
 
-__all__ = ["CALLS", "NOT_MEASURED", "Call", "World", "prepare"]
-
-MEGABYTE = 1_000_000
+__all__ = ["BEFORE", "CALLS", "NOT_MEASURED", "Call", "World", "largest_calls", "prepare"]
 
 
 class World(msgspec.Struct):
@@ -27,6 +25,9 @@ class World(msgspec.Struct):
         number: of this call; a call that writes writes something new each time.
         export: the long session's.
         json: `Session.to_json` of the wide session.
+        bytes: of the largest message.
+        characters: of the longest text to learn, remember or look for.
+        count: messages, memories or texts of the largest batch.
     """
 
     runtime: Runtime
@@ -35,6 +36,9 @@ class World(msgspec.Struct):
     number: int = 0
     export: SessionExport | None = None
     json: str = ""
+    bytes: int = 15_000_000
+    characters: int = 100_000
+    count: int = 1_000
 
     @property
     def user(self) -> User:
@@ -66,14 +70,19 @@ class World(msgspec.Struct):
         """A copy of the long session, of this call alone."""
         return self.user.session(f"copy {self.number}")
 
-    def text(self, length: int = 100_000) -> str:
-        """English of this length, new in each call."""
+    def text(self, length: int = 0) -> str:
+        """English of this length, as long as possible by default; new in each call."""
+        length = length or self.characters
         start = f"{self.number} {length} "
         return (start + "lorem ipsum dolor sit amet " * (length // 27 + 1))[:length]
 
-    def texts(self, count: int = 1_000, length: int = 40) -> list[str]:
-        """Texts, new in each call."""
-        return [f"{place} {self.text(length)}" for place in range(count)]
+    def texts(self, count: int = 0, length: int = 40) -> list[str]:
+        """Texts, as many as possible by default; new in each call."""
+        return [f"{place} {self.text(length)}" for place in range(count or self.count)]
+
+    def long_texts(self) -> list[str]:
+        """A tenth as many as possible, each almost as long as possible."""
+        return self.texts(self.count // 10, self.characters - 10)
 
 
 def said(content: Any, **more: Any) -> ChatDict:
@@ -81,10 +90,10 @@ def said(content: Any, **more: Any) -> ChatDict:
     return {"role": "user", "content": content, **more}
 
 
-def lines(world: World, count: int = 1_000, **more: Any) -> list[ChatDict]:
+def lines(world: World, times: int = 1) -> list[ChatDict]:
     """Messages, new in each call."""
     about = f"of {world.number} on a harbour"
-    return [said(f"message {place} {about}", **more) for place in range(count)]
+    return [said(f"message {place} {about}") for place in range(world.count * times)]
 
 
 def picture(size: int) -> ChatDict:
@@ -116,12 +125,12 @@ async def prepare(world: World) -> None:
             [said(f"message {base + place} of a long walk") for place in range(count)]
         )
     await runtime.settle()
-    for base in range(0, 1_600, 800):
-        await world.wide.append([said(f"w{base + place}") for place in range(800)])
+    for _ in range(2):
+        await world.wide.append([said(f"w{place}") for place in range(world.count * 4 // 5)])
     for _ in range(8):
-        await world.heavy.append(picture(15 * MEGABYTE))
+        await world.heavy.append(picture(world.bytes))
     for number in range(4):
-        items = [f"fact {number * 1_000 + place} of lin" for place in range(1_000)]
+        items = [f"fact {number} {place} of lin" for place in range(world.count)]
         await world.user.remember(items)
         await world.user.learn(items)
     await runtime.shared("team").as_("owner").claim()
@@ -137,8 +146,8 @@ Call = Callable[[World], Awaitable[Any]]
 
 
 async def _delete_many(w: World) -> None:
-    await w.copy.append([said(f"w{place}") for place in range(1_000)])
-    await w.copy.delete(range(1_000))
+    await w.copy.append([said(f"w{place}") for place in range(w.count)])
+    await w.copy.delete(range(w.count))
 
 
 async def _append_copy(w: World) -> None:
@@ -158,11 +167,11 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         ),
         "1 000 parts": lambda w: w.new.append(parts()),
         "1 000 tool calls": lambda w: w.new.append(with_calls()),
-        "1 MB": lambda w: w.new.append(said(w.text(MEGABYTE))),
-        "15 MB": lambda w: w.new.append(said(w.text(15 * MEGABYTE))),
-        "15 MB of emoji": lambda w: w.new.append(said("🙂" * (15 * MEGABYTE // 4))),
-        "15 MB of base64": lambda w: w.new.append(said("iVBORw0K" * (15 * MEGABYTE // 8))),
-        "a picture of 15 MB": lambda w: w.new.append(picture(15 * MEGABYTE)),
+        "1 MB": lambda w: w.new.append(said(w.text(w.bytes // 15))),
+        "15 MB": lambda w: w.new.append(said(w.text(w.bytes))),
+        "15 MB of emoji": lambda w: w.new.append(said("🙂" * (w.bytes // 4))),
+        "15 MB of base64": lambda w: w.new.append(said("iVBORw0K" * (w.bytes // 8))),
+        "a picture of 15 MB": lambda w: w.new.append(picture(w.bytes)),
     },
     "Session.load": {
         "query of 100 000 characters": lambda w: w.long.load(w.text()),
@@ -219,12 +228,12 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "of 15 MB pictures": lambda w: w.heavy.to_json(),
     },
     "Session.load_state_dict": {
-        "10 000 messages": lambda w: w.new.load_state_dict({"messages": lines(w, 10_000)}),
+        "10 000 messages": lambda w: w.new.load_state_dict({"messages": lines(w, 10)}),
     },
     "Session.from_json": {
         "wide": lambda w: w.new.from_json(w.json),
         "10 000 messages": lambda w: w.new.from_json(
-            msgspec.json.encode({"messages": lines(w, 10_000)})
+            msgspec.json.encode({"messages": lines(w, 10)})
         ),
     },
     "Session.search": {
@@ -244,7 +253,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "User.learn": {
         "1 000 texts": lambda w: w.user.learn(w.texts()),
         "100 000 characters": lambda w: w.user.learn(w.text()),
-        "100 texts of 100 000 characters": lambda w: w.user.learn(w.texts(100, 99_000)),
+        "100 texts of 100 000 characters": lambda w: w.user.learn(w.long_texts()),
     },
     "User.search_working": {"": lambda w: w.user.search_working(w.text(), k=1_000)},
     "User.synopsis": {"": lambda w: w.user.synopsis(refresh=True)},
@@ -253,11 +262,11 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "User.remember": {
         "1 000 memories": lambda w: w.user.remember(w.texts()),
         "100 000 characters": lambda w: w.user.remember(w.text()),
-        "100 of 100 000 characters": lambda w: w.user.remember(w.texts(100, 99_000)),
+        "100 of 100 000 characters": lambda w: w.user.remember(w.long_texts()),
     },
     "User.record": {
         "1 000 messages": lambda w: w.user.record(lines(w)),
-        "a picture of 15 MB": lambda w: w.user.record(picture(15 * MEGABYTE)),
+        "a picture of 15 MB": lambda w: w.user.record(picture(w.bytes)),
     },
     "User.recall": {
         "query of 100 000 characters": lambda w: w.user.recall(w.text(), k=1_000),
@@ -276,7 +285,10 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     },
     "Runtime.append_many": {
         "1 000 batches": lambda w: w.runtime.append_many(
-            [(w.runtime.session(f"{n} {w.number}", "s"), said("hello"), None) for n in range(1_000)]
+            [
+                (w.runtime.session(f"{place} {w.number}", "s"), one, None)
+                for place, one in enumerate(lines(w))
+            ]
         ),
     },
     "Runtime.backup": {"": lambda w: w.runtime.backup(w.path / f"backup {w.number}")},
@@ -312,9 +324,25 @@ BEFORE: Mapping[str, Call] = {
 """What comes before each call of a verb that removes something."""
 
 NOT_MEASURED: Mapping[str, str] = {
-    "Agent.*": "the same methods as User's",
-    "User.remember_many": "remember",
-}
+    "Agent.memories": "as User's; so are the others of Agent",
+    "Agent.recall": "", "Agent.recall_many": "", "Agent.record": "", "Agent.record_many": "",
+    "Agent.remember": "", "Agent.remember_many": "", "Agent.retrieve": "",
+    "Agent.retrieve_many": "", "Agent.settle": "",
+    "Runtime.aclose": "it ends the runtime",
+    "Runtime.dead_letters": "there are none, as for those that retry and drop them",
+    "Runtime.drop_dead_letters": "", "Runtime.retry_dead_letters": "",
+    "Runtime.reembedded": "there is nothing to embed again",
+    "Runtime.retry_erasures": "none waits",
+    "Runtime.settle": "it comes after each call",
+    "Session.settle": "", "SharedMember.settle": "", "User.settle": "",
+    "SharedMember.claim": "a name is all that it carries, as for the others that grant",
+    "SharedMember.forget": "", "SharedMember.grant": "", "SharedMember.members": "",
+    "SharedMember.revoke": "",
+    "SharedMember.memories": "as User.memories",
+    "User.record_many": "as User.record", "User.remember_many": "as User.remember",
+    "User.retrieve": "as User.recall", "User.retrieve_many": "as User.recall_many",
+}  # fmt: skip
+"""Verbs without a case, and why."""
 
 
 def largest_calls() -> Iterator[tuple[str, str, Call]]:

@@ -43,6 +43,9 @@ since the epoch).
 """
 
 
+_RECALLS_AT_ONCE = 8  # all of a thousand that answered at once would hold the event loop
+
+
 class LongTermHandle:
     """Records and recalls for one user, or for one agent of a user.
 
@@ -214,7 +217,7 @@ class LongTermHandle:
             return await self.recall(query, k=k, types=kinds, session=session, agent=agent)
 
         wanted = collect(queries, "queries")
-        return await map_concurrently(one, wanted, concurrency=max(len(wanted), 1))
+        return await map_concurrently(one, wanted, concurrency=_RECALLS_AT_ONCE)
 
     async def retrieve(
         self,

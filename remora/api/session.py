@@ -457,11 +457,14 @@ class Session:
         buffer = await self.inspect()
         instance = self._holder.parts.instance
 
-        def encoded() -> str:
-            whole = {**state_of(buffer, instance), "buffer_size": buffer.policy.above_messages}
-            return msgspec.json.encode(whole).decode()
+        def encode() -> bytes:
+            state = state_of(buffer, instance)
+            # message by message: encoding all at once would keep the interpreter from the loop
+            messages = b",".join(map(msgspec.json.encode, state.pop("messages")))
+            rest = msgspec.json.encode({**state, "buffer_size": buffer.policy.above_messages})
+            return b'{"messages":[%b],%b' % (messages, rest[1:])
 
-        return await run_in_thread_if(are_long(buffer.entries), encoded)
+        return (await run_in_thread_if(are_long(buffer.entries), encode)).decode()
 
     async def from_json(self, text: str | bytes) -> Receipt:
         """Restore what `to_json` wrote; the policy in force stays.

@@ -29,6 +29,7 @@ from remora.jobs.rows import ROW_TYPES
 from remora.messages import MessageLike, Receipt, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.ports import embed_texts
+from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import UserStatistics
 from remora.services.arguments import (
     check_choice,
@@ -43,7 +44,7 @@ from remora.services.arguments import (
 )
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
-from remora.services.recording import check_types, name_failures
+from remora.services.recording import are_large, check_types, name_failures
 from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import SessionListing
 
@@ -257,18 +258,22 @@ class User(LongTermHandle):
         vectors = await embed_texts(embedder, texts)
         tokens = await parts.intake.count_texts(texts)
         at_us = int(parts.intake.clock.time() * 1_000_000)
-        items = tuple(
-            WorkingItem(
-                working_id(session, one),
-                one,
-                source,
-                session,
-                at_us,
-                size,
-                vector.astype("<f4").tobytes(),
+
+        def make_items() -> tuple[WorkingItem, ...]:
+            return tuple(
+                WorkingItem(
+                    working_id(session, one),
+                    one,
+                    source,
+                    session,
+                    at_us,
+                    size,
+                    vector.astype("<f4").tobytes(),
+                )
+                for one, size, vector in zip(texts, tokens, vectors, strict=True)
             )
-            for one, size, vector in zip(texts, tokens, vectors, strict=True)
-        )
+
+        items = await run_in_thread_if(are_large(texts), make_items)
         size = sum(map(len, texts)) + vectors.nbytes
         await parts.actors.ask(UserKey(self.id), Learn(items), size=size)
         return [item.id for item in items]

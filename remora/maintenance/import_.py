@@ -250,8 +250,10 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
 def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[str]) -> Adopt:
     """The message to the actor. `indexed` blocks start again, because rows are not exported."""
     check_session(export, max_bytes=intake.buffer.max_message_bytes)
+    entries = tuple(_entry(intake, message) for message in export.messages)
     return Adopt(
-        entries=tuple(_entry(intake, message) for message in export.messages),
+        entries=entries,
+        size=sum(entry.size for entry in entries),
         front=export.front,
         flushing=export.flushed,
         summary=import_summary(intake, export.summary) if export.summary else None,
@@ -345,17 +347,22 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
 async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem, ...]:
     """Working memory; embedded again if another embedder made its vectors."""
     embedder = target.intake.embedder
-    held = [_decode_user_item(item) for item in one.state_items if item.kind == "working"]
-    items: list[WorkingItem] = await anyio.to_thread.run_sync(
-        lambda: [item for old in held if (item := import_working_item(target.intake, old))]
-    )
-    if embedder is None or not items:
+    if embedder is None:
         return ()
-    names = (_decode_user_item(item) for item in one.state_items if item.kind == "embedder")
-    made_by = next(names, "")
-    if made_by == embedder_name(embedder) and _are_sound(items, embedder.dimension):
-        return tuple(items)
-    return await embed_items(embedder, items)
+
+    def decode() -> tuple[list[WorkingItem], bool]:
+        held = [
+            made
+            for item in one.state_items
+            if item.kind == "working"
+            and (made := import_working_item(target.intake, _decode_user_item(item)))
+        ]
+        names = (_decode_user_item(item) for item in one.state_items if item.kind == "embedder")
+        mine = next(names, "") == embedder_name(embedder)
+        return held, mine and _are_sound(held, embedder.dimension)
+
+    items, usable = await anyio.to_thread.run_sync(decode)
+    return tuple(items) if usable or not items else await embed_items(embedder, items)
 
 
 def _are_sound(items: Sequence[WorkingItem], dimension: int) -> bool:

@@ -100,10 +100,10 @@ class CachingEmbedder:
         for key, embedding in others.items():
             await embedding.done.wait()
             probe("embedding_joined")
-            if embedding.vector is not None:
+            if (joined := embedding.vectors.get(key)) is not None:
                 self._hits += 1
-                result[rows[key]] = embedding.vector
-        left = [key for key, embedding in others.items() if embedding.vector is None]
+                result[rows[key]] = joined
+        left = [key for key, embedding in others.items() if key not in embedding.vectors]
         if left:
             probe("embedding_joined_failed")
             again = await self.embed([texts[rows[key][0]] for key in left])
@@ -116,21 +116,20 @@ class CachingEmbedder:
         if not texts:
             return {}
         self._misses += len(texts)
-        embeddings = {key: _InFlight() for key in texts}
-        self._in_flight.update(embeddings)
+        embedding = _InFlight()
+        self._in_flight.update(dict.fromkeys(texts, embedding))
         try:
             fresh = dict(
                 zip(texts, await embed_texts(self._embedder, list(texts.values())), strict=True)
             )
             for key in list(fresh)[-self._size :]:
                 self._keep(key, fresh[key])
-            for key, embedding in embeddings.items():
-                embedding.vector = fresh[key]
+            embedding.vectors = fresh
             return fresh
         finally:
-            for key, embedding in embeddings.items():
+            for key in texts:
                 del self._in_flight[key]
-                embedding.done.set()
+            embedding.done.set()
 
     def clear(self) -> None:
         """Drop all vectors."""
@@ -151,11 +150,11 @@ class CachingEmbedder:
 
 
 class _InFlight:
-    """A text that is being embedded."""
+    """Texts that one call embeds; without vectors when it is done, the call failed."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
-        self.vector: npt.NDArray[np.float32] | None = None
+        self.vectors: dict[bytes, npt.NDArray[np.float32]] = {}
 
 
 def _digests(texts: Sequence[str]) -> list[bytes]:

@@ -33,7 +33,7 @@ from remora.recall.context import (
     newest_user,
 )
 from remora.recall.gather import Gathered
-from remora.recall.memory import Memory
+from remora.recall.memory import Memory, comparable_text
 from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
@@ -281,10 +281,10 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     for place, memory in enumerate(gathered.memories):
         line = _RecallLine(memory.line, memory.tokens, memory=memory)
         scored.append((memory.score / best if best > 0 else 0.0, place, line))
-    texts = {_normalize(memory.text) for memory in gathered.memories}
+    texts = {comparable_text(memory.text) for memory in gathered.memories}
     for place, found in enumerate(gathered.working):
         item = found.item
-        if _normalize(item.text) not in texts:
+        if comparable_text(item.text) not in texts:
             line = _RecallLine(working_line(found), item.tokens, working=found)
             scored.append((found.score, place, line))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
@@ -293,10 +293,6 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
 def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> bool:
     memory = line.memory
     return memory is not None and memory.seq > 0 and (memory.session, memory.seq) in shown
-
-
-def _normalize(text: str) -> str:
-    return " ".join(text.split()).casefold()
 
 
 def _tokens(entries: Sequence[Entry]) -> int:

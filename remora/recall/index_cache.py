@@ -31,12 +31,12 @@ from typing import TypeAlias
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 import msgspec
 
 from remora.logging import get_logger
 from remora.recall.memory import FoundMemories
 from remora.recall.user_index import UserIndex
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.ports import LongTermStore, Scope
 
@@ -51,6 +51,7 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
+_CHARACTERS = 16_000  # of their texts
 _READS = 4  # users whose rows are read at once: more would only take memory
 MAX_RESULT_BYTES = 64 << 20
 """Bytes of all results together."""
@@ -312,8 +313,8 @@ class UserIndexCache:
             return None
         held = self._indexed.get(user)
         build = partial(UserIndex, rows, vectors, None if held is None else held.index)
-        few = len(rows) <= _BUILT_ON_LOOP
-        index = build() if few else await anyio.to_thread.run_sync(build)
+        many = len(rows) > _BUILT_ON_LOOP or sum(len(row.turn) for row in rows) > _CHARACTERS
+        index = await run_in_thread_if(many, build)
         return index if index.size_bytes <= self._max_bytes else None
 
     async def _has_too_many(self, store: LongTermStore, user: str) -> bool:

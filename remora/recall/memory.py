@@ -11,9 +11,10 @@ import msgspec
 from remora.messages import plain_name, quote
 from remora.recall.ranking import Ranked, Ranking
 
-__all__ = ["FoundMemories", "Memory", "make_memory"]
+__all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory"]
 
 _MAX_MADE = 64  # memories of a result that are held; more are made from the ranking again
+_LONG = 4_000  # characters
 _MEMORY_BYTES = 500
 
 
@@ -100,12 +101,17 @@ class FoundMemories:
         return _distinct(make_memory(one) for one in self._ranking)
 
 
+def comparable_text(text: str) -> str:
+    """The text without what does not tell memories apart: case and blanks; a long one as it is."""
+    return text if len(text) > _LONG else " ".join(text.split()).casefold()
+
+
 def _distinct(memories: Iterable[Memory]) -> Iterator[Memory]:
     """Of what was both said and recorded in the same words, only the better one."""
     said: set[str] = set()
     recorded: set[str] = set()
     for memory in memories:
-        words = " ".join(memory.text.split()).casefold()
+        words = comparable_text(memory.text)
         mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
         if words not in others:
             mine.add(words)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 from remora.actors.session.messages import Snapshot
 from remora.config import Config
@@ -21,10 +22,12 @@ from remora.recall.context import (
 )
 from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
+from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import TokenCounter
 
 __all__ = ["Planner"]
 
+_BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered
 
 
@@ -78,7 +81,9 @@ class Planner:
             changed = snapshot.prefix_changed
             if self._fronts and self._fronts.pop(key, 0):
                 changed = True
-            return build_plain_context(snapshot, self._config.context, prefix_changed=changed)
+            options = self._config.context
+            build = partial(build_plain_context, snapshot, options, prefix_changed=changed)
+            return await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, build)
         session = key.session if own else None
         always = self._fitter.always_shown(snapshot, max_tokens) if own else ()
         shown = {(key.session, entry.seq) for entry in always}
@@ -87,7 +92,9 @@ class Planner:
         )
         chosen, blocks = await self._fitter.fit(session, snapshot, gathered, max_tokens)
         changed = self._record_front(key, snapshot, chosen)
-        context = build_context(snapshot, chosen, self._config.context, prefix_changed=changed)
+        options = self._config.context
+        make = partial(build_context, snapshot, chosen, options, prefix_changed=changed)
+        context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, make)
         return await self._fitter.insert_blocks(context, chosen, gathered, blocks, max_tokens)
 
     def _record_front(self, key: SessionKey, snapshot: Snapshot, chosen: Selection) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-
-import anyio.to_thread
+from functools import partial
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
@@ -17,11 +16,13 @@ from remora.recall.index_cache import (
 )
 from remora.recall.memory import FoundMemories, Memory, make_memory
 from remora.recall.ranking import Ranked, Ranking, fuse
+from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Recall"]
 
 _IN_THREAD = 500  # rows from which on making memories of them is a thread's work
+_CHARACTERS_IN_THREAD = 100_000  # of a query and what it found, from which on it is ranked in one
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
 
@@ -110,9 +111,7 @@ class Recall:
         """
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
-        if len(rows) < _IN_THREAD:
-            return _make_memories(rows)
-        return await anyio.to_thread.run_sync(_make_memories, rows)
+        return await run_in_thread_if(len(rows) >= _IN_THREAD, _make_memories, rows)
 
     async def count(self, user: str) -> int:
         """How many rows long-term memory holds of a user.
@@ -170,7 +169,9 @@ class Recall:
         store = await self._store()
         found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
-        return fuse(candidates, config, query, gain=self._gain)
+        size = len(query) + sum(len(one.row.content) for one in candidates)
+        rank = partial(fuse, candidates, config, query, gain=self._gain)
+        return await run_in_thread_if(size > _CHARACTERS_IN_THREAD, rank)
 
 
 def _make_memories(rows: Sequence[MemoryRow]) -> list[Memory]:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.bm25 import TextIndex, text_indices, words
 from remora.config import RecallConfig
 from remora.recall.ranking import Ranking, ScoreList, rank, size_of_rows
 from remora.recall.traits import Traits, rank_order
+from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 
 if TYPE_CHECKING:  # loaded at first use
@@ -28,6 +28,7 @@ __all__ = ["MAX_ON_LOOP", "UserIndex"]
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
 
+_LONG_QUERY = 4_000  # characters, whose words take half a millisecond
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -107,7 +108,7 @@ class UserIndex:
             gain: see `fuse`.
         """
         search = partial(self._search, query, vector, scope, config, gain)
-        return await anyio.to_thread.run_sync(search) if len(self) > MAX_ON_LOOP else search()
+        return await run_in_thread_if(len(self) > MAX_ON_LOOP or len(query) > _LONG_QUERY, search)
 
     def _search(
         self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float

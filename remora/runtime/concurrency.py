@@ -46,6 +46,8 @@ async def map_concurrently(
     async def work(scope: anyio.CancelScope) -> None:
         nonlocal failure
         for place, item in left:
+            if place >= concurrency:  # calls that never wait would keep all other tasks out
+                await anyio.lowlevel.checkpoint()
             try:
                 results[place] = await function(item)
             except Exception as e:

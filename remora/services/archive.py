@@ -219,6 +219,7 @@ def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], a
     items = copy_block_items(view.blocks, front)
     return Adopt(
         entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
+        size=sum(entry.size for entry in entries),
         front=front,
         flushing=numbers.through(view.watermarks.indexing_through),
         summary=numbers.summary(earlier.summary) if earlier.summary else None,

@@ -134,4 +134,5 @@ def _show(
         prefix_changed=True,
         blocks=blocks,
         degraded=join_lost(part for one in shown for part in find_lost(one)),
+        size=sum(entry.size for entry in window.entries),
     )

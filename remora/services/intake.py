@@ -101,6 +101,9 @@ class Intake(msgspec.Struct, frozen=True):
 
     def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[_Counted]:
         limit, counter = self.buffer.max_message_bytes, self.counter
+        if len(batch) > _INLINE_MESSAGES:
+            for i, message in enumerate(batch):
+                _measure_message(message, i)
         encoded = [
             encode_message(message, index=i, max_bytes=limit, now_us=now_us)
             for i, message in enumerate(batch)
@@ -157,35 +160,45 @@ def _are_large(batch: Sequence[object]) -> bool:
     """Whether encoding and counting a batch would hold the event loop for over a millisecond.
 
     Raises:
-        InvalidMessage: a message has more than `MAX_PARTS` content parts or tool calls.
+        InvalidMessage: see `_measure_message`; not of a long batch, whose messages are checked when
+            they are encoded.
     """
+    if len(batch) > _INLINE_MESSAGES:
+        return True
     size = 0
     for index, message in enumerate(batch):
-        if type(message) is dict:
-            content = message.get("content")
-            if type(content) is str and len(message) == 2:  # the common case
-                size += len(content)
-                continue
-            values: Iterable[Any] = message.values()
-            several = (content, message.get("tool_calls"))
-        elif isinstance(message, Message):
-            values = msgspec.structs.astuple(message)
-            several = (message.content, message.tool_calls)
-        elif isinstance(message, Mapping):
-            values = message.values()
-            several = (message.get("content"), message.get("tool_calls"))
-        else:
-            continue  # refused when it is encoded
-        for one in several:
-            if isinstance(one, (list, tuple)) and len(one) > MAX_PARTS:
-                raise InvalidMessage(
-                    f"message {index} has {len(one)} content parts or tool calls; at most "
-                    f"{MAX_PARTS} are allowed",
-                    index=index,
-                )
-        if size <= INLINE_CHARACTERS:
-            size += _measure(values, INLINE_CHARACTERS)
-    return size > INLINE_CHARACTERS or len(batch) > _INLINE_MESSAGES
+        size += _measure_message(message, index)
+    return size > INLINE_CHARACTERS
+
+
+def _measure_message(message: object, index: int) -> int:
+    """About how many characters it has.
+
+    Raises:
+        InvalidMessage: a message has more than `MAX_PARTS` content parts or tool calls.
+    """
+    if type(message) is dict:
+        content = message.get("content")
+        if type(content) is str and len(message) == 2:  # the common case
+            return len(content)
+        values: Iterable[Any] = message.values()
+        several = (content, message.get("tool_calls"))
+    elif isinstance(message, Message):
+        values = msgspec.structs.astuple(message)
+        several = (message.content, message.tool_calls)
+    elif isinstance(message, Mapping):
+        values = message.values()
+        several = (message.get("content"), message.get("tool_calls"))
+    else:
+        return 0  # refused when it is encoded
+    for one in several:
+        if isinstance(one, (list, tuple)) and len(one) > MAX_PARTS:
+            raise InvalidMessage(
+                f"message {index} has {len(one)} content parts or tool calls; at most {MAX_PARTS} "
+                "are allowed",
+                index=index,
+            )
+    return _measure(values, INLINE_CHARACTERS)
 
 
 def _measure(values: Iterable[Any], enough: int) -> int:

@@ -297,11 +297,15 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Messages, and the digest of their idempotency key."""
+    """Messages, and the digest of their idempotency key.
+
+    The first `archived` of them never enter the buffer: a `BufferMoved` with them begins behind.
+    """
 
     sid: int
     entries: tuple[Entry, ...]
     key: bytes | None
+    archived: int = 0
 
 
 FrontChange: TypeAlias = Literal["dropped", "cleared", "restated"]

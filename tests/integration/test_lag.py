@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from benchmarks.lag.calls import BEFORE, CALLS, NOT_MEASURED, World, largest_calls, prepare
 from remora import Runtime
 from remora.errors import InvalidMessage
 from remora.runtime.probes import count_probes
-from tests.verbs import said
+from tests.verbs import public_coroutines, said
 
-pytestmark = pytest.mark.anyio
+MOST_LINES = 100_000
+"""Lines of Python that may run between two turns of the event loop: some 10 ms of work."""
 
 LONG = "a long walk along the harbour " * 2_000
 
@@ -40,6 +46,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.anyio
 async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> None:
     """Appends of one session are in the order in which they were started (G2)."""
     hook = Hook()
@@ -63,6 +70,7 @@ async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> No
         assert probes["append_waited_for_encoding"] == 5
 
 
+@pytest.mark.anyio
 async def test_long_and_short_appends_that_start_together_are_in_order(tmp_path: Path) -> None:
     """Whatever is encoded in a thread, and whatever is not."""
     async with Runtime(tmp_path / "memory") as runtime:
@@ -74,6 +82,7 @@ async def test_long_and_short_appends_that_start_together_are_in_order(tmp_path:
         assert [one.content for one in await session.history()] == texts
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("waiting", [False, True])
 async def test_a_cancelled_long_append_writes_nothing(tmp_path: Path, waiting: bool) -> None:
     """Cancelled in the thread, or behind another one; later appends are not held up."""
@@ -96,6 +105,7 @@ async def test_a_cancelled_long_append_writes_nothing(tmp_path: Path, waiting: b
         assert (await session.append(said("fourth"))).seqs == (3,)
 
 
+@pytest.mark.anyio
 async def test_what_a_thread_finds_wrong_is_refused_by_name(tmp_path: Path) -> None:
     """A long batch is refused as a short one is, and the next append follows."""
     async with Runtime(tmp_path / "memory") as runtime:
@@ -106,3 +116,69 @@ async def test_what_a_thread_finds_wrong_is_refused_by_name(tmp_path: Path) -> N
         with pytest.raises(InvalidMessage, match="message 1"):
             await refused
         assert (await later).seqs == (1,)
+
+
+class CountingSelector(selectors.DefaultSelector):
+    """An event loop's selector; counts the lines of Python that run between two of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines = self.most = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.most = max(self.most, self.lines)
+        self.lines = 0
+        return super().select(timeout)
+
+    def trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            self.lines += 1
+        elif "/benchmarks/lag/" in frame.f_code.co_filename:  # makes the input
+            return None
+        return self.trace
+
+
+def test_every_verb_has_a_largest_call() -> None:
+    """A new verb is measured, or is named with the reason why not."""
+    assert sorted([*CALLS, *NOT_MEASURED]) == sorted(public_coroutines())
+
+
+def test_no_largest_call_holds_the_event_loop(tmp_path: Path) -> None:
+    """Between two turns of the loop a call runs few lines, whatever it carries.
+
+    Lines are counted rather than seconds, so that a busy machine changes nothing. Those of threads
+    do not count; nor does the time of a single call into C, which `benchmarks.lag` measures.
+    """
+    selector = CountingSelector()
+    held: dict[str, int] = {}
+
+    async def main() -> None:
+        async with Runtime(tmp_path / "memory") as runtime:
+            world = World(
+                runtime, tmp_path, messages=2_000, count=400, bytes=200_000, characters=4_000
+            )
+            await prepare(world)
+            for verb, label, call in largest_calls():
+                world.number += 1
+                if (before := BEFORE.get(verb)) is not None:
+                    await before(world)
+                    await runtime.settle()
+                await asyncio.sleep(0)
+                selector.lines = selector.most = 0
+                sys.settrace(selector.trace)
+                try:
+                    await call(world)
+                    await runtime.settle()  # what it caused in the background counts, too
+                    await asyncio.sleep(0)
+                finally:
+                    sys.settrace(None)
+                held[f"{verb} {label}"] = selector.most
+
+    traced = sys.gettrace()
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(main())
+    finally:
+        sys.settrace(traced)
+    long = [f"{name}: {lines}" for name, lines in held.items() if lines > MOST_LINES]
+    assert not long, "\n".join(long)

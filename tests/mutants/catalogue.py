@@ -631,7 +631,7 @@ _MUTANTS = (
         what="What is deleted or rewound leaves the conversation, and stays in long-term memory.",
         path="remora/actors/session/rewriting.py",
         change="""
--    indexed = tuple(seq for seq in removed if seq <= shown_through) if rules.indexes else ()
+-    indexed = removed[: bisect_right(removed, shown_through)] if rules.indexes else ()
 +    indexed: tuple[int, ...] = ()
 """,
     ),

@@ -303,6 +303,7 @@ class SessionBehavior:
             prefix_changed=state.shown != prefix,
             blocks=tuple(state.blocks.values()),
             degraded=state.degraded,
+            size=state.size,
         )
         return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
 

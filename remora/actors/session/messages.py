@@ -123,6 +123,7 @@ class Adopt(msgspec.Struct, frozen=True):
             memory has them already.
         pruned: messages that are not to be indexed.
         cleared: messages up to here were cleared.
+        size: bytes of the entries.
     """
 
     entries: tuple[Entry, ...]
@@ -134,6 +135,7 @@ class Adopt(msgspec.Struct, frozen=True):
     flush: bool = False
     pruned: tuple[int, ...] = ()
     cleared: int = 0
+    size: int = 0
 
 
 class Resummarize(msgspec.Struct, frozen=True):
@@ -197,6 +199,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         prefix_changed: the front of the context differs from the last load's.
         blocks: state items of the session's memory blocks.
         degraded: the messages of the session that no summary covers; None for none.
+        size: about how many bytes `entries` hold, at most.
     """
 
     summary: Summary | None
@@ -210,6 +213,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     prefix_changed: bool
     blocks: tuple[StateItem, ...] = ()
     degraded: MessageRange | None = None
+    size: int = 0
 
 
 class SessionView(msgspec.Struct, frozen=True):

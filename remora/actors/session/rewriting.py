@@ -6,6 +6,7 @@ long-term memory as well.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,7 +208,7 @@ def _rewrite(
         jobs = leaving_jobs(state, rules, after, before.indexing_through, front)
     # Messages just behind the last indexed one have no row; the rows before them hold their words.
     shown_through = before.indexing_through + NEIGHBOURS if before.indexing_through else 0
-    indexed = tuple(seq for seq in removed if seq <= shown_through) if rules.indexes else ()
+    indexed = removed[: bisect_right(removed, shown_through)] if rules.indexes else ()
     if indexed:
         probe("removal_of_flushed")
         spec = UnflushSpec(state.sid, indexed, before.indexing_through)
@@ -263,7 +264,7 @@ def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
     watermarks = Watermarks(1, front, front, flushing, message.cleared)
     records: list[Any] = [
         *opening(state, message.entries[0].at_us),
-        Appended(state.sid, message.entries, None),
+        Appended(state.sid, message.entries, None, archived=front),
         BufferMoved(
             state.sid,
             watermarks,
@@ -288,7 +289,7 @@ def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
         records.append(JobsStarted(state.sid, jobs))
     if not message.flush:  # long-term memory has them under the original's ids
         records.extend(_never_index(state, 1, flushing))
-    return Decision(last, records, jobs=jobs, size=sum(one.size for one in message.entries))
+    return Decision(last, records, jobs=jobs, size=message.size)
 
 
 def _entry_job(state: SessionState, item: StateItem) -> Job:

@@ -224,9 +224,12 @@ def apply(state: SessionState, record: Any) -> None:
     if state.answers:
         state.answers.clear()
     match record:
-        case Appended(entries=entries, key=key):
-            state.entries.extend(entries)
+        case Appended(entries=entries, key=key, archived=archived):
             state.next_seq = entries[-1].seq + 1
+            if archived:
+                state.has_ids = state.has_ids or any(entry.id for entry in entries[:archived])
+                entries = entries[archived:]
+            state.entries.extend(entries)
             for entry in entries:
                 state.tokens += entry.tokens
                 state.tools += bool(entry.calls or entry.answers)
