@@ -152,10 +152,11 @@ def test_marks_of_one_actor_go_one_after_the_other() -> None:
     rows.add(JobDone("a"))
     rows.add(JobDone("b"))
     found = {statement.split()[0]: parameters for statement, parameters in rows.others()}
-    layers = [
-        sqlite3.connect(":memory:").execute("SELECT value ->> 6 FROM json_each(?)", row).fetchall()
-        for row in found["UPDATE"]
-    ]
+    with closing(sqlite3.connect(":memory:")) as database:
+        layers = [
+            database.execute("SELECT value ->> 6 FROM json_each(?)", row).fetchall()
+            for row in found["UPDATE"]
+        ]
     assert layers == [[(7,), (8,)], [(7,), (8,)], [(7,)]]
     assert found["DELETE"] == [('[["a"],["b"]]',)]
 
