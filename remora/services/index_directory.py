@@ -152,7 +152,10 @@ async def choose_directory(
         rebuild = await expects_rows(journal)
         if rebuild:
             _logger.warning("long_term_lost", directory=used.name)
-    await _note_choice(journal, base, used, leftovers, rebuild=rebuild)
+    keys = [used.key, *(one.key for one in leftovers), *([""] if base is None else [])]
+    noted = decode_digest_keys(await journal.setting(DIGEST_KEYS))
+    if rebuild or (used, *leftovers) != found or not set(keys) <= set(noted):
+        await _note_choice(journal, used, leftovers, keys, rebuild=rebuild)
     if used.name != before.name:
         _logger.info(
             "reembedding_begun", embedder=embedder, before=before.embedder, directory=used.name
@@ -167,14 +170,13 @@ def draw_key(base: Place | None, rng: random.Random) -> str:
 
 async def _note_choice(
     journal: Journal,
-    base: Place | None,
     used: TableDirectory,
     leftovers: Sequence[TableDirectory],
+    keys: Sequence[str],
     *,
     rebuild: bool,
 ) -> None:
-    """Write the settings that change, in one transaction."""
-    keys = [used.key, *(one.key for one in leftovers), *([""] if base is None else [])]
+    """Write the settings, in one transaction."""
     settings = {
         "embedder": used.embedder,
         "longterm": used.name,
@@ -185,9 +187,7 @@ async def _note_choice(
         settings["leftover"] = msgspec.json.encode(leftovers).decode()
     if rebuild:
         settings["reembed"] = BEGIN
-    await journal.change_settings(
-        {name: value for name, value in settings.items() if value != await journal.setting(name)}
-    )
+    await journal.change_settings(settings)
 
 
 async def expects_rows(journal: Journal) -> bool:
