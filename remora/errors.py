@@ -5,7 +5,7 @@ what to do                exceptions
 ========================  ========================================================================
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
-                          `ReentrantAsk`, `NoDeadLetter`
+                          `ReentrantAsk`, `NoDeadLetter`, `KeyConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionQuarantined`, `ErasureInProgress`
 retry with the same key   `OutcomeUnknown`
@@ -39,6 +39,7 @@ __all__ = [
     "InvalidMessage",
     "JournalDamaged",
     "JournalTooNew",
+    "KeyConflict",
     "LongTermError",
     "MailboxFull",
     "ModelAnswerInvalid",
@@ -85,6 +86,13 @@ class InvalidInput(RemoraError, ValueError):
 
 class InvalidId(InvalidInput):
     """A user id, session id or idempotency key is not allowed. Nothing was written; use another."""
+
+
+class KeyConflict(InvalidInput):
+    """An idempotency key was used before, for other messages. Nothing was written; use a new key.
+
+    A key names one append: the user's message and the reply of one request have two keys.
+    """
 
 
 class IndexOutOfRange(InvalidInput, IndexError):

@@ -11,6 +11,7 @@ PROBES: Mapping[str, str] = {
     "key_looked_up": "an idempotency key was looked up in the journal",
     "duplicate_key_in_memory": "an append was repeated under a key in memory: same answer",
     "duplicate_key_in_journal": "an append was repeated under a key in the journal: same answer",
+    "key_conflict": "an append has a key that another append had: refused",
     "duplicate_message": "a message was there already, by id or content, and is not stored again",
     "ids_looked_up": "message ids were looked up in the journal",
     "key_of_partial_append": "a repeated append had skipped messages that were there already",

@@ -100,8 +100,8 @@ class Session:
 
         Args:
             messages: dicts in the OpenAI chat format, or `Message` objects.
-            key: idempotency key: a second append with it, restart or not, adds nothing and returns
-                the original numbers.
+            key: idempotency key: a second append of the same messages with it, restart or not,
+                adds nothing and returns the original numbers.
             allow_duplicates: add a message although one with its id is there; otherwise it is
                 skipped, and the receipt has the number of the existing one. Ids that were cleared
                 or deleted may be used again.
@@ -112,6 +112,7 @@ class Session:
         Raises:
             InvalidMessage: one of them is not a chat message; nothing was written.
             InvalidId: the key is not valid.
+            KeyConflict: the key was used before for other messages; nothing was written.
             RedactionFailed: the redaction hook failed on one of them; nothing was written.
             MailboxFull: the session is overloaded; nothing ran.
             OverdraftReached: summaries are not written as fast as messages come, and

@@ -67,7 +67,14 @@ class EarlierBuffer(BufferStart, frozen=True):
 
 
 class OriginalAppend(msgspec.Struct, frozen=True):
-    """The append under a key; an id is None where the message has the session's own."""
+    """The append under a key.
+
+    Attributes:
+        seqs: the numbers of its messages.
+        ids: their ids; None where the message has the session's own.
+        chats: what they say, as in `remora.messages.Entry`.
+    """
 
     seqs: tuple[int, ...]
     ids: tuple[str | None, ...]
+    chats: tuple[bytes, ...]

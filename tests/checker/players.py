@@ -14,6 +14,7 @@ from remora.errors import (
     ErasureInProgress,
     InvalidInput,
     JournalDamaged,
+    KeyConflict,
     LongTermError,
     MailboxFull,
     ModelError,
@@ -238,6 +239,8 @@ async def _record_call(
     except InvalidInput as e:
         if call.kind == "rewind":
             history.returned(record, "refused")
+        elif isinstance(e, KeyConflict):
+            history.returned(record, Receipt((), (), duplicate=True))
         else:
             history.wrong(record, e)
     except ReentrantAsk as e:

@@ -22,15 +22,15 @@ class Model(NamedTuple):
 
     `said` has the name of each message by its number, the empty text for one that was removed;
     `cleared` is the last number that was cleared away; `keys` has for each idempotency key the
-    numbers that came under it; `marks` has for each clear and rewind the newest number then, and
-    `cleared` after it. `front` is a number up to which messages have left the buffer at least, and
-    `flushed` one up to which they were handed over; `folds` says that some may have left it by a
-    fold since it was empty.
+    numbers and names that came under it; `marks` has for each clear and rewind the newest number
+    then, and `cleared` after it. `front` is a number up to which messages have left the buffer at
+    least, and `flushed` one up to which they were handed over; `folds` says that some may have left
+    it by a fold since it was empty.
     """
 
     said: tuple[str, ...] = ()
     cleared: int = 0
-    keys: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    keys: frozenset[tuple[str, tuple[int, ...], tuple[str, ...]]] = frozenset()
     marks: tuple[tuple[int, int], ...] = ()
     front: int = 0
     flushed: int = 0
@@ -342,11 +342,11 @@ def _append(
 ) -> Model | None:
     names, key = argument
     if key is not None:
-        for known, seqs in model.keys:
+        for known, seqs, said in model.keys:
             if known == key:
-                return (
-                    model if result is None or (result.duplicate and result.seqs == seqs) else None
-                )
+                told = seqs if said == names else ()  # no numbers: refused as a conflict
+                right = result is None or (result.duplicate and result.seqs == told)
+                return model if right else None
     first = len(model.said) + 1
     if result is not None and (
         result.duplicate or len(result.seqs) != len(names) or result.seqs[0] != first
@@ -356,7 +356,8 @@ def _append(
     if result is not None and result.seqs != seqs:
         return None
     return model._replace(
-        said=model.said + names, keys=model.keys if key is None else model.keys | {(key, seqs)}
+        said=model.said + names,
+        keys=model.keys if key is None else model.keys | {(key, seqs, names)},
     )
 
 

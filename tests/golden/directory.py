@@ -151,15 +151,26 @@ def message(number: int, text: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def _sentence(number: int, session: str, extra: str = "") -> dict[str, Any]:
+    topic = TOPICS[number % len(TOPICS)]
+    text = f"Sentence {number} of {session} is about {topic}{extra}, "
+    return message(number, f"{text}and {number * 37 % 101} of them are old.")
+
+
+def _keyed(key: str, session: str) -> list[dict[str, Any]]:
+    """What was appended under a key."""
+    if key == "request-1":
+        return [
+            message(1, "Hello ☂", id="m-2", metadata={"a": [1, {"b": None}]}),
+            message(2, "", tool_calls=[CALL]) | {"content": None},
+        ]
+    return [_sentence(int(key.removeprefix("key-")), session)]
+
+
 async def talk(chat: Session, count: int, *, extra: str = "", first: int = 1) -> None:
     """Plain turns, each written to the end before the next begins."""
     for number in range(first, first + count):
-        topic = TOPICS[number % len(TOPICS)]
-        text = (
-            f"Sentence {number} of {chat.key.session} is about {topic}{extra}, "
-            f"and {number * 37 % 101} of them are old."
-        )
-        await chat.append(message(number, text), key=f"key-{number}")
+        await chat.append(_sentence(number, chat.key.session, extra), key=f"key-{number}")
         if not extra:
             await chat.settle()
 
@@ -169,13 +180,7 @@ async def fill(runtime: Runtime) -> None:
     alice, bob, hostile = (runtime.user(name) for name in SESSIONS)
     plain = alice.session("plain")
     await plain.append(message(0, "Be brief.", role="system"))
-    await plain.append(
-        [
-            message(1, "Hello ☂", id="m-2", metadata={"a": [1, {"b": None}]}),
-            message(2, "", tool_calls=[CALL]) | {"content": None},
-        ],
-        key="request-1",
-    )
+    await plain.append(_keyed("request-1", "plain"), key="request-1")
     await plain.append(message(3, "a bridge", role="tool", tool_call_id="call_1"))
     await plain.append(
         message(5, "in parts", name="Ann")
@@ -367,7 +372,7 @@ async def _session(chat: Session, *, imported: bool) -> dict[str, Any]:
     }
     answer["keys"] = {}
     for key in KEYS.get(chat.key.session, ()):
-        receipt = await chat.append({"role": "user", "content": "again"}, key=key)
+        receipt = await chat.append(_keyed(key, chat.key.session), key=key)
         answer["keys"][key] = [receipt.duplicate, list(receipt.seqs), list(receipt.ids)]
     return answer
 

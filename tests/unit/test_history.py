@@ -116,7 +116,8 @@ def test_good_history() -> None:
     script.end(one, Receipt((4,), ("4",)))
     script.load("m0.2.0", "m0.1.0", covered=["m0.0.0", "m0.0.1"])
     script.clear(2)
-    script.append(3, key="k", duplicate=True)
+    said = [script.history.messages[name] for name in other.argument]
+    script.append(3, key="k", messages=said, duplicate=True)
     script.append(5)
     script.load("m0.6.0")
     script.told((1, "m0.0.0"), (2, "m0.0.1"), (3, "m0.2.0"), (4, "m0.1.0"), (5, "m0.6.0"))
@@ -138,8 +139,26 @@ def test_doubled_append() -> None:
     script.load("m0.0.0", "m0.0.0")
     assert "G2" in found(script)
     script = Script()
+    first = script.append(1, key="k")
+    said = [script.history.messages[name] for name in first.argument]
+    script.append(2, key="k", messages=said)
+    assert "G2 G3 G4" in found(script)
+
+
+def test_conflicting_keys() -> None:
+    """G4: other messages under a key are refused; they are no repetition, and not appended."""
+    refused = Receipt((), (), duplicate=True)
+    script = Script()
     script.append(1, key="k")
-    script.append(2, key="k")
+    script.end(script.begin("append", "user", key="k"), refused)
+    script.told((1, "m0.0.0"))
+    assert check(script.history) == []
+    script.append(1, key="k", duplicate=True)
+    assert "G2 G3 G4" in found(script)
+    script = Script()
+    first = script.append(1, key="k")
+    said = [script.history.messages[name] for name in first.argument]
+    script.end(script.begin("append", "user", key="k", messages=said), refused)
     assert "G2 G3 G4" in found(script)
 
 

@@ -53,9 +53,9 @@ from remora.actors.session.state import (
     recount_tokens,
 )
 from remora.actors.session.window import fit_buffer
-from remora.errors import OverdraftReached
+from remora.errors import KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id
-from remora.messages import ChatDict, Entry, Receipt
+from remora.messages import ChatDict, Entry, Receipt, decode_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -176,6 +176,12 @@ class SessionBehavior:
                 probe("duplicate_key_in_memory")
             else:
                 probe("duplicate_key_in_journal")
+            if not _repeats(original, message, known):
+                probe("key_conflict")
+                raise KeyConflict(
+                    f"the idempotency key was used for other messages of {state.key!r} (number "
+                    f"{original.seqs[0]}): nothing was written; a new message needs a new key"
+                )
             return Decision(self._original_receipt(state, message, original, known))
         receipt, entries, tokens = self._number(state, message, known)
         if not entries:
@@ -323,6 +329,25 @@ class SessionBehavior:
             tuple(state.entries),
             state.degraded,
         )
+
+
+def _repeats(original: OriginalAppend, message: Append, known: dict[int, int]) -> bool:
+    """Whether an append has the messages of the first one under its key.
+
+    The first one may have skipped some of them, which were there already: `known`, by place.
+    """
+    rest = iter(original.chats)
+    expected = next(rest, None)
+    for place, entry in enumerate(message.entries):
+        if expected is not None and _is_same(entry.chat, expected):
+            expected = next(rest, None)
+        elif place not in known and not message.dedup_window:
+            return False
+    return expected is None
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    return one == other or decode_chat(one) == decode_chat(other)
 
 
 def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:

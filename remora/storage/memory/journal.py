@@ -134,8 +134,9 @@ class MemoryJournal(MemoryTables):
         seqs = actor.keys.get(query.digest) if actor else None
         if actor is None or seqs is None:
             return None
+        entries = [actor.entries[seq - actor.trimmed - 1] for seq in seqs]
         return OriginalAppend(
-            seqs, tuple(actor.entries[seq - actor.trimmed - 1].id for seq in seqs)
+            seqs, tuple(entry.id for entry in entries), tuple(entry.chat for entry in entries)
         )
 
     def statistics(self) -> LogStatistics:

@@ -112,7 +112,9 @@ class JournalReader:
             return None
         entries = _entries(key, rows)
         return OriginalAppend(
-            tuple(entry.seq for entry in entries), tuple(entry.id for entry in entries)
+            tuple(entry.seq for entry in entries),
+            tuple(entry.id for entry in entries),
+            tuple(entry.chat for entry in entries),
         )
 
     # -- reading -----------------------------------------------------------------------------------
