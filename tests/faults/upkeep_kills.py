@@ -198,19 +198,9 @@ class _Evidence:
                 self.forgotten.update(self.sent.pop(user, {}).values())
 
 
-def _run_child(
-    kind: str, directory: Path, run: int, delay: Callable[[float], float], evidence: _Evidence
-) -> tuple[bool, str]:
-    """Start the child and kill it; whether within the upkeep, and what it complained of."""
-    lines: list[tuple[float, str]] = []
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.upkeep_kills", "--child", kind, directory, str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+def _read_in_threads(
+    child: subprocess.Popen[str], lines: list[tuple[float, str]], errors: list[str]
+) -> tuple[threading.Thread, ...]:
     assert child.stdout is not None
     assert child.stderr is not None
     stdout, stderr = child.stdout, child.stderr
@@ -218,11 +208,16 @@ def _run_child(
     def read() -> None:
         lines.extend((time.monotonic(), line) for line in stdout)
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    errors: list[str] = []
-    complaints = threading.Thread(target=lambda: errors.extend(stderr))
-    complaints.start()
+    readers = threading.Thread(target=read), threading.Thread(target=lambda: errors.extend(stderr))
+    for reader in readers:
+        reader.start()
+    return readers
+
+
+def _wait_for_upkeep(
+    child: subprocess.Popen[str], kind: str, run: int, lines: Sequence[tuple[float, str]]
+) -> list[float]:
+    """Wait until the child has begun upkeep; when it began each time."""
     rounds = 1 + run % 2  # the first upkeep of a process, or a later one
     until = time.monotonic() + _WAIT_S
     begun: list[float] = []
@@ -231,13 +226,33 @@ def _run_child(
         begun = [at for at, line in lines if line == "begin\n"]
         if kind == "rebuild" and begun:
             break
-    ended = [at for at, line in lines if line == "end\n"]
-    time.sleep(delay(ended[0] - begun[0] if ended and begun else 0.0))
-    refused = child.poll() is not None
-    child.kill()
-    child.wait()
-    reader.join()
-    complaints.join()
+    return begun
+
+
+def _run_child(
+    kind: str, directory: Path, run: int, delay: Callable[[float], float], evidence: _Evidence
+) -> tuple[bool, str]:
+    """Start the child and kill it; whether within the upkeep, and what it complained of."""
+    lines: list[tuple[float, str]] = []
+    errors: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.upkeep_kills", "--child", kind, directory, str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as child:
+        readers = _read_in_threads(child, lines, errors)
+        try:
+            begun = _wait_for_upkeep(child, kind, run, lines)
+            ended = [at for at, line in lines if line == "end\n"]
+            time.sleep(delay(ended[0] - begun[0] if ended and begun else 0.0))
+            refused = child.poll() is not None
+        finally:  # a test that is ended leaves no child
+            child.kill()
+            for reader in readers:
+                reader.join()
     for _, line in lines:
         if line.endswith("\n"):
             evidence.take(line)
