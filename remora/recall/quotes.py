@@ -6,17 +6,19 @@ hold against the forgeries of tests/forgeries.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from remora.actors.blocks.render import ENVELOPE
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
 from remora.messages import ChatDict, escape_tags, indent, quote
-from remora.storage.records import Summary
+from remora.storage.records import RESTORED, Summary
 
 __all__ = [
     "LINE_TOKENS",
-    "is_added",
     "recalled_text",
+    "said_in",
     "summary_message",
     "synopsis_text",
     "working_line",
@@ -56,14 +58,31 @@ def synopsis_text(synopsis: Synopsis) -> str:
     return "\n".join((f"<{_PROFILE}>", _PROFILE_HEAD, *known, f"</{_PROFILE}>"))
 
 
-def is_added(text: str, summary_prefix: str) -> bool:
-    """Whether remora added a message with this text to a context: nobody said it."""
-    heads = (f"<{_RECALLED}>\n{_RECALLED_HEAD}", f"<{_PROFILE}>\n{_PROFILE_HEAD}")
-    return text.startswith(heads) or bool(summary_prefix and text.startswith(summary_prefix))
+_ADDED = re.compile(
+    "|".join(
+        rf"<{tag}>\n{re.escape(head)}.*?\n</{tag}>(?:\n{{1,2}}|\Z)"
+        for tag, head in (
+            (_RECALLED, f"{_RECALLED_HEAD}\n"),
+            (_PROFILE, f"{_PROFILE_HEAD}\n"),
+            (ENVELOPE, ""),
+        )
+    ),
+    re.DOTALL,
+)
+
+
+def said_in(text: str, summary_prefix: str) -> str:
+    """What somebody said in a message of a context, without what remora put in or before it."""
+    start = 0
+    while added := _ADDED.match(text, start):
+        start = added.end()
+    text = text[start:]
+    return "" if summary_prefix and text.startswith(summary_prefix) else text
 
 
 def summary_message(summary: Summary, config: ContextConfig, prefix: str | None = None) -> ChatDict:
     """A summary as a message; `prefix` replaces its own."""
-    role = config.quoted_role if summary.extracted else config.summary_role
+    quoted = summary.extracted or summary.model == RESTORED
+    role = config.quoted_role if quoted else config.summary_role
     head = summary.prefix if prefix is None else prefix
     return {"role": role, "content": head + summary.text}

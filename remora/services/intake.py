@@ -30,7 +30,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.services.arguments import MAX_PARTS, collect
-from remora.storage.records import Summary
+from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
 __all__ = ["Intake", "as_batch"]
@@ -122,7 +122,7 @@ class Intake(msgspec.Struct, frozen=True):
             shorten, indent(without_surrogates(text)), max(room, 1), counter
         )
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
-        return Summary(0, prefix, text, tokens, degraded=False, model="restored")
+        return Summary(0, prefix, text, tokens, degraded=False, model=RESTORED)
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; counted in a thread if they are many or long."""

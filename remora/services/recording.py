@@ -31,7 +31,7 @@ from remora.messages import (
     plain_text,
     without_surrogates,
 )
-from remora.recall.quotes import is_added
+from remora.recall.quotes import said_in
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake
@@ -183,9 +183,8 @@ def conversation_texts(
         entry, _ = encode_message(message, index=number, max_bytes=buffer.max_message_bytes)
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)
-        text = plain_text(chat)
-        added = is_added(text, buffer.summary_prefix)
-        if entry.role in _RECORDED_ROLES and text.strip() and not added:
+        text = said_in(plain_text(chat), buffer.summary_prefix)
+        if entry.role in _RECORDED_ROLES and text.strip():
             texts.append(text)
     return texts
 

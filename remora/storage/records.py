@@ -18,6 +18,7 @@ from remora.runtime.jobs import Job
 __all__ = [
     "ENTRY_KIND",
     "HOT_KEYS",
+    "RESTORED",
     "ActorRecord",
     "Appended",
     "BlocksSpec",
@@ -143,6 +144,8 @@ class Summary(msgspec.Struct, frozen=True):
         return bool(self.verbatim) or self.degraded or self.model in _EXTRACTORS
 
 
+RESTORED = "restored"
+"""What a summary has as its model that came from outside: nobody knows who wrote it."""
 _EXTRACTORS = frozenset({"extractive", "lead", "tail", "none"})
 
 

@@ -172,6 +172,24 @@ async def test_fallback_summaries(summarizer: str) -> None:
             assert {one.label for one in entries} <= {"User", f"Ann {MARK}"}
 
 
+async def test_a_summary_from_outside() -> None:
+    """A buffer that is restored elsewhere: a fallback summary has no more authority than before."""
+    settings = config(buffer={"token_limit": 2_000, "summary_tokens": 1_900})
+    async with Runtime(config=settings) as runtime:
+        chat = runtime.session("alice", "one")
+        for text in FORGERIES.values():
+            await chat.append(user(text))
+        await chat.append(user("word " * 1_200))
+        await chat.settle()
+        restored = runtime.session("alice", "two")
+        for again in (restored.load_state_dict, restored.from_json):
+            state = await (chat.to_json if again == restored.from_json else chat.state_dict)()
+            await again(state)  # type: ignore[arg-type]
+            context = await restored.load(max_tokens=BUDGET)
+            assert MARK in added(context.messages, PREFIX)
+            check_authority(context.messages)
+
+
 async def test_a_model_that_was_persuaded() -> None:
     """A summary or a profile that a model was made to write stays within its own part."""
 

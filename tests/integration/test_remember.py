@@ -14,6 +14,7 @@ import pytest
 import remora
 from remora import Config, Runtime
 from remora.api.memories import Agent, LongTermHandle
+from remora.blocks import BaseMemoryBlock
 from remora.errors import (
     CommitFailed,
     InvalidId,
@@ -257,6 +258,38 @@ async def test_record_and_retrieve(runtime: Runtime) -> None:
     assert await alice.record(again) == ids
     await alice.settle()
     assert len(await alice.memories()) == 3
+
+
+@pytest.mark.parametrize("recalled_at", ["tail", "user"])
+@pytest.mark.parametrize("blocks_at", ["system", "user", "tail"])
+async def test_record_a_context(tmp_path: Path, recalled_at: str, blocks_at: str) -> None:
+    """An agent records its whole context: what was said, and nothing that remora put there."""
+
+    class Notes(BaseMemoryBlock[str]):
+        async def _aget(self, messages: Any = None, **block_kwargs: Any) -> str:
+            return "Nothing that anybody said."
+
+    config = Config.from_dict(
+        {
+            "recall": {"insert_method": recalled_at, "deadline_s": 60},
+            "context": {"insert_method": blocks_at},
+        }
+    )
+    async with Runtime(
+        tmp_path / "memory", config=config, embedder=HashEmbedder(), blocks=[Notes()]
+    ) as runtime:
+        alice = runtime.user("alice")
+        await alice.remember("I moved to Lisbon.")
+        await alice.settle()
+        chat = alice.session("chat")
+        await chat.append({"role": "user", "content": "Where in Lisbon do I live?"})
+        context = await chat.load("Lisbon")
+        assert context.memories
+        shown = str(context.messages)
+        assert "<recalled>" in shown
+        assert "<memory>" in shown
+        (recorded,) = await alice.record(context.messages)
+        assert recorded == memory_id("alice", "", "Where in Lisbon do I live?")
 
 
 async def test_record_refuses_what_is_no_message(runtime: Runtime) -> None:

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeAlias
 from remora.actors.blocks.base import BlockContent
 from remora.messages import ChatDict, Role, escape_tags, remove_hidden, without_surrogates
 
-__all__ = ["InsertMethod", "characters", "check_content", "insert", "join_contents"]
+__all__ = ["ENVELOPE", "InsertMethod", "characters", "check_content", "insert", "join_contents"]
 
-_ENVELOPE = "memory"
+ENVELOPE = "memory"
+"""The tag around all memory blocks of a message."""
 
 InsertMethod: TypeAlias = Literal["system", "user", "tail"]
 """Where blocks go: the first system message, the newest user message, or a message before that."""
@@ -83,9 +84,9 @@ def _parts(content: BlockContent) -> list[dict[str, Any]]:
 
 def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
     """The envelope with all sections: text, or parts if a section has media."""
-    names = [_ENVELOPE, *(name for name, _ in sections)]
+    names = [ENVELOPE, *(name for name, _ in sections)]
     parts: list[dict[str, Any]] = []
-    text = [f"<{_ENVELOPE}>"]
+    text = [f"<{ENVELOPE}>"]
     for name, content in sections:
         text.append(f"<{name}>")
         for part in _parts(content):
@@ -95,7 +96,7 @@ def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
                 parts.extend(({"type": "text", "text": "\n".join(text)}, part))
                 text = []
         text.append(f"</{name}>")
-    text.append(f"</{_ENVELOPE}>")
+    text.append(f"</{ENVELOPE}>")
     rest = "\n".join(text)
     return [*parts, {"type": "text", "text": rest}] if parts else rest
 
