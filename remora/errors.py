@@ -176,7 +176,7 @@ class NotGranted(RemoraError, PermissionError):
 class ReentrantAsk(RemoraError, RuntimeError):
     """A background job called `settle` of its own session, which waits for that job: a deadlock.
 
-    Call it from outside the job.
+    The same for an embedder that has texts embedded by itself, or erases. Call it from outside.
     """
 
 

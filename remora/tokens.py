@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import operator
 import re
 from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from remora.errors import ConfigError
+from remora.errors import ConfigError, InvalidInput
 from remora.messages import media_parts
+from remora.runtime.guard import is_requested
 
 if TYPE_CHECKING:
     import tiktoken
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INLINE_CHARACTERS",
     "CallableCounter",
+    "CheckedCounter",
     "HeuristicCounter",
     "TiktokenCounter",
     "TokenCounter",
@@ -36,6 +39,8 @@ INLINE_CHARACTERS = 16_000
 
 Longer ones are counted in a thread: tiktoken releases the interpreter while it counts.
 """
+
+_MAX_TOKENS = (1 << 31) - 1
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
 """Tokens counted for a part that is not text, by its type: LlamaIndex's estimates."""
@@ -148,6 +153,57 @@ class CallableCounter:
         """The function's result."""
         result = self._function(text)
         return result if isinstance(result, int) else len(result)
+
+
+class CheckedCounter:
+    """A counter of the application, whose every answer is checked before anything is made of it.
+
+    Args:
+        counter: the counter. It is tried at once.
+
+    Raises:
+        ConfigError: it cannot be one: what it has or answers is no number of tokens, or it raises.
+    """
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self.name = str(getattr(counter, "name", type(counter).__qualname__))
+        self._counter = counter
+        try:
+            self.message_overhead = self._check(getattr(counter, "message_overhead", None))
+            media: object = getattr(counter, "media_tokens", MEDIA_TOKENS)
+            if not isinstance(media, Mapping):
+                raise InvalidInput(f"media_tokens of the token counter {self.name} is no mapping")
+            self.media_tokens = {kind: self._check(tokens) for kind, tokens in media.items()}
+            for text in ("", "remora"):
+                self.count(text)
+        except InvalidInput as e:
+            raise ConfigError(str(e), key="counter") from e
+
+    def count(self, text: str) -> int:
+        """The counter's answer.
+
+        Raises:
+            InvalidInput: it raised, or answered what is no number of tokens.
+        """
+        try:
+            answer: object = self._counter.count(text)
+        except BaseException as e:
+            if is_requested(e):
+                raise
+            raise InvalidInput(f"the token counter {self.name} raised {type(e).__name__}") from e
+        return self._check(answer)
+
+    def _check(self, answer: object) -> int:
+        try:
+            tokens = operator.index(answer)  # type: ignore[arg-type]  # numpy's integers, too
+        except TypeError:
+            tokens = -1
+        if not 0 <= tokens <= _MAX_TOKENS:
+            raise InvalidInput(
+                f"the token counter {self.name} gave {answer!r:.40}, not a number of tokens "
+                f"from 0 to {_MAX_TOKENS}"
+            )
+        return tokens
 
 
 class TiktokenCounter:

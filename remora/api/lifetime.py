@@ -19,6 +19,7 @@ from remora.errors import InvalidInput, ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
+from remora.services.index_directory import check_location
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
@@ -68,6 +69,7 @@ class Lifetime:
         Raises:
             RuntimeClosed: it was opened before.
             InvalidInput: the event loop is not asyncio's.
+            DirectoryUnusable: long-term memory cannot have its files at this path.
         """
         if self._context is not None:
             raise RuntimeClosed("a runtime can be entered once; make another")
@@ -78,6 +80,10 @@ class Lifetime:
         if options.path is not None and not options.path.is_absolute():
             path = await anyio.to_thread.run_sync(_make_absolute, options.path)
             self.options = msgspec.structs.replace(options, path=path)
+        long_term = options.config.long_term
+        local = options.store is None and not long_term.uri.reveal()
+        if self.options.path is not None and long_term.enabled and local:
+            check_location(self.options.path)
         self._context = self._live()
         await self._context.__aenter__()
 

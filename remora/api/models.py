@@ -17,7 +17,7 @@ from remora.models.compression import CompressionMeter, LeadSummarizer, TailSumm
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, Embedder, Summarizer
 from remora.services.preload import preload
-from remora.tokens import HeuristicCounter, TiktokenCounter, TokenCounter
+from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
 __all__ = ["Models", "build_models"]
 
@@ -46,12 +46,17 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     Args:
         options: what the application chose.
         closers: gets what must be called at the end, also if this fails.
+
+    Raises:
+        ConfigError: one of them cannot be used.
     """
     # in threads: a model's module may import half a framework
     in_thread = anyio.to_thread.run_sync
     counter = options.counter
     if counter is None:
         counter = await in_thread(_make_counter, options.config)
+    elif type(counter) not in {HeuristicCounter, TiktokenCounter}:
+        counter = await in_thread(CheckedCounter, counter)
     chat = await in_thread(_make_chat_model, options, closers)
     embedder = await in_thread(_make_embedder, options, closers)
     cached = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import anyio
@@ -16,6 +18,7 @@ from remora.errors import (
     ModelError,
     ModelTimeout,
     ModelUnavailable,
+    ReentrantAsk,
 )
 from remora.messages import ChatDict
 from remora.runtime.guard import call_guarded
@@ -38,6 +41,7 @@ __all__ = [
     "check_answer_length",
     "embed_texts",
     "embedder_name",
+    "in_an_embedder",
 ]
 
 
@@ -264,6 +268,44 @@ def embedder_name(embedder: Embedder | None) -> str:
     return "none/0" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
+class _Embedding:
+    """A call of an embedder; over when `embedder` is None, also for tasks that it has started."""
+
+    __slots__ = ("around", "embedder")
+
+    def __init__(self, embedder: Embedder, around: _Embedding | None) -> None:
+        self.embedder: Embedder | None = embedder
+        self.around = around
+
+
+_embedding: ContextVar[_Embedding | None] = ContextVar("embedding", default=None)
+
+
+def in_an_embedder() -> bool:
+    """Whether the caller is an embedder's own code."""
+    call = _embedding.get()
+    while call is not None and call.embedder is None:
+        call = call.around
+    return call is not None
+
+
+@contextmanager
+def _enter(embedder: Embedder) -> Iterator[None]:
+    """Refuse to call an embedder from within itself: it would wait for its own vectors."""
+    around = call = _embedding.get()
+    while call is not None:
+        if call.embedder is embedder:
+            raise ReentrantAsk(f"the embedder {embedder.name} asks for vectors of its own")
+        call = call.around
+    call = _Embedding(embedder, around)
+    _embedding.set(call)
+    try:
+        yield
+    finally:
+        call.embedder = None
+        _embedding.set(around)
+
+
 async def embed_texts(
     embedder: Embedder, texts: Sequence[str], *, timeout_s: float = 60.0
 ) -> npt.NDArray[np.float32]:
@@ -272,23 +314,12 @@ async def embed_texts(
     Raises:
         ModelError: the embedder raised, returned something else, or took longer than `timeout_s`:
             a call that hangs would hold a place that others wait for.
+        ReentrantAsk: called from within the embedder itself.
     """
     import numpy as np  # noqa: PLC0415
 
-    try:
-        with anyio.fail_after(timeout_s):
-            answer = await call_guarded(embedder.embed, texts)
-    except ModelError:
-        raise
-    except TimeoutError as e:
-        probe("embedder_hung")
-        raise ModelTimeout(
-            f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
-        ) from e
-    except Exception as e:  # a plugged-in embedder may raise anything; it may work later
-        raise ModelUnavailable(
-            f"the embedder {embedder.name} failed: {type(e).__name__}: {e}"
-        ) from e
+    with _enter(embedder):
+        answer = await _ask(embedder, texts, timeout_s)
     try:
         with np.errstate(over="ignore"):
             vectors = np.asarray(answer, dtype=np.float32)
@@ -308,3 +339,21 @@ async def embed_texts(
             f"the embedder {embedder.name} returned values that are not finite"
         )
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
+
+
+async def _ask(embedder: Embedder, texts: Sequence[str], timeout_s: float) -> Any:
+    """The embedder's answer, whatever it is."""
+    try:
+        with anyio.fail_after(timeout_s):
+            return await call_guarded(embedder.embed, texts)
+    except ModelError:
+        raise
+    except TimeoutError as e:
+        probe("embedder_hung")
+        raise ModelTimeout(
+            f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
+        ) from e
+    except Exception as e:  # a plugged-in embedder may raise anything; it may work later
+        raise ModelUnavailable(
+            f"the embedder {embedder.name} failed: {type(e).__name__}: {e}"
+        ) from e

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["call_guarded"]
+__all__ = ["call_guarded", "is_requested"]
 
 Result = TypeVar("Result")
 
@@ -16,21 +19,50 @@ Result = TypeVar("Result")
 async def call_guarded(
     function: Callable[..., Awaitable[Result]], *arguments: Any, **options: Any
 ) -> Result:
-    """Call plugged-in code; what it raises becomes an `Exception`, except the end of the process.
+    """Call plugged-in code; whatever it raises becomes an `Exception`.
 
     An HTTP client may leak a cancellation that nobody requested, an extension module may raise a
-    panic that is not an `Exception`; neither may end a worker. A real cancellation passes.
+    panic that is not an `Exception`, a library may call `sys.exit`: none of them may end a worker.
+    What somebody else asked for passes: a cancellation, and the end of the program by a signal.
     """
     try:
         return await function(*arguments, **options)
-    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+    except Exception:
         raise
+    except GeneratorExit as e:
+        if e.__traceback__ is None or e.__traceback__.tb_next is None:
+            raise  # it was raised here: this coroutine is being closed
+        raise RuntimeError("GeneratorExit") from e
     except anyio.get_cancelled_exc_class() as e:
         if _is_cancelled():
             raise
         raise RuntimeError("cancelled from within") from e
     except BaseException as e:
+        if is_requested(e):
+            raise
         raise RuntimeError(f"{type(e).__name__}: {e}") from e
+
+
+def is_requested(error: BaseException) -> bool:
+    """Whether what came out of plugged-in code is a cancellation, or a signal's request to end.
+
+    Ctrl-C, and a handler that calls `sys.exit`, raise in whatever code runs at that moment.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and isinstance(error, asyncio.CancelledError):
+        return True
+    if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if (
+        isinstance(error, KeyboardInterrupt)
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):
+        return True  # Python's own handler leaves no trace in the exception
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(getattr(one, "func", one), "__code__", None) for one in handlers}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 def _is_cancelled() -> bool:

@@ -32,6 +32,7 @@ from remora.errors import (
 )
 from remora.ids import UNKEYED, Digests, SessionKey, UserKey
 from remora.logging import get_logger
+from remora.models.ports import in_an_embedder
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
@@ -128,6 +129,10 @@ class Eraser:
         if self._supervisor.in_a_job():
             raise ReentrantAsk(
                 "a background job cannot erase: an erasure waits for the background jobs to end"
+            )
+        if in_an_embedder():
+            raise ReentrantAsk(
+                "an embedder cannot erase: an erasure waits for those that it embeds for"
             )
         assert self._tasks is not None
         caller = new_promise()

@@ -31,9 +31,10 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio.to_thread
 import msgspec
 
-from remora.errors import EmbedderChanged
+from remora.errors import DirectoryUnusable, EmbedderChanged
 from remora.ids import Digests
 from remora.logging import get_logger
+from remora.messages import without_surrogates
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys, encode_digest_keys
 from remora.storage.ports import Journal
 from remora.storage.records import RecordSpec
@@ -43,6 +44,7 @@ __all__ = [
     "IndexDirectory",
     "Place",
     "TableDirectory",
+    "check_location",
     "choose_directory",
     "draw_key",
     "expects_rows",
@@ -234,6 +236,26 @@ def location_of(base: Place, name: str) -> Place:
         return base
     parts = urlsplit(base)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def check_location(base: Path) -> None:
+    """Check that LanceDB can have its files in this directory.
+
+    Raises:
+        DirectoryUnusable: its path has bytes that are no UTF-8, or control characters.
+    """
+    text = str(base)
+    if any(ord(character) < 32 or ord(character) == 127 for character in text):
+        problem = "control characters"
+    elif without_surrogates(text) != text:
+        problem = "bytes that are not UTF-8"
+    else:
+        return
+    raise DirectoryUnusable(
+        f"{text!r} cannot be used as a memory directory: its path has {problem}, which long-term "
+        "memory does not take; use another one, or long_term.enabled = false",
+        path=base,
+    )
 
 
 async def remove_old(

@@ -27,6 +27,7 @@ from remora.messages import (
 from remora.models.cache import CachingEmbedder
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.guard import is_requested
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.services.arguments import MAX_PARTS, collect
@@ -236,6 +237,8 @@ def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
         return validate_score(
             scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__))
         )
-    except Exception:
+    except BaseException as e:
+        if is_requested(e):
+            raise
         _logger.exception("scorer_failed")
         return NEUTRAL_SCORE

@@ -12,6 +12,7 @@ from typing import Any
 
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
+from remora.runtime.guard import is_requested
 
 __all__ = ["redact_chat", "redact_metadata", "redact_text", "redact_value", "validate_hook"]
 
@@ -114,7 +115,9 @@ def redact_text(text: str, redact: Callable[[str], str]) -> str:
     # Raised outside of `except`: the hook's own error may quote the text and must not be chained.
     try:
         result: Any = redact(text)
-    except Exception as e:
+    except BaseException as e:
+        if is_requested(e):
+            raise
         problem = f"raised {type(e).__name__}"
     else:
         if isinstance(result, str):
