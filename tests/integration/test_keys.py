@@ -97,3 +97,20 @@ async def test_after_a_restart(tmp_path: Path) -> None:
         assert (await chat.append(user("hi"), key="r1")).duplicate
         with pytest.raises(KeyConflict):
             await chat.append(ANSWER, key="r1")
+
+
+async def test_where_repetitions_are_skipped() -> None:
+    """`buffer.dedup_window`: what was skipped is recognized, and a further message is refused."""
+    config = Config.from_dict({"buffer": {"dedup_window": 3}, "long_term": {"enabled": False}})
+    async with Runtime.in_memory(config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("a"))
+        batch = [user("a"), user("b"), user("b")]
+        assert (await chat.append(batch, key="r1")).seqs == (1, 2, 2)
+        await chat.append([user("c"), user("d"), user("e")])
+        assert (await chat.append(batch, key="r1")).duplicate
+        for more in (user("c"), ANSWER, {**user("b"), "id": "b"}):
+            with pytest.raises(KeyConflict):
+                await chat.append([*batch, more], key="r1")
+        await chat.clear()
+        assert (await chat.append(batch, key="r1")).duplicate

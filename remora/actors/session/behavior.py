@@ -176,7 +176,7 @@ class SessionBehavior:
                 probe("duplicate_key_in_memory")
             else:
                 probe("duplicate_key_in_journal")
-            if not _repeats(original, message, known):
+            if not _repeats(state, original, message, known):
                 probe("key_conflict")
                 raise KeyConflict(
                     f"the idempotency key was used for other messages of {state.key!r} (number "
@@ -331,7 +331,9 @@ class SessionBehavior:
         )
 
 
-def _repeats(original: OriginalAppend, message: Append, known: dict[int, int]) -> bool:
+def _repeats(
+    state: SessionState, original: OriginalAppend, message: Append, known: dict[int, int]
+) -> bool:
     """Whether an append has the messages of the first one under its key.
 
     The first one may have skipped some of them, which were there already: `known`, by place.
@@ -341,9 +343,26 @@ def _repeats(original: OriginalAppend, message: Append, known: dict[int, int]) -
     for place, entry in enumerate(message.entries):
         if expected is not None and _is_same(entry.chat, expected):
             expected = next(rest, None)
-        elif place not in known and not message.dedup_window:
+        elif place not in known and not _may_repeat(state, original, message, entry):
             return False
     return expected is None
+
+
+def _may_repeat(
+    state: SessionState, original: OriginalAppend, message: Append, entry: Entry
+) -> bool:
+    """Whether the first append may have skipped `entry`, whose content was there already.
+
+    It may if what was there has left the buffer: nobody knows any more.
+    """
+    window, first = message.dedup_window, original.seqs[0]
+    if not window or entry.id is not None:
+        return False
+    if not state.entries or state.entries[0].seq > max(first - window, 1):
+        return True
+    return any(
+        one.seq <= original.seqs[-1] and _is_same(one.chat, entry.chat) for one in state.entries
+    )
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
