@@ -28,7 +28,7 @@ from remora.actors.session.messages import (
 )
 from remora.actors.session.state import SessionState
 from remora.config import Config
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, KeyConflict
 from remora.ids import SessionKey
 from remora.messages import Receipt, split_tool_calls
 from remora.recall.gather import Tiers
@@ -145,7 +145,7 @@ class Model:
         ]
         return (
             OriginalAppend(
-                *zip(*((entry.seq, entry.id) for entry in found[0].entries), strict=True)
+                *zip(*((one.seq, one.id, one.chat) for one in found[0].entries), strict=True)
             )
             if found
             else None
@@ -171,7 +171,11 @@ class Model:
 
     def step(self, step: Any) -> None:
         if isinstance(step, Append):
-            receipt = self.ask(step)
+            try:
+                receipt = self.ask(step)
+            except KeyConflict:
+                assert step.key in self.keys
+                return
             if step.key is not None and (step.key in self.keys or not receipt.duplicate):
                 before, batch = self.keys.setdefault(step.key, (receipt, step.entries))
                 assert receipt.duplicate == (before is not receipt)
