@@ -62,7 +62,13 @@ __all__ = [
 
 
 class RemoraError(Exception):
-    """The root of every exception that remora raises on purpose."""
+    """The root of every exception that remora raises on purpose.
+
+    Attributes:
+        retryable: whether the same call may succeed later.
+    """
+
+    retryable: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:  # attributes are keyword-only parameters
         return _restore_error, (type(self), self.args, self.__dict__.copy())
@@ -204,6 +210,8 @@ class MailboxFull(RemoraError):
         limit: the bound that refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's
             mailbox, or ``"total"``, of all requests that wait for the disk.
     """
+
+    retryable = True
 
     def __init__(self, text: str, *, limit: str) -> None:
         super().__init__(text)

@@ -67,6 +67,11 @@ def _load_config(arguments: argparse.Namespace) -> Config:
 def _require_memory(arguments: argparse.Namespace) -> None:
     directory = Path(arguments.dir or arguments.configured.directory)
     if not (directory / "journal.db").is_file():
+        if (directory / "journal.mark").exists():
+            raise InvalidInput(
+                f"journal.db of {directory} is missing: restore the whole directory from a backup; "
+                f"remora verify {directory} says more"
+            )
         raise InvalidInput(
             f"there is no memory in {directory}: name another directory with --dir, or fill "
             "one with remora replay"

@@ -118,7 +118,7 @@ def _target(directory: Path, dest: Path) -> AtomicTarget:
         raise InvalidInput(f"{dest} is in {directory} itself; a backup must stand elsewhere")
     if dest.is_dir() and not any(dest.iterdir()):
         dest.rmdir()  # an empty directory was made for it
-    return AtomicTarget(dest, overwrite=False)
+    return AtomicTarget(dest, overwrite=False, replaceable=False)
 
 
 async def _copy_long_term(directory: Path, staging: Path, memory: Offline) -> None:

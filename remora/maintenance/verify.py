@@ -210,7 +210,8 @@ async def _notes(memory: Offline) -> list[str]:
     notes = []
     waiting = await memory.journal.jobs()
     if waiting:
-        notes.append(f"{len(waiting):,} jobs wait for the next start")
+        count = f"{len(waiting):,} jobs wait" if len(waiting) > 1 else "1 job waits"
+        notes.append(f"{count} for the next start")
     notes.extend(
         f"dead letter {job.id} of {' / '.join(job.key)}: {job.error or 'all attempts failed'}"  # type: ignore[arg-type]
         for job in await memory.journal.jobs(dead=True)

@@ -23,6 +23,7 @@ class AtomicTarget:
         path: the path. Its directory must exist.
         overwrite: replace what is there. A file is replaced in one step; a directory is first
             renamed, with ``.old-…`` added, and a crash between the two steps leaves it so.
+        replaceable: whether the caller's own caller could have asked for `overwrite`.
 
     Attributes:
         staging: the path to write to until `commit`, in the same directory.
@@ -31,14 +32,13 @@ class AtomicTarget:
         InvalidInput: there is something at `path`, or no directory for it.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool) -> None:
+    def __init__(self, path: Path, *, overwrite: bool, replaceable: bool = True) -> None:
         self.path = path
         self._overwrite = overwrite
         self._token = secrets.token_hex(4)
         if path.exists() and not overwrite:
-            raise InvalidInput(
-                f"{path} exists already: choose another name, or pass overwrite=True (--overwrite)"
-            )
+            hint = ", or pass overwrite=True (--overwrite)" if replaceable else ""
+            raise InvalidInput(f"{path} exists already: choose another name{hint}")
         if not path.parent.is_dir():
             raise InvalidInput(f"there is no directory {path.parent} to write {path.name} into")
         self.staging = path.with_name(f"{path.name}.new-{self._token}")

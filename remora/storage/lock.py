@@ -277,10 +277,14 @@ def _hold(directory: Path) -> Iterator[None]:
 
 def _lock_error(directory: Path) -> DirectoryLocked:
     pid, since = _read_owner(directory)
+    remedy = (
+        "this process has it open in another runtime: use that one, or close it first"
+        if pid == os.getpid()
+        else "one process owns a memory directory: stop that one, start the server with one worker "
+        "(--workers 1), or choose another directory"
+    )
     return DirectoryLocked(
-        f"{directory} is in use by process {pid or '?'} since {since or '?'}; one process owns a "
-        "memory directory: stop that one, start the server with one worker (--workers 1), or "
-        "choose another directory",
+        f"{directory} is in use by process {pid or '?'} since {since or '?'}; {remedy}",
         path=directory,
         pid=pid,
         since=since,

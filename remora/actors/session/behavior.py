@@ -371,9 +371,10 @@ def _is_same(one: bytes, other: bytes) -> bool:
 
 def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:
     return OverdraftReached(
-        f"{state.key!r} has {live} tokens with this append, more than "
-        f"{state.policy.overdraft_tokens}, while {state.pending} messages wait for their summary; "
-        "nothing was written, retry later",
+        f"{state.key!r} would have {live} tokens that are not being summarized; "
+        "buffer.token_limit times buffer.overdraft_ratio allows "
+        f"{state.policy.overdraft_tokens} while {state.pending} messages wait for their summary. "
+        "Nothing was written: send it again later, with the same key, or raise the ratio",
         tokens=live,
         limit=state.policy.overdraft_tokens,
         job=state.compaction_job,
