@@ -21,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -32,6 +32,7 @@ from remora import Config, Runtime
 from remora.cli.render import percentile
 from remora.errors import MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
+from remora.runtime.log import Write
 from remora.storage.sqlite.journal import SqliteJournal
 
 __all__ = ["DEADLINE_S", "LATE_S", "TOTAL_BYTES", "Overload", "overload"]
@@ -69,10 +70,10 @@ class SlowJournal(SqliteJournal):
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
 
-    async def _store(self, rows: Any) -> None:
+    async def _commit(self, batch: Sequence[Write]) -> None:
         if self.slow:
-            await anyio.sleep(COMMIT_S + MESSAGE_S * rows.records)
-        await super()._store(rows)
+            await anyio.sleep(COMMIT_S + MESSAGE_S * sum(len(one.records) for one in batch))
+        await super()._commit(batch)
 
 
 class Overload(msgspec.Struct):

@@ -248,13 +248,23 @@ class FlushHandler:
     async def _add_in_batches(
         self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True
     ) -> None:
+        failed: list[Exception] = []
+
         async def add(batch: Sequence[MemoryRow]) -> None:
-            await self._add(batch, may_exist=may_exist)
+            # A batch that can never be written must not keep the others out; a store or a model
+            # that is away need not be asked for each.
+            if not any(getattr(e, "retryable", False) for e in failed):
+                try:
+                    await self._add(batch, may_exist=may_exist)
+                except Exception as e:
+                    failed.append(e)
 
         large = len(rows) > _IN_THREAD
         found = await run_in_thread_if(large, _batch_rows, entries, rows, self._batch_tokens)
         # while one batch waits for its commit, the next is embedded and joins it
         await map_concurrently(add, found, concurrency=_BATCHES_AT_ONCE)
+        if failed:
+            raise failed[0]
 
     async def _flush_entry(self, key: SessionKey, spec: EntryFlushSpec) -> None:
         """Write the row of a summary entry, unless the session was rewound to before it."""

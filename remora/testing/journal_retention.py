@@ -73,7 +73,7 @@ async def originals_are_kept_as_long_as_they_must_be(opened: OpenJournal) -> Non
     async with open_runtime(opened, policy=policy, summarizer=JoinedSummarizer()) as runtime:
         chat = runtime.session("alice", "one")
         assert (await chat.load()).messages == contexts[0]
-        assert (await chat.append(user_message("again"), key="k30")).duplicate
+        assert (await chat.append(user_message("message 30"), key="k30")).duplicate
         late = await chat.append(user_message("again"), key="k3")
         assert (late.duplicate, late.seqs) == (False, (31,))
         await chat.settle()

@@ -34,7 +34,7 @@ CONFIG = Config.from_dict(
         "long_term": {"batch_ms": 1},
         "buffer": {
             "token_flush_size": 1
-        },  # each message a batch of its own: what comes before a poisoned one is written
+        },  # each message a batch of its own: what is not near a poisoned one is written
     }
 )
 
@@ -74,8 +74,8 @@ def ids(chat: Session, *seqs: int) -> list[str]:
 
 
 async def poisoned(runtime: Runtime) -> Session:
-    """Messages 1 to 7 are a dead letter's, which wrote the first (the 4th is poison, and in its
-    neighbours' windows).
+    """Messages 1 to 7 are a dead letter's, which wrote the first and the last (the 4th is poison,
+    and in its neighbours' windows).
     """
     chat = runtime.session("alice", "chat")
     for first, last in ((1, 7), (8, 12)):
@@ -95,7 +95,7 @@ async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
         chat = await poisoned(runtime)
         (dead,) = await runtime.dead_letters()
         assert "RedactionFailed" in dead.error
-        assert await rows(runtime) == ids(chat, 1, *range(8, 13))
+        assert await rows(runtime) == ids(chat, 1, *range(7, 13))
         assert [m["content"] for m in (await chat.load()).messages][3] == "zebra"
         assert len(await chat.history()) == 12
         assert await runtime.retry_dead_letters() == 1

@@ -23,6 +23,7 @@ from remora.errors import (
     CommitFailed,
     InvalidMessage,
     JournalDamaged,
+    KeyConflict,
     OutcomeUnknown,
     RuntimeClosed,
 )
@@ -106,6 +107,7 @@ async def test_models_that_misbehave(tmp_path: Path, outcome: Any) -> None:
         assert context.summary
         assert context.tokens <= 100
         usable = isinstance(outcome, str) and outcome not in {"", "cancelled"}
+        usable = usable and len(outcome) < 1_000  # what is too long is never cut
         assert context.sources["summary"].status == ("ok" if usable else "degraded")
         assert len(await chat.history()) == 12
 
@@ -228,7 +230,7 @@ async def test_nobody_hangs_when_the_runtime_closes(tmp_path: Path) -> None:
                 for number in range(200):
                     tasks.start_soon(attempt, runtime.session("bob", f"{number}").load)
                     tasks.start_soon(
-                        attempt, lambda n=number: chat.append(sentence(n), key=f"k{n % 12}")
+                        attempt, lambda n=number % 12: chat.append(sentence(n), key=f"k{n}")
                     )
                 for _ in range(2):
                     await anyio.lowlevel.checkpoint()
@@ -561,14 +563,13 @@ async def test_a_closed_runtime_gives_no_store(*, given: bool) -> None:
 
 
 async def test_key_with_fewer_messages() -> None:
-    """G4: a key names one append; whoever comes under it with fewer messages is told all its
-    numbers as well.
-    """
+    """G4: a key names one append; whoever comes under it with fewer messages is refused."""
     async with Runtime.in_memory(config=Config.from_dict(LEAN)) as runtime:
         chat = runtime.session("alice", "one")
         first = await chat.append([sentence(0), sentence(1), sentence(2)], key="k")
-        again = await chat.append([sentence(0)], key="k")
-        assert (again.seqs, again.ids, again.duplicate) == (first.seqs, first.ids, True)
+        with pytest.raises(KeyConflict):
+            await chat.append([sentence(0)], key="k")
+        assert [one.id for one in await chat.history()] == list(first.ids)
 
 
 class Held(MemoryJournal):

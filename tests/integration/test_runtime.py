@@ -338,7 +338,7 @@ async def test_more_keys_than_memory_holds(tmp_path: Path) -> None:
     async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "one")
         for number in (0, 5, 700, 1_199):
-            assert (await chat.append(user("again"), key=f"k{number}")).duplicate
+            assert (await chat.append(user(f"{number}"), key=f"k{number}")).duplicate
         assert not (await chat.append(user("new"), key="k1200")).duplicate
         assert len(await chat.history()) == 1_201
 

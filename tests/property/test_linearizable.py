@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.actors.session.messages import Clear, Load, Snapshot
-from remora.errors import CommitFailed, OutcomeUnknown
+from remora.errors import CommitFailed, KeyConflict, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.limits import RegistryLimits
@@ -32,7 +32,7 @@ class Model(NamedTuple):
 
     said: tuple[str, ...] = ()
     cleared: int = 0
-    keys: frozenset[tuple[str, int, int]] = frozenset()
+    keys: frozenset[tuple[str, int, tuple[str, ...]]] = frozenset()
 
 
 def step(model: Model, operation: Operation) -> Model | None:
@@ -41,8 +41,10 @@ def step(model: Model, operation: Operation) -> Model | None:
         texts, key = argument
         known = next((k for k in model.keys if k[0] == key), None)
         first, count, duplicate = (
-            (known[1], known[2], True) if known else (len(model.said) + 1, len(texts), False)
+            (known[1], len(known[2]), True) if known else (len(model.said) + 1, len(texts), False)
         )
+        if known and known[2] != texts:
+            count = 0  # refused
         if result is not None and (result.seqs, result.duplicate) != (
             tuple(range(first, first + count)),
             duplicate,
@@ -50,7 +52,7 @@ def step(model: Model, operation: Operation) -> Model | None:
             return None
         if known:
             return model
-        keys = model.keys | {(key, first, count)} if key else model.keys
+        keys = model.keys | {(key, first, texts)} if key else model.keys
         return Model(model.said + texts, model.cleared, keys)
     if operation.kind == "clear":
         return Model(model.said, len(model.said), model.keys)
@@ -117,6 +119,8 @@ async def run(
                 )
             except CommitFailed:
                 continue  # provably nothing happened
+            except KeyConflict:
+                result = Receipt((), (), duplicate=True)
             except OutcomeUnknown:
                 if kind != "load":
                     history.append(Operation(called, float("inf"), kind, argument, None))
