@@ -112,7 +112,8 @@ class Session:
         Raises:
             InvalidMessage: one of them is not a chat message; nothing was written.
             InvalidId: the key is not valid.
-            KeyConflict: the key was used before for other messages; nothing was written.
+            KeyConflict: the key was used before for other messages, or the redaction hook makes
+                another text of the same ones; nothing was written.
             RedactionFailed: the redaction hook failed on one of them; nothing was written.
             MailboxFull: the session is overloaded; nothing ran.
             OverdraftReached: summaries are not written as fast as messages come, and

@@ -9,6 +9,7 @@ hide or reorder text are removed: a reader of the context sees what the model se
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -21,7 +22,7 @@ _HIDDEN = re.compile(
     "["
     "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # control characters
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"  # bidirectional, zero width
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"  # zero width
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # tags, and selectors that carry hidden bytes
     "]"
     # joiners belong to emoji and to scripts that need them; between other letters they hide
@@ -31,10 +32,11 @@ _NAME = re.compile(r"\w[\w .'\u2019@+-]{0,63}")
 _NAME_WORDS = 5
 _ROLES = frozenset(
     {
-        "admin", "ai", "assistant", "developer", "function", "human", "instruction",
-        "instructions", "model", "note", "operator", "root", "summary", "system", "tool", "user",
+        "admin", "ai", "assistant", "developer", "function", "human", "instruction", "model",
+        "note", "operator", "root", "summary", "system", "tool", "user",
     }
 )  # fmt: skip
+_PLURALS = frozenset(f"{role}s" for role in _ROLES)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -66,13 +68,15 @@ def plain_name(name: str, role: str) -> str:
     """A speaker's name as remora shows it; empty if it is none.
 
     A name has letters, digits, blanks and ``. ' @ + - _``, at most 64 characters and five words,
-    and does not begin with the name of another role: anything else could pass for a label.
+    and none of these is the name of another role: anything else could pass for a label.
     """
-    name = fold(name)
+    name = unicodedata.normalize("NFKC", fold(name))
     if _NAME.fullmatch(name) is None or len(name.split()) > _NAME_WORDS:
         return ""
-    first = re.split(r"[\W_]", name.casefold(), maxsplit=1)[0]
-    return name if first not in _ROLES or name.casefold() == role else ""
+    if name.casefold() == role:
+        return name
+    words = re.split(r"[\W_]+", name.casefold())
+    return "" if any(word in _ROLES or word in _PLURALS for word in words) else name
 
 
 def escape_tags(text: str, names: Iterable[str]) -> str:
