@@ -7,8 +7,8 @@ if all its text is in the lines; every other message that no model summarized is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -26,18 +26,20 @@ from remora.messages import (
 )
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import MessageRange, Summary, find_lost
 from remora.tokens import TokenCounter
 
-__all__ = ["Fallback", "FallbackWriter", "line_of", "merge_ranges"]
+__all__ = ["Fallback", "FallbackWriter", "lines_of", "merge_ranges"]
 
 Result = TypeVar("Result")
 
 _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
-_INLINE = 4_000  # characters and bytes
+_INLINE = 4_000  # characters
+_LINES_INLINE = 64_000  # bytes of messages
 _TRIES = 4  # a counter may find a text longer than the sum of its lines
 
 
@@ -87,7 +89,7 @@ class FallbackWriter:
             lost.extend([part for one in priors for part in await self._prose_ranges(key, one)])
             earlier = "\n".join([prose, earlier] if earlier else [prose])
             prose = ""
-        lines = [line_of(entry) for entry in entries]
+        lines = await lines_of(entries)
         text, failed = await self._extract(summarizer, earlier, lines, prose, max_tokens)
         brief = ""
         if max_tokens > self._brief_tokens and await self.count(text) > self._brief_tokens:
@@ -134,11 +136,13 @@ class FallbackWriter:
             if failed or await self.count(text) <= max_tokens:
                 break
             room -= max(room // 10, 1)
-        return await _run(len(text), shorten, text, max_tokens, self._counter), failed
+        return await run_in_thread_if(
+            len(text) > _INLINE, shorten, text, max_tokens, self._counter
+        ), failed
 
     async def count(self, text: str) -> int:
         """Tokens of a text; a long one is counted in a thread."""
-        return await _run(len(text), self._counter.count, text)
+        return await run_in_thread_if(len(text) > _INLINE, self._counter.count, text)
 
     async def _read(self, key: SessionKey, part: MessageRange) -> Sequence[Entry]:
         return await self._journal.read(key, part.first, part.last) if part.count else ()
@@ -157,15 +161,15 @@ class FallbackWriter:
         return found
 
 
-async def _run(size: int, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function here, or in a thread if it has a lot to read."""
-    if size <= _INLINE:
-        return function(*arguments)
-    return await anyio.to_thread.run_sync(function, *arguments)
+async def lines_of(entries: Sequence[Entry]) -> list[Line]:
+    """Messages as a summarizer gets them."""
+    size = sum(len(entry.chat) for entry in entries)
+    return await run_in_thread_if(
+        size > _LINES_INLINE, lambda: [_line_of(entry) for entry in entries]
+    )
 
 
-def line_of(entry: Entry) -> Line:
-    """A message as a summarizer gets it."""
+def _line_of(entry: Entry) -> Line:
     chat = decode_chat(entry.chat)
     return Line(entry.role, speaker_of(chat), remove_hidden(plain_text(chat)), entry.at_us)
 
@@ -195,7 +199,7 @@ def _extracted(one: Summary) -> str:
 def _find_kept(groups: Sequence[Sequence[Entry]], text: str) -> list[list[bool]]:
     """For each message, whether all its text is in the lines."""
     whole = extracted_lines(text)
-    return [[whole(line_of(entry)) for entry in group] for group in groups]
+    return [[whole(_line_of(entry)) for entry in group] for group in groups]
 
 
 def _runs(

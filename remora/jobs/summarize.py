@@ -16,7 +16,7 @@ from remora.actors.session.messages import SessionView, SummaryReady
 from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
-from remora.jobs.fallback import FallbackWriter, line_of, merge_ranges
+from remora.jobs.fallback import FallbackWriter, lines_of, merge_ranges
 from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, indent, without_surrogates
@@ -263,7 +263,7 @@ class SummarizeHandler:
         """
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
-        lines.extend(line_of(entry) for entry in (*given.repaired, *given.entries))
+        lines.extend(await lines_of((*given.repaired, *given.entries)))
         name, most = self._summarizer.name, self._max_tokens
         limit = most
         for _ in range(_ASKS):
