@@ -79,11 +79,9 @@ class FlushHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
-        # A flush must not write back what was removed after it was read. Flushes write different
-        # rows, so they may run together: those of a long conversation share commits.
-        apart = isinstance(spec, FlushSpec) and not spec.completes
-        lock = self._sessions.shared if apart else self._sessions.exclusive
-        async with lock(key):
+        # A flush must not write back what was removed after it was read, and a job that is run
+        # again must not write beside its first run: each would take the rows for new.
+        async with self._sessions.exclusive(key):
             try:
                 match spec:
                     case FlushSpec():

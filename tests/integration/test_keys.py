@@ -88,6 +88,18 @@ async def test_messages_that_were_there_already(open_runtime: Open) -> None:
             await chat.append([*batch, user("c")], key="r1")
 
 
+async def test_messages_that_were_there_and_are_gone(open_runtime: Open) -> None:
+    """A retry is a repetition although what it skipped for its id was deleted since."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append({**user("a"), "id": "a"})
+        batch = [{**user("a"), "id": "a"}, {**user("b"), "id": "b"}]
+        await chat.append(batch, key="r1")
+        await chat.delete(ids="a")
+        assert (await chat.append(batch, key="r1")).duplicate
+        assert [one.content for one in await chat.history()] == ["b"]
+
+
 async def test_after_a_restart(tmp_path: Path) -> None:
     """A key is known to the journal, with what it was used for."""
     async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:

@@ -317,7 +317,7 @@ async def test_passivation_and_return() -> None:
             before.tokens,
         )
         assert await core.ask(KEY, Inspect()) == view
-        assert (await core.ask(KEY, append(user("again"), key="k3"))).duplicate
+        assert (await core.ask(KEY, append(user("message number 3"), key="k3"))).duplicate
 
 
 @pytest.mark.anyio

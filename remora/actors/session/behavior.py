@@ -353,10 +353,13 @@ def _may_repeat(
 ) -> bool:
     """Whether the first append may have skipped `entry`, whose content was there already.
 
-    It may if what was there has left the buffer: nobody knows any more.
+    It may if what was there has left the buffer: nobody knows any more. Nor does anybody know the
+    ids of messages that were cleared or deleted.
     """
+    if entry.id is not None:
+        return True
     window, first = message.dedup_window, original.seqs[0]
-    if not window or entry.id is not None:
+    if not window:
         return False
     if not state.entries or state.entries[0].seq > max(first - window, 1):
         return True
