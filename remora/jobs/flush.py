@@ -80,7 +80,7 @@ class FlushHandler:
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
         # A flush must not write back what was removed after it was read, and a job that is run
-        # again must not write beside its first run: each would take the rows for new.
+        # again must not write while its first run does: each would take the rows for new.
         async with self._sessions.exclusive(key):
             try:
                 match spec:

@@ -12,7 +12,7 @@ from tests.checker.history import Shown
 from tests.checker.shrinking import Case, counterexample
 
 pytestmark = pytest.mark.blocking
-_SEEDS = 120
+_SEEDS = 240
 _CALLS = 40
 
 
