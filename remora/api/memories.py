@@ -22,9 +22,9 @@ from remora.services.arguments import (
     check_result_count,
     collect,
 )
+from remora.services.intake import are_large
 from remora.services.parts import PartsHolder, Recalls
 from remora.services.recording import (
-    are_large,
     check_types,
     conversation_texts,
     count_items,

@@ -43,8 +43,9 @@ from remora.services.arguments import (
     collect,
 )
 from remora.services.erasure import ErasureReceipt
+from remora.services.intake import are_large
 from remora.services.parts import PartsHolder
-from remora.services.recording import are_large, check_types, name_failures
+from remora.services.recording import check_types, name_failures
 from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import SessionListing
 

@@ -8,7 +8,6 @@ if all its text is in the lines; every other message that no model summarized is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -33,8 +32,6 @@ from remora.storage.records import MessageRange, Summary, find_lost
 from remora.tokens import TokenCounter
 
 __all__ = ["Fallback", "FallbackWriter", "lines_of", "merge_ranges"]
-
-Result = TypeVar("Result")
 
 _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once

@@ -17,7 +17,7 @@ from remora.jobs.rows import IndexAccess, KnownVectors, entry_row, message_rows
 from remora.messages import Entry
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
-from remora.runtime.locks import SharedLocks
+from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.storage.damage import read_undamaged
 from remora.storage.pending import pending_flushes
@@ -65,7 +65,7 @@ class FlushHandler:
         self._counter = counter
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
-        self._sessions = SharedLocks()
+        self._sessions = KeyedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
 
@@ -81,7 +81,7 @@ class FlushHandler:
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
         # A flush must not write back what was removed after it was read, and a job that is run
         # again must not write while its first run does: each would take the rows for new.
-        async with self._sessions.exclusive(key):
+        async with self._sessions(key):
             try:
                 match spec:
                     case FlushSpec():
@@ -112,7 +112,7 @@ class FlushHandler:
         Raises:
             JournalDamaged: some messages cannot be read; the rows of the others are written.
         """
-        async with self._sessions.exclusive(key), self._access.users.shared(key.user):
+        async with self._sessions(key), self._access.users.shared(key.user):
             # The session may have been forgotten, and started again, since `through` was read.
             through = min(through, await self._access.journal.session_indexed_through(key))
             scope = Scope(session=key.session, types=("message", "summary"))

@@ -20,7 +20,7 @@ from remora.messages.chat import (
     ToolFunction,
 )
 from remora.messages.entry import Entry, decode_chat, encode_message, restore_message
-from remora.messages.quoting import escape_tags, fold, indent, plain_name, quote, remove_hidden
+from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
     dated_line,
     media_parts,
@@ -43,7 +43,6 @@ __all__ = [
     "decode_chat",
     "encode_message",
     "escape_tags",
-    "fold",
     "indent",
     "media_parts",
     "plain_name",

@@ -1,9 +1,9 @@
 """Stored text in a context: quoted, attributed, and unable to look like anything else.
 
 What users and tools wrote is data wherever a model reads it again. So remora's own lines begin at
-the start of a line, and stored text never does: it is a JSON string on one line (`quote`), a text
-folded to one line (`fold`), or a text whose later lines are indented (`indent`). Characters that
-hide or reorder text are removed: a reader of the context sees what the model sees.
+the start of a line, and stored text never does: it is a JSON string on one line (`quote`), or a
+text whose later lines are indented (`indent`). Characters that hide or reorder text are removed: a
+reader of the context sees what the model sees.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import msgspec
 
-__all__ = ["escape_tags", "fold", "indent", "plain_name", "quote", "remove_hidden"]
+__all__ = ["escape_tags", "indent", "plain_name", "quote", "remove_hidden"]
 
 _BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _HIDDEN = re.compile(
@@ -47,11 +47,6 @@ def remove_hidden(text: str) -> str:
     return _HIDDEN.sub("", _BREAKS.sub("\n", text))
 
 
-def fold(text: str) -> str:
-    """`text` on one line: each run of white space is one blank."""
-    return " ".join(remove_hidden(text).split())
-
-
 def indent(text: str) -> str:
     """`text` with all lines after the first indented, so that none of them begins a section."""
     first, *rest = remove_hidden(text).split("\n")
@@ -70,7 +65,7 @@ def plain_name(name: str, role: str) -> str:
     A name has letters, digits, blanks and ``. ' @ + - _``, at most 64 characters and five words,
     and none of these is the name of another role: anything else could pass for a label.
     """
-    name = unicodedata.normalize("NFKC", fold(name))
+    name = unicodedata.normalize("NFKC", " ".join(remove_hidden(name).split()))
     if _NAME.fullmatch(name) is None or len(name.split()) > _NAME_WORDS:
         return ""
     if name.casefold() == role:

@@ -26,7 +26,6 @@ from datetime import UTC, datetime
 import anyio.to_thread
 import msgspec
 
-from remora.messages import indent
 from remora.models.ports import Line, Summarizer, check_answer_length
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
@@ -101,9 +100,7 @@ class TailSummarizer:
         return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
 
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
-        said = [
-            f"{line.speaker}: {indent(line.text.strip())}" for line in lines if line.text.strip()
-        ]
+        said = [line.spoken for line in lines if line.text.strip()]
         return _fit(previous, said, max_tokens, self._count, _keep_end)
 
 

@@ -24,7 +24,6 @@ from datetime import UTC, datetime
 import anyio.to_thread
 import msgspec
 
-from remora.messages import indent
 from remora.models.ports import Line
 
 __all__ = ["ExtractiveSummarizer", "extracted_lines"]
@@ -151,7 +150,7 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     lines, bounded = set(text.splitlines()), f"\n{text}\n"
 
     def is_whole(line: Line) -> bool:
-        if not line.text.strip() or f"\n{line.speaker}: {indent(line.text.strip())}\n" in bounded:
+        if not line.text.strip() or f"\n{line.spoken}\n" in bounded:
             return True
         sentences = _sentences([line])
         return bool(sentences) and all(sentence.line in lines for sentence in sentences)

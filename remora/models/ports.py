@@ -20,7 +20,7 @@ from remora.errors import (
     ModelUnavailable,
     ReentrantAsk,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, indent
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
@@ -82,6 +82,11 @@ class Line(msgspec.Struct, frozen=True):
     speaker: str
     text: str
     at_us: int
+
+    @property
+    def spoken(self) -> str:
+        """The speaker and the text, whose later lines are indented: no text begins a line."""
+        return f"{self.speaker}: {indent(self.text.strip())}"
 
 
 class Summarizer(Protocol):

@@ -34,11 +34,11 @@ from remora.services.arguments import MAX_PARTS, collect
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Intake", "as_batch"]
+__all__ = ["Intake", "are_large", "as_batch"]
 
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
-_MANY_TEXTS = 500  # counted in a thread
+_MANY_TEXTS = 100
 
 
 _Counted: TypeAlias = tuple[Entry, ChatDict, int]
@@ -127,12 +127,18 @@ class Intake(msgspec.Struct, frozen=True):
 
     async def count_texts(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text; counted in a thread if they are many or long."""
-        large = len(texts) > _MANY_TEXTS or sum(map(len, texts)) > INLINE_CHARACTERS
-        return await run_in_thread_if(large, lambda: list(map(self.counter.count, texts)))
+        return await run_in_thread_if(
+            are_large(texts), lambda: list(map(self.counter.count, texts))
+        )
 
     def now_us(self) -> int:
         """Microseconds since the epoch."""
         return int(self.clock.time() * 1_000_000)
+
+
+def are_large(texts: Sequence[str]) -> bool:
+    """Whether checking or counting these texts would hold the event loop for some milliseconds."""
+    return len(texts) > _MANY_TEXTS or sum(map(len, texts)) > INLINE_CHARACTERS
 
 
 def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:

@@ -34,12 +34,10 @@ from remora.messages import (
 from remora.recall.quotes import said_in
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
-from remora.services.intake import Intake
+from remora.services.intake import Intake, are_large
 from remora.storage.records import MemoryItem
-from remora.tokens import INLINE_CHARACTERS
 
 __all__ = [
-    "are_large",
     "check_types",
     "conversation_texts",
     "count_items",
@@ -47,7 +45,6 @@ __all__ = [
     "name_failures",
 ]
 
-_MANY = 100
 _KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
 _RECORDED_ROLES = ("user", "assistant")
 
@@ -200,11 +197,6 @@ async def count_items(intake: Intake, items: Sequence[MemoryItem]) -> tuple[Memo
         )
 
     return await run_in_thread_if(are_large([item.content for item in items]), counted)
-
-
-def are_large(texts: Sequence[str]) -> bool:
-    """Whether checking or counting these texts would hold the event loop for some milliseconds."""
-    return len(texts) > _MANY or sum(map(len, texts)) > INLINE_CHARACTERS
 
 
 def check_types(types: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from remora.errors import ModelAnswerInvalid
-from remora.messages import ChatDict, indent
+from remora.messages import ChatDict
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
@@ -52,7 +52,7 @@ class ChatSummarizer:
                 "content": f"Answer with the summary alone, in at most {max_tokens} tokens.",
             }
         )
-        said = "\n".join(f"{line.speaker}: {indent(line.text.strip())}" for line in lines)
+        said = "\n".join(line.spoken for line in lines)
         messages.append({"role": "user", "content": self._prompt + said})
         text = await self._model.complete(messages)
         if not isinstance(text, str) or not text.strip():
