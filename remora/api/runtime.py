@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,13 +18,13 @@ from remora.actors.policies.scoring import heuristic_score
 from remora.api.batches import append_batches
 from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
+from remora.api.operations import Operations
 from remora.api.options import JournalLike, Options, check_options
 from remora.api.session import Session
 from remora.api.shared import SharedScope
-from remora.api.statistics import RuntimeStatistics
 from remora.api.user import User
 from remora.config import Config
-from remora.errors import ConfigError, InvalidInput, RemoraError
+from remora.errors import ConfigError, RemoraError
 from remora.ids import validate_id
 from remora.messages import ChatDict, MessageLike, Receipt, encode_message
 from remora.models.ports import (
@@ -34,33 +34,25 @@ from remora.models.ports import (
     as_chat_model,
     as_embedder,
 )
-from remora.recall.index_cache import UserIndexStatistics
 from remora.runtime.clock import Clock, SystemClock
-from remora.runtime.concurrency import run_to_end
-from remora.runtime.jobs import Job
 from remora.services.arguments import (
     check_flag,
     check_function,
     check_int,
     check_path,
-    check_seconds,
-    check_text,
     collect,
 )
-from remora.services.rebuild import ReembedProgress
-from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import TransferReport
-from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore
+from remora.storage.ports import LongTermStore
 from remora.tokens import TokenCounter, count_message
 
 if TYPE_CHECKING:
-    from remora.maintenance.backup import BackupReport
     from remora.maintenance.export import Progress
 
 __all__ = ["Runtime"]
 
 
-class Runtime:
+class Runtime(Operations):
     """Conversation memory for one process: ``async with Runtime("memory/") as runtime: …``.
 
     Args:
@@ -237,21 +229,6 @@ class Runtime:
         await parts.supervisor.drain_all()
         await parts.index.index_written()
 
-    def reschedule(self, task: str, seconds: float) -> None:
-        """Run a periodic task, ``fifo_cleanup`` for instance, every `seconds` from now on.
-
-        `statistics` lists the tasks.
-
-        Raises:
-            InvalidInput: there is no such task, or the interval is not a positive number.
-            RuntimeClosed: the runtime is not open.
-        """
-        name = check_text(task, "task")
-        interval = check_seconds(seconds, f"the interval of {name}")
-        if interval is None or interval == float("inf"):
-            raise InvalidInput(f"the interval of {name} must be finite, not {seconds!r}")
-        self._lifetime.internals.schedule.change(name, interval)
-
     # -- state -------------------------------------------------------------------------------------
 
     @property
@@ -273,33 +250,6 @@ class Runtime:
         """
         return self._lifetime.internals
 
-    def statistics(self) -> RuntimeStatistics:
-        """Counters of the parts, without I/O."""
-        parts = self._lifetime.internals
-        return RuntimeStatistics(
-            parts.registry.statistics(),
-            parts.journal.statistics(),
-            parts.supervisor.statistics(),
-            parts.schedule.statistics(),
-            {meter.name: meter.statistics() for meter in parts.meters},
-            parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
-            parts.eraser.files.statistics(),
-        )
-
-    async def counts(self, user: str | None = None) -> JournalCounts:
-        """How much the journal holds, in all or of one user."""
-        if user is not None:
-            user = validate_id(user, "a user id")
-        return await self._lifetime.internals.parts.archive.counts(user)
-
-    async def long_term_statistics(self) -> LongTermStatistics:
-        """How much long-term memory holds.
-
-        Raises:
-            LongTermError: it cannot be opened or read.
-        """
-        return await (await self._lifetime.internals.long_term()).statistics()
-
     def message_tokens(self, message: MessageLike) -> int:
         """Tokens of a chat message by the runtime's counter.
 
@@ -307,30 +257,6 @@ class Runtime:
             InvalidMessage: it is not a chat message.
         """
         return count_message(self._lifetime.internals.counter, encode_message(message)[1])
-
-    @property
-    def reembedding(self) -> ReembedProgress | None:
-        """Progress of rebuilding long-term memory, for another embedder or after damage.
-
-        None if nothing is left to do. Damage is found when long-term memory is opened, a moment
-        after the runtime: see `reembedded`.
-        """
-        built = self._lifetime.built
-        rebuild = None if built is None else built.index.reembedding
-        return None if rebuild is None or rebuild.over else rebuild.progress
-
-    async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Return when long-term memory is complete: at once, unless it is being rebuilt.
-
-        Args:
-            progress: called with the number of messages done, and of all.
-
-        Raises:
-            RuntimeClosed: the runtime closed before; the next start continues.
-            StorageError, ModelError: what failed repeatedly; the next start continues.
-        """
-        check_function(progress, "progress")
-        await self._lifetime.internals.index.wait_until_rebuilt(progress)
 
     # -- many sessions -----------------------------------------------------------------------------
 
@@ -406,97 +332,3 @@ class Runtime:
         check_function(progress, "progress")
         transfers = self._lifetime.internals.transfers
         return await transfers.import_from(source, skip_existing=skip_existing, progress=progress)
-
-    # -- operating ---------------------------------------------------------------------------------
-
-    async def backup(
-        self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
-    ) -> BackupReport:
-        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md).
-
-        ``remora backup`` does the same. All messages acknowledged before are in the copy. `dest` is
-        complete and on disk at the end; until then nothing is there.
-
-        Args:
-            dest: a directory that does not exist, or is empty.
-            progress: called with the number of rows of long-term memory compared, and of all.
-
-        Raises:
-            InvalidInput: there is no directory to copy, or something is at `dest`.
-            StorageError: it cannot be read, or the disk refused; nothing is at `dest` then.
-        """
-        # preloaded
-        from remora.maintenance.backup import backup  # noqa: PLC0415
-        from remora.storage.sqlite.journal import SqliteJournal  # noqa: PLC0415
-
-        target = check_path(dest, "dest")
-        check_function(progress, "progress")
-        journal, path = self._lifetime.internals.journal, self.path
-        if path is None or not isinstance(journal, SqliteJournal):
-            raise InvalidInput(
-                "there is nothing to copy: this runtime's journal is not in a memory directory"
-            )
-        return await run_to_end(
-            backup, path, target, self.config, take=journal.backup, progress=progress
-        )
-
-    async def dead_letters(self) -> list[Job]:
-        """Dead-lettered jobs, oldest first; their messages still load."""
-        return await self._lifetime.internals.dead_letters.jobs()
-
-    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
-        """Run dead letters again, all or those of `ids`; returns how many.
-
-        Call it when the cause is removed. `settle` waits for them. What an earlier attempt wrote is
-        not doubled (G7).
-
-        Raises:
-            NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.
-            CommitFailed, OutcomeUnknown: see `Session.append`.
-        """
-        return await self._lifetime.internals.dead_letters.retry(ids)
-
-    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
-        """Drop dead letters, all of these or none; returns how many.
-
-        No message is lost: those of a flush job will not be in long-term memory, and load as before
-        (G6).
-
-        Raises:
-            NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.
-            InvalidInput: one of them can only be retried: a summary that messages wait for, a
-                deletion in long-term memory.
-            CommitFailed, OutcomeUnknown: see `Session.append`.
-        """
-        return await self._lifetime.internals.dead_letters.drop(ids)
-
-    # -- erasures ----------------------------------------------------------------------------------
-
-    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
-        """Erasures whose files are not rewritten yet, oldest first: how often each failed, and why.
-
-        The journal has erased them; until the files are rewritten, bytes can be left there. They
-        are named by digests that are computed with a key of the journal.
-
-        Args:
-            user: only this user's.
-
-        Raises:
-            InvalidId: the id cannot name a user.
-        """
-        if user is not None:
-            validate_id(user, "a user id")
-        return self._lifetime.internals.eraser.waiting(user)
-
-    async def retry_erasures(self) -> list[WaitingErasure]:
-        """Try all waiting erasures once more, without waiting for the next try.
-
-        Call it when the cause is removed.
-
-        Returns:
-            Those that still wait.
-
-        Raises:
-            RuntimeClosed: the runtime closed before; the next start goes on.
-        """
-        return await self._lifetime.internals.eraser.files.retry()
