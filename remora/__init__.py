@@ -22,8 +22,9 @@ from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.faces import publish
 from remora.messages import Message, Receipt
-from remora.recall.context import Context
+from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import Memory
+from remora.recall.sources import Sources
 from remora.services.erasure import ErasureReceipt
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "BufferPreset",
     "Config",
     "Context",
+    "ContextEntry",
     "ErasureReceipt",
     "Memory",
     "Message",
@@ -41,6 +43,7 @@ __all__ = [
     "SharedMember",
     "SharedScope",
     "Source",
+    "Sources",
     "Synopsis",
     "User",
     "WorkingHit",

@@ -21,6 +21,7 @@ __all__ = [
     "key_digest",
     "memory_id",
     "message_id",
+    "message_id_prefix",
     "row_id",
     "session_key",
     "user_key",
@@ -191,4 +192,9 @@ def key_digest(key: str) -> bytes:
 
 def message_id(instance: str, sid: int, seq: int) -> str:
     """The id of a message without one of its own: derived from its number, never stored."""
-    return f"msg_{instance}{sid:x}_{seq:x}"
+    return f"{message_id_prefix(instance, sid)}{seq:x}"
+
+
+def message_id_prefix(instance: str, sid: int) -> str:
+    """What the ids of a session's messages begin with: the number follows, hexadecimal."""
+    return f"msg_{instance}{sid:x}_"

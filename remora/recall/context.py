@@ -19,20 +19,33 @@ from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.recall.memory import Memory
-from remora.recall.quotes import summary_message
+from remora.recall.quotes import is_quotation, summary_message
+from remora.recall.sources import Sources
 from remora.storage.records import MessageRange, Summary
 
 __all__ = [
     "Context",
+    "ContextEntry",
     "Selection",
     "build_context",
     "build_plain_context",
     "conversation_range",
     "list_summaries",
     "newest_user",
+    "quoted_places",
 ]
 
-_OFF = Source("off")
+
+class ContextEntry(msgspec.Struct, frozen=True, gc=False):
+    """Which stored message a message of a context is.
+
+    Attributes:
+        seq: its number in the session, as in `Receipt.seqs` and `Message.seq`.
+        id: its id, as in `Receipt.ids` and `Message.id`.
+    """
+
+    seq: int
+    id: str
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -45,21 +58,24 @@ class Context(msgspec.Struct, frozen=True):
         memories: what was recalled from long-term memory, best first.
         working: what was recalled from working memory, best first.
         synopsis: the synopsis, if it is among them.
-        sources: what each tier gave: ``summary``, ``recent``, ``synopsis``, ``working``,
-            ``long_term``, and ``block:NAME``.
+        sources: what each tier gave, and what became of it.
         prefix_changed: the front of `messages` differs from the last load of this session.
         pending: messages among them that wait for their summary.
         omitted: messages of the buffer, the oldest, that did not fit.
         awaiting: ids of tool calls without a result; these calls, and the results that they have,
             are withheld until all results are there.
         orphans: tool calls and results that lost their counterpart, left out.
+        entries: for each of `messages`, in the same order, which stored message it is. None for a
+            message that remora wrote (summary, user profile, recalled memories, memory blocks) and
+            for one that `load(override=…)` was given. What was recalled has its session and number
+            in `memories`. A message keeps its entry if recalled memories or blocks are put into it.
     """
 
     messages: list[ChatDict]
     tokens: int
     summary: str | None
     memories: tuple[Memory, ...]
-    sources: dict[str, Source]
+    sources: Sources
     prefix_changed: bool
     pending: int
     omitted: int
@@ -67,6 +83,7 @@ class Context(msgspec.Struct, frozen=True):
     orphans: int
     working: tuple[ScoredItem, ...] = ()
     synopsis: Synopsis | None = None
+    entries: tuple[ContextEntry | None, ...] = ()
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -88,7 +105,7 @@ class Selection(msgspec.Struct, frozen=True):
     summaries: Sequence[Summary]
     entries: Sequence[Entry]
     tokens: int
-    sources: dict[str, Source]
+    sources: Sources
     synopsis_message: ChatDict | None = None
     synopsis: Synopsis | None = None
     recalled_message: ChatDict | None = None
@@ -109,18 +126,16 @@ def build_plain_context(
         tokens=snapshot.tokens,
         summary="\n".join([one.text for one in summaries]) if summaries else None,
         memories=(),
-        sources={
-            "summary": _summary_source(summaries, snapshot.degraded),
-            "synopsis": _OFF,
-            "working": _OFF,
-            "long_term": _OFF,
-            "recent": Source("ok", len(snapshot.entries)),
-        },
+        sources=Sources(
+            summary=_summary_source(summaries, snapshot.degraded),
+            recent=Source("ok", len(snapshot.entries)),
+        ),
         prefix_changed=prefix_changed,
         pending=snapshot.pending,
         omitted=snapshot.omitted,
         awaiting=snapshot.awaiting,
         orphans=snapshot.orphans,
+        entries=(*[None] * len(summaries), *_identify(snapshot, snapshot.entries)),
     )
 
 
@@ -132,12 +147,14 @@ def build_context(
     if chosen.synopsis_message is not None:
         messages.append(chosen.synopsis_message)
     messages.extend(summary_message(one, config) for one in chosen.summaries)
+    entries = [*[None] * len(messages), *_identify(snapshot, chosen.entries)]
     messages.extend(decode_chat(entry.chat) for entry in chosen.entries)
     newest = len(messages) - len(chosen.entries) + newest_user(chosen.entries)
     if chosen.newest is not None:
         messages[newest] = chosen.newest
     if chosen.recalled_message is not None:
         messages.insert(newest, chosen.recalled_message)
+        entries.insert(newest, None)
     omitted = len(snapshot.entries) - len(chosen.entries)
     return Context(
         messages=messages,
@@ -146,17 +163,25 @@ def build_context(
         memories=chosen.memories,
         working=chosen.working,
         synopsis=chosen.synopsis,
-        sources={
-            "summary": _summary_source(chosen.summaries, snapshot.degraded),
-            **chosen.sources,
-            "recent": Source("ok", len(chosen.entries)),
-        },
+        sources=msgspec.structs.replace(
+            chosen.sources,
+            summary=_summary_source(chosen.summaries, snapshot.degraded),
+            recent=Source("ok", len(chosen.entries)),
+        ),
         prefix_changed=prefix_changed,
         pending=max(snapshot.pending - omitted, 0),
         omitted=snapshot.omitted + omitted,
         awaiting=snapshot.awaiting,
         orphans=snapshot.orphans,
+        entries=tuple(entries),
     )
+
+
+def _identify(snapshot: Snapshot, entries: Sequence[Entry]) -> list[ContextEntry | None]:
+    prefix = snapshot.id_prefix
+    if not prefix:
+        return [None] * len(entries)
+    return [ContextEntry(one.seq, one.id or f"{prefix}{one.seq:x}") for one in entries]
 
 
 def conversation_range(chosen: Selection) -> range:
@@ -169,6 +194,16 @@ def conversation_range(chosen: Selection) -> range:
         chosen.entries
     )
     return range(first, first + len(chosen.entries) + among)
+
+
+def quoted_places(chosen: Selection) -> set[int]:
+    """Which messages in the context of a selection repeat stored text."""
+    first = int(chosen.synopsis_message is not None)
+    places = set(range(first))
+    places.update(n for n, one in enumerate(chosen.summaries, first) if is_quotation(one))
+    if chosen.recalled_message is not None:
+        places.add(first + len(chosen.summaries) + newest_user(chosen.entries))
+    return places
 
 
 def newest_user(entries: Sequence[Entry]) -> int:
@@ -193,4 +228,4 @@ def _summary_source(summaries: Sequence[Summary], degraded: MessageRange | None)
             "summary; history() has them"
         )
         return Source("degraded", len(summaries), detail, degraded)
-    return Source("ok", len(summaries)) if summaries else _OFF
+    return Source("ok", len(summaries)) if summaries else Source("off")

@@ -22,7 +22,7 @@ from remora.actors.blocks.source import Source
 from remora.actors.policies.units import newest_start, units
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window, fit_buffer
-from remora.actors.user.messages import ScoredItem, Synopsis
+from remora.actors.user.messages import ScoredItem
 from remora.config import Config
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.recall.context import (
@@ -31,6 +31,7 @@ from remora.recall.context import (
     conversation_range,
     list_summaries,
     newest_user,
+    quoted_places,
 )
 from remora.recall.gather import Gathered
 from remora.recall.memory import Memory, comparable_text
@@ -100,8 +101,7 @@ class ContextFitter:
         """
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
-        sources = dict(gathered.sources)
-        synopsis, cost = self._fit_synopsis(gathered.synopsis, min(left, budget // 4), sources)
+        synopsis, cost, about = self._fit_synopsis(gathered, min(left, budget // 4))
         left -= cost
         window = _narrow(snapshot, left)
         entries = window.entries
@@ -115,15 +115,18 @@ class ContextFitter:
         if self._blocks is not None:
             room = max(left - older - wanted, min(left, int(budget * self._blocks_share)))
             blocks = await self._blocks.fit(gathered.blocks, kept + room)
-            left -= self._blocks.insert((), blocks)[1] - kept
+            left -= self._blocks.insert((), blocks).tokens - kept
         room = max(left - older, min(left, recall_share))
         recalled, start = self._fit_recalled(session, gathered, entries, first, left, room)
         memories = tuple(one.memory for one in recalled.lines if one.memory is not None)
         working = tuple(one.working for one in recalled.lines if one.working is not None)
         recalled_message, newest, spent = self._place(recalled, entries[start:])
-        for name, count in (("long_term", len(memories)), ("working", len(working))):
-            if sources[name].status == "ok":
-                sources[name] = Source("ok", count)
+        sources = msgspec.structs.replace(
+            gathered.sources,
+            synopsis=about,
+            long_term=_count(gathered.sources.long_term, len(memories)),
+            working=_count(gathered.sources.working, len(working)),
+        )
         chosen = Selection(
             summaries=list_summaries(window),
             entries=entries[start:],
@@ -149,17 +152,22 @@ class ContextFitter:
         """Put memory blocks into a context."""
         if self._blocks is None:
             return context
-        own = conversation_range(chosen)
-        messages, grown = self._blocks.insert(context.messages, fitted, conversation=own)
-        if context.tokens + grown > budget:  # two texts joined may take more than both alone
+        own, quoted = conversation_range(chosen), quoted_places(chosen)
+        inserted = self._blocks.insert(context.messages, fitted, own, quoted)
+        if context.tokens + inserted.tokens > budget:
+            # two texts joined may take more than both alone
             room = budget - context.tokens
-            fitted = await self._blocks.fit(
-                gathered.blocks, room, context.messages, conversation=own
-            )
-            messages, grown = self._blocks.insert(context.messages, fitted, conversation=own)
-        sources = {**context.sources, **fitted.sources}
+            fitted = await self._blocks.fit(gathered.blocks, room, context.messages, own, quoted)
+            inserted = self._blocks.insert(context.messages, fitted, own, quoted)
+        entries = list(context.entries)
+        if inserted.place is not None:
+            entries.insert(inserted.place, None)
         return msgspec.structs.replace(
-            context, messages=messages, tokens=context.tokens + grown, sources=sources
+            context,
+            messages=inserted.messages,
+            entries=tuple(entries),
+            tokens=context.tokens + inserted.tokens,
+            sources=msgspec.structs.replace(context.sources, blocks=fitted.sources),
         )
 
     async def _size_of_kept_blocks(self, gathered: Gathered, budget: int) -> int:
@@ -170,22 +178,19 @@ class ContextFitter:
             await self._blocks.fit(gathered.blocks, budget)  # raises, and says what they need
         return kept
 
-    def _fit_synopsis(
-        self, synopsis: Synopsis | None, room: int, sources: dict[str, Source]
-    ) -> tuple[ChatDict | None, int]:
-        """The synopsis as a message, and its tokens; None if there is none or it does not fit."""
+    def _fit_synopsis(self, gathered: Gathered, room: int) -> tuple[ChatDict | None, int, Source]:
+        """The synopsis as a message, its tokens and its status; None: there is none, or no room."""
+        synopsis, source = gathered.synopsis, gathered.sources.synopsis
         text = "" if synopsis is None else synopsis_text(synopsis)
         if not text:
-            return None, 0
+            return None, 0, source
         message: ChatDict = {"role": self._quoted_role, "content": text}
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
             detail = f"it needs {cost} tokens, and {max(room, 0)} are left for it"
-            sources["synopsis"] = Source("omitted", detail=detail)
-            return None, 0
-        sources["synopsis"] = msgspec.structs.replace(sources["synopsis"], count=1)
-        return message, cost
+            return None, 0, Source("omitted", detail=detail)
+        return message, cost, msgspec.structs.replace(source, count=1)
 
     def _fit_recalled(
         self,
@@ -293,6 +298,10 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
 def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> bool:
     memory = line.memory
     return memory is not None and memory.seq > 0 and (memory.session, memory.seq) in shown
+
+
+def _count(source: Source, count: int) -> Source:
+    return Source("ok", count) if source.status == "ok" else source
 
 
 def _tokens(entries: Sequence[Entry]) -> int:

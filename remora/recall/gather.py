@@ -7,7 +7,7 @@ never waits for it (G5).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -23,6 +23,7 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.recall.memory import Memory
 from remora.recall.recall import Recall
+from remora.recall.sources import Sources
 from remora.runtime.probes import probe
 from remora.storage.ports import Scope
 
@@ -48,6 +49,9 @@ class Tiers(msgspec.Struct, frozen=True):
     blocks: BlockView | None = None
 
 
+_Tier: TypeAlias = Literal["synopsis", "working", "long_term"]
+
+
 class Gathered:
     """What the tiers gave."""
 
@@ -56,9 +60,11 @@ class Gathered:
         self.working: Sequence[ScoredItem] = ()
         self.synopsis: Synopsis | None = None
         self.blocks = GatheredBlocks()
-        self.sources: dict[str, Source] = {
-            name: Source("off") for name in ("synopsis", "working", "long_term")
-        }
+        self.sources = Sources()
+
+    def report(self, tier: _Tier, source: Source) -> None:
+        """Say what became of a tier."""
+        self.sources = msgspec.structs.replace(self.sources, **{tier: source})
 
 
 async def gather(
@@ -123,22 +129,22 @@ _SYNOPSIS_STATUS: dict[str, Literal["ok", "degraded", "pending"]] = {
 
 async def _ask(
     found: Gathered,
-    name: str,
+    tier: _Tier,
     key: SessionKey,
     deadline_s: float,
     ask: Callable[[], Awaitable[Source]],
 ) -> None:
     try:
         with anyio.fail_after(deadline_s):
-            found.sources[name] = await ask()
+            found.report(tier, await ask())
     except TimeoutError:
         probe("tier_late")
-        found.sources[name] = Source("late", detail=f"no answer within {deadline_s:g} s")
+        found.report(tier, Source("late", detail=f"no answer within {deadline_s:g} s"))
     except Exception as e:  # the conversation itself can be shown
         probe("tier_failed")
         if not isinstance(e, (ErasureInProgress, LongTermError, ModelError, OwnershipLost)):
-            _logger.exception("tier_failed", tier=name, session=key)
-        found.sources[name] = Source("failed", detail=str(e))
+            _logger.exception("tier_failed", tier=tier, session=key)
+        found.report(tier, Source("failed", detail=str(e)))
 
 
 async def _ask_blocks(

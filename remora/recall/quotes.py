@@ -17,6 +17,7 @@ from remora.storage.records import RESTORED, Summary
 
 __all__ = [
     "LINE_TOKENS",
+    "is_quotation",
     "recalled_text",
     "said_in",
     "summary_message",
@@ -80,9 +81,13 @@ def said_in(text: str, summary_prefix: str) -> str:
     return "" if summary_prefix and text.startswith(summary_prefix) else text
 
 
+def is_quotation(summary: Summary) -> bool:
+    """Whether a summary repeats what users and tools wrote, or nobody knows who wrote it."""
+    return summary.extracted or summary.model == RESTORED
+
+
 def summary_message(summary: Summary, config: ContextConfig, prefix: str | None = None) -> ChatDict:
     """A summary as a message; `prefix` replaces its own."""
-    quoted = summary.extracted or summary.model == RESTORED
-    role = config.quoted_role if quoted else config.summary_role
+    role = config.quoted_role if is_quotation(summary) else config.summary_role
     head = summary.prefix if prefix is None else prefix
     return {"role": role, "content": head + summary.text}

@@ -11,7 +11,7 @@ from remora.actors.session.messages import Inspect, Load, SessionView, Snapshot
 from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
-from remora.ids import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey, message_id_prefix
 from remora.messages import Entry
 from remora.recall.context import Context
 from remora.recall.planner import Planner
@@ -85,12 +85,19 @@ class LocalContexts:
         view: SessionView = await self._actors.ask(key, Inspect())
         if override is not None:
             entries = [entry.with_seq(n) for n, entry in enumerate(override, start=1)]
-            return _show(entries, None, (), budget, view.blocks)
+            return _show(entries, None, (), budget, view.blocks, id_prefix="")
         assert at is not None
         if at > view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
-        return _show(earlier.entries, earlier.summary, earlier.summaries, budget, view.blocks)
+        return _show(
+            earlier.entries,
+            earlier.summary,
+            earlier.summaries,
+            budget,
+            view.blocks,
+            id_prefix=message_id_prefix(self._journal.instance, view.sid),
+        )
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""
@@ -117,6 +124,8 @@ def _show(
     summaries: Sequence[Summary],
     budget: int,
     blocks: tuple[StateItem, ...],
+    *,
+    id_prefix: str,
 ) -> Snapshot:
     tools = any(entry.calls or entry.answers for entry in entries)
     tokens = sum(entry.tokens for entry in entries)
@@ -135,4 +144,5 @@ def _show(
         blocks=blocks,
         degraded=join_lost(part for one in shown for part in find_lost(one)),
         size=sum(entry.size for entry in window.entries),
+        id_prefix=id_prefix,
     )

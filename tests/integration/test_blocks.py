@@ -135,8 +135,8 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
             range(1, front + 1)
         )
         sources = (await gathered(runtime, chat)).sources
-        assert sources["block:good"].status == "ok"
-        assert (sources["block:bad"].status, sources["block:bad"].detail) == (
+        assert sources["good"].status == "ok"
+        assert (sources["bad"].status, sources["bad"].detail) == (
             "failed",
             "ValueError: broken",
         )
@@ -145,7 +145,7 @@ async def test_one_block_fails_and_the_others_go_on(tmp_path: Path) -> None:
         await runtime.settle()
         front = (await chat.inspect()).watermarks.archived_through
         assert await seen(chat, "bad") == await seen(chat, "good") == list(range(1, front + 1))
-        assert (await gathered(runtime, chat)).sources["block:bad"].status == "ok"
+        assert (await gathered(runtime, chat)).sources["bad"].status == "ok"
 
 
 async def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:

@@ -439,7 +439,7 @@ def test_never_more_than_there_is_room_for(
 
     async def scenario() -> None:
         gathered = await view.gather(KEY, (), messages)
-        whole, _ = view.insert(messages, await view.fit(gathered, 10**9, messages))
+        whole = view.insert(messages, await view.fit(gathered, 10**9, messages)).messages
         try:
             fitted = await view.fit(gathered, room, messages)
         except InvalidInput:
@@ -449,9 +449,10 @@ def test_never_more_than_there_is_room_for(
                 10**9,
                 messages,
             )
-            assert view.insert(messages, kept)[1] > room
+            assert view.insert(messages, kept).tokens > room
             return
-        fresh, added = view.insert(messages, fitted)
+        inserted = view.insert(messages, fitted)
+        fresh, added = inserted.messages, inserted.tokens
         assert added == size(fresh) - size(messages)
         assert added <= max(room, 0)
         if size(whole) - size(messages) <= room:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from remora.actors.blocks.fit import BlockView, GatheredBlocks
+from remora.actors.blocks.render import Inserted
 from remora.actors.blocks.state import BlockProgress, BlockSet, progress_item
 from remora.blocks import (
     BaseMemoryBlock,
@@ -78,7 +79,8 @@ async def shown(
     before = copy.deepcopy(list(messages))
     gathered = await one.gather(KEY, states, messages)
     fitted = await one.fit(gathered, room, messages)
-    fresh, added = one.insert(messages, fitted)
+    inserted = one.insert(messages, fitted)
+    fresh, added = inserted.messages, inserted.tokens
     assert list(messages) == before
     assert added == sum(count_message(counter, m) for m in fresh) - sum(
         count_message(counter, m) for m in before
@@ -127,9 +129,9 @@ My name is Logan, and I live in Saskatoon. I work at LlamaIndex.
     }
     assert fresh[1] == {"role": "user", "content": "Msg 4"}
     assert {name: source.status for name, source in sources.items()} == {
-        "block:static_memory": "ok",
-        "block:fact_extraction_memory": "ok",
-        "block:retrieval_based_memory": "ok",
+        "static_memory": "ok",
+        "fact_extraction_memory": "ok",
+        "retrieval_based_memory": "ok",
     }
 
 
@@ -191,7 +193,7 @@ async def test_an_image_costs_what_is_configured() -> None:
     assert added == 14
     fresh, _, sources = await shown([static], 14)
     assert fresh == []
-    assert sources["block:static_memory"].count == 0
+    assert sources["static_memory"].count == 0
 
 
 CONVERSATION: list[ChatDict] = [
@@ -259,7 +261,7 @@ async def test_truncation_order() -> None:
         assert [
             name for name in ("two", "zero", "one") if f"<{name}>" in fresh[0]["content"]
         ] == left
-        assert [name for name in ("two", "zero", "one") if sources[f"block:{name}"].count] == left
+        assert [name for name in ("two", "zero", "one") if sources[name].count] == left
     with pytest.raises(InvalidInput, match=r"\(zero\) need 24 tokens; there is room for 23"):
         await shown(blocks, 23)
 
@@ -288,7 +290,7 @@ async def test_a_block_that_halves_itself() -> None:
     assert fresh[0]["content"].count("word") == 20
     assert "<half>" in fresh[0]["content"]
     assert added == 26
-    assert (sources["block:half"].status, sources["block:half"].count) == ("degraded", 1)
+    assert (sources["half"].status, sources["half"].count) == ("degraded", 1)
     asked.clear()
     fresh, _, _ = await shown([half, Text(name="later", text=words(10), priority=2)], 24)
     assert asked == [(words(20), 12)]
@@ -317,8 +319,8 @@ async def test_truncation_without_a_usable_answer(answer: Any) -> None:
     )
     assert "<odd>" not in fresh[0]["content"]
     assert "<kept>" in fresh[0]["content"]
-    assert sources["block:odd"].count == 0
-    assert "left out" in sources["block:odd"].detail
+    assert sources["odd"].count == 0
+    assert "left out" in sources["odd"].detail
 
 
 async def test_a_block_that_gives_too_much() -> None:
@@ -332,7 +334,7 @@ async def test_a_block_that_gives_too_much() -> None:
     )
     assert "<kept>" in fresh[0]["content"]
     assert "<huge>" not in fresh[0]["content"]
-    assert "99" in sources["block:huge"].detail
+    assert "99" in sources["huge"].detail
 
 
 async def test_failing_and_hanging_blocks() -> None:
@@ -375,8 +377,7 @@ async def test_failing_and_hanging_blocks() -> None:
         fresh[0]["content"] == "<memory>\n<behind>\nold\n</behind>\n<fine>\nx\n</fine>\n</memory>"
     )
     assert [
-        (name.removeprefix("block:"), source.status, source.count)
-        for name, source in sources.items()
+        (name.removeprefix(""), source.status, source.count) for name, source in sources.items()
     ] == [
         ("raising", "failed", 0),
         ("slow", "failed", 0),
@@ -386,8 +387,8 @@ async def test_failing_and_hanging_blocks() -> None:
         ("silent", "ok", 0),
         ("fine", "ok", 1),
     ]
-    assert sources["block:raising"].detail == "ValueError: broken"
-    assert sources["block:behind"].detail == "ValueError: message 4"
+    assert sources["raising"].detail == "ValueError: broken"
+    assert sources["behind"].detail == "ValueError: message 4"
 
 
 async def test_blocks_are_asked_at_once_and_shown_the_messages() -> None:
@@ -427,7 +428,7 @@ async def test_no_blocks_and_no_content() -> None:
     assert (fresh, added) == (CONVERSATION, 0)
     one = view()
     fitted = await one.fit(GatheredBlocks(), -5)
-    assert one.insert([], fitted) == ([], 0)
+    assert one.insert([], fitted) == Inserted([], 0)
 
 
 async def test_room_that_is_negative() -> None:

@@ -6,14 +6,20 @@ another size than both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlockContent, ChatMessage, MemoryBlock
-from remora.actors.blocks.render import InsertMethod, characters, check_content, insert
+from remora.actors.blocks.render import (
+    Inserted,
+    InsertMethod,
+    characters,
+    check_content,
+    insert,
+)
 from remora.actors.blocks.source import Source
 from remora.actors.blocks.state import BlockProgress, BlockSet, block_progress
 from remora.errors import InvalidInput
@@ -50,7 +56,7 @@ class GatheredBlocks(msgspec.Struct, frozen=True):
 
     Attributes:
         contents: of blocks that returned anything.
-        sources: the status of each block, as ``block:NAME``.
+        sources: the status of each block, by its name.
     """
 
     contents: tuple[BlockText, ...] = ()
@@ -144,20 +150,20 @@ class BlockView:
             for name, prototype in prototypes.items():
                 group.start_soon(ask, name, prototype)
         contents = tuple(found[name] for name in prototypes if name in found)
-        return GatheredBlocks(contents, {f"block:{name}": sources[name] for name in prototypes})
+        return GatheredBlocks(contents, {name: sources[name] for name in prototypes})
 
     async def size_of_kept(self, gathered: GatheredBlocks) -> int:
         """Tokens of what is always kept, in a message of its own."""
         kept = {place: one for place, one in enumerate(gathered.contents) if one.priority == 0}
-        return await self._size(kept, (), None, None)
+        return await self._size(kept, ())
 
     async def fit(
         self,
         gathered: GatheredBlocks,
         room_tokens: int,
         messages: Sequence[ChatDict] = (),
-        method: InsertMethod | None = None,
         conversation: range | None = None,
+        quoted: Collection[int] = (),
     ) -> FittedBlocks:
         """Shorten until `insert` into these messages adds at most `room_tokens`.
 
@@ -170,22 +176,22 @@ class BlockView:
         """
         left = dict(enumerate(gathered.contents))
         sources = dict(gathered.sources)
-        over = await self._size(left, messages, method, conversation) - room_tokens
+        over = await self._size(left, messages, conversation, quoted) - room_tokens
         for place in sorted(left, key=lambda place: left[place].priority):
             if over <= 0:
                 break
             one = left[place]
             if one.priority == 0:
                 continue
-            source = sources.get(f"block:{one.name}", Source("ok"))
+            source = sources.get(one.name, Source("ok"))
             del left[place]
             # If leaving it out is not enough, no shorter text of it is.
-            after = await self._size(left, messages, method, conversation) - room_tokens
+            after = await self._size(left, messages, conversation, quoted) - room_tokens
             detail = f"left out: the context is {over} tokens too long"
             shorter = await self._truncate(one, over) if after <= 0 else None
             if shorter:
                 tried = {**left, place: msgspec.structs.replace(one, content=shorter)}
-                tried_over = await self._size(tried, messages, method, conversation) - room_tokens
+                tried_over = await self._size(tried, messages, conversation, quoted) - room_tokens
                 if tried_over <= 0:
                     left, after = tried, tried_over
                     detail = f"shortened by {over - tried_over} tokens"
@@ -194,7 +200,7 @@ class BlockView:
             if place not in left:
                 source = msgspec.structs.replace(source, count=0)
             notes = [note for note in (source.detail, detail) if note]
-            sources[f"block:{one.name}"] = msgspec.structs.replace(source, detail="; ".join(notes))
+            sources[one.name] = msgspec.structs.replace(source, detail="; ".join(notes))
             over = after
         if over > 0 and left:
             names = ", ".join(one.name for one in left.values())
@@ -210,34 +216,35 @@ class BlockView:
         self,
         messages: Sequence[ChatDict],
         fitted: FittedBlocks,
-        method: InsertMethod | None = None,
         conversation: range | None = None,
-    ) -> tuple[list[ChatDict], int]:
-        """The messages with the blocks in them, and the tokens that these add."""
-        return self._insert(messages, fitted.contents, method, conversation)
+        quoted: Collection[int] = (),
+    ) -> Inserted:
+        """Put the blocks into messages; see `remora.actors.blocks.render.insert`."""
+        return self._insert(messages, fitted.contents, conversation, quoted)
 
     def _insert(
         self,
         messages: Sequence[ChatDict],
         sections: Sequence[tuple[str, BlockContent]],
-        method: InsertMethod | None,
         conversation: range | None,
-    ) -> tuple[list[ChatDict], int]:
+        quoted: Collection[int],
+    ) -> Inserted:
         return insert(
             messages,
             sections,
-            method or self._method,
+            self._method,
             self._count,
             tail_role=self._tail_role,
             conversation=conversation,
+            quoted=quoted,
         )
 
     async def _size(
         self,
         contents: dict[int, BlockText],
         messages: Sequence[ChatDict],
-        method: InsertMethod | None,
-        conversation: range | None,
+        conversation: range | None = None,
+        quoted: Collection[int] = (),
     ) -> int:
         """Tokens that these add to the messages."""
         if not contents:
@@ -245,7 +252,7 @@ class BlockView:
         sections = [(contents[place].name, contents[place].content) for place in sorted(contents)]
 
         def measure() -> int:
-            return self._insert(messages, sections, method, conversation)[1]
+            return self._insert(messages, sections, conversation, quoted).tokens
 
         if sum(characters(content) for _, content in sections) <= INLINE_CHARACTERS:
             return measure()

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, TypeAlias
+
+import msgspec
 
 from remora.actors.blocks.base import BlockContent
 from remora.messages import ChatDict, Role, escape_tags, remove_hidden, without_surrogates
 
-__all__ = ["ENVELOPE", "InsertMethod", "characters", "check_content", "insert", "join_contents"]
+__all__ = [
+    "ENVELOPE",
+    "InsertMethod",
+    "Inserted",
+    "characters",
+    "check_content",
+    "insert",
+    "join_contents",
+]
 
 ENVELOPE = "memory"
 """The tag around all memory blocks of a message."""
 
 InsertMethod: TypeAlias = Literal["system", "user", "tail"]
 """Where blocks go: the first system message, the newest user message, or a message before that."""
+
+
+class Inserted(msgspec.Struct, frozen=True):
+    """Messages with memory blocks in them.
+
+    Attributes:
+        messages: all of them.
+        tokens: what the blocks added.
+        place: the index of the message that was added for them; None if they are in another one.
+    """
+
+    messages: list[ChatDict]
+    tokens: int
+    place: int | None = None
 
 
 def insert(
@@ -25,12 +49,13 @@ def insert(
     *,
     tail_role: Role = "user",
     conversation: range | None = None,
-) -> tuple[list[ChatDict], int]:
+    quoted: Collection[int] = (),
+) -> Inserted:
     """Put sections into messages.
 
-    ``system``: at the end of the first system message, or in a new one at the front. ``user``: at
-    the start of the newest user message, or in a new one at the end. ``tail``: in a message of
-    `tail_role` before the newest user message, or at the end.
+    ``system``: at the end of the first system message that quotes nothing, or in a new one at the
+    front. ``user``: at the start of the newest user message, or in a new one at the end. ``tail``:
+    in a message of `tail_role` before the newest user message, or at the end.
 
     Args:
         messages: not changed.
@@ -40,32 +65,38 @@ def insert(
         tail_role: the role of a message at the tail.
         conversation: which of `messages` are the conversation's own; all by default. The newest
             user message is one of them.
-
-    Returns:
-        The new messages, and the tokens that were added.
+        quoted: which of `messages` repeat stored text: nothing is added to a system message that
+            does.
     """
     fresh = list(messages)
     if not sections:
-        return fresh, 0
+        return Inserted(fresh, 0)
     memory = _render(sections)
-    at = _target(fresh, method, range(len(fresh)) if conversation is None else conversation)
+    own = range(len(fresh)) if conversation is None else conversation
+    at = _target(fresh, method, own, quoted)
     if at is None or method == "tail":
         role = tail_role if method == "tail" else method
         new: ChatDict = {"role": role, "content": memory}
         place = {"system": 0, "user": len(fresh), "tail": len(fresh) if at is None else at}[method]
         fresh.insert(place, new)
-        return fresh, count(new)
+        return Inserted(fresh, count(new), place)
     old = fresh[at]
     parts = (old.get("content"), memory) if method == "system" else (memory, old.get("content"))
     fresh[at] = {**old, "content": join_contents(*parts)}
-    return fresh, count(fresh[at]) - count(old)
+    return Inserted(fresh, count(fresh[at]) - count(old))
 
 
-def _target(messages: Sequence[ChatDict], method: InsertMethod, conversation: range) -> int | None:
+def _target(
+    messages: Sequence[ChatDict],
+    method: InsertMethod,
+    conversation: range,
+    quoted: Collection[int],
+) -> int | None:
     if method == "system":
-        return next(
-            (i for i, one in enumerate(messages) if one["role"] in {"system", "developer"}), None
-        )
+        for place, one in enumerate(messages):
+            if one["role"] in {"system", "developer"} and place not in quoted:
+                return place
+        return None
     return next((i for i in reversed(conversation) if messages[i]["role"] == "user"), None)
 
 

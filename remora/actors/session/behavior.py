@@ -54,7 +54,7 @@ from remora.actors.session.state import (
 )
 from remora.actors.session.window import fit_buffer
 from remora.errors import KeyConflict, OverdraftReached
-from remora.ids import SessionKey, message_id
+from remora.ids import SessionKey, message_id, message_id_prefix
 from remora.messages import ChatDict, Entry, Receipt, decode_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
@@ -310,6 +310,7 @@ class SessionBehavior:
             blocks=tuple(state.blocks.values()),
             degraded=state.degraded,
             size=state.size,
+            id_prefix=message_id_prefix(self._rules.instance, state.sid),
         )
         return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
 

@@ -200,6 +200,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         blocks: state items of the session's memory blocks.
         degraded: the messages of the session that no summary covers; None for none.
         size: about how many bytes `entries` hold, at most.
+        id_prefix: what the ids of messages without an id of their own begin with; empty if
+            `entries` are not stored.
     """
 
     summary: Summary | None
@@ -214,6 +216,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     blocks: tuple[StateItem, ...] = ()
     degraded: MessageRange | None = None
     size: int = 0
+    id_prefix: str = ""
 
 
 class SessionView(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from remora.actors.session.compaction import (
 from remora.actors.session.messages import Adopt, Remove, Replace
 from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
 from remora.errors import IndexOutOfRange, InvalidInput
-from remora.ids import message_id
+from remora.ids import message_id, message_id_prefix
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
@@ -75,7 +75,7 @@ def replace(state: SessionState, rules: SessionRules, message: Replace) -> Decis
     records = [*opening(state, entries[0].at_us if entries else 0), *records]
     if entries:
         records.append(Appended(state.sid, entries, None))
-    own = message_id(rules.instance, state.sid, 0)[:-1]
+    own = message_id_prefix(rules.instance, state.sid)
     indexed = [one.seq for one in entries if one.id and _is_indexed(state, one.id, own)]
     if indexed:  # long-term memory has them under their old numbers
         records.append(Pruned(state.key, tuple(indexed)))
