@@ -234,19 +234,20 @@ class Journal(Log, Protocol):
         ...
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
-        """Delete all rows of a user or session in one transaction, and leave a note (G13).
+        """Delete all rows of a user or session, and leave a note (G13).
 
         Queued writes are committed first, and then deleted too. Of a user every row is deleted
         (grants in shared scopes name agents, not users). Of a session its messages, summaries,
         state items, jobs and memories are deleted, and those state items of the user that may
-        quote it: the synopsis, and items of working memory.
+        quote it: the synopsis, and items of working memory. Once the note is there, no query finds
+        any of them; messages can be deleted in steps, with other writes in between.
 
         The names can be used again. Numbers of actors, and so ids of messages and jobs, are never
         reused. The caller evicts the actors first: later writes for them fail with `CommitFailed`.
 
         Raises:
             CommitFailed: nothing was deleted.
-            OutcomeUnknown: all was deleted, or nothing; erase again.
+            OutcomeUnknown: all was deleted, or nothing, or not all rows are gone yet; erase again.
         """
         ...
 
@@ -265,8 +266,11 @@ class Journal(Log, Protocol):
     async def scrub(self) -> None:
         """Leave no byte of any deleted row in the journal's files (G13). Writes wait; reads do not.
 
+        What an interrupted `erase` left is deleted first.
+
         Raises:
-            StorageError: it failed, or a reader blocked it for too long; call again.
+            CommitFailed, OutcomeUnknown, StorageError: it failed, or a reader blocked it for too
+                long; call again.
         """
         ...
 

@@ -36,10 +36,11 @@ from remora.storage.records import (
     Watermarks,
 )
 from remora.storage.sqlite.backup import snapshot
+from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
 from tests.faults.journals import ONE, TWO, altered, journal_at, two_sessions
 from tests.golden.make import message, said
-from tests.sqlite import Connections, free_pages
+from tests.sqlite import Connections, free_pages, refuse_full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
@@ -380,3 +381,72 @@ async def test_erasing_after_a_crash(tmp_path: Path, connections: Connections) -
         assert (await journal.erase("bob")).removed["messages"] == 1
     with pytest.raises(RemoraError):
         await journal.erase("alice")
+
+
+MALLORY = "mallory-and-no-other"
+
+
+async def long_conversation(journal: SqliteJournal, messages: int) -> None:
+    """Two sessions, and a third of somebody who will be forgotten."""
+    await two_sessions(journal)
+    await commit_records(
+        journal, [Opened(8, MALLORY, "long", 0), Appended(8, said(1, messages), None)]
+    )
+
+
+async def test_others_write_while_a_long_conversation_is_erased(tmp_path: Path) -> None:
+    """G13: an append waits for some of the messages that go, not for all of them."""
+    path = tmp_path / "journal.db"
+    left: list[int] = []
+
+    def count_messages(_: Write, error: Exception | None) -> None:
+        assert error is None
+        with closing(sqlite3.connect(path)) as database:
+            ((count,),) = database.execute("SELECT count(*) FROM messages").fetchall()
+        left.append(count)
+
+    async with journal_at(path) as journal:
+        await long_conversation(journal, 1_600)
+        async with anyio.create_task_group() as tasks:
+
+            async def erase() -> None:
+                erased = await journal.erase(MALLORY)
+                assert erased.removed["messages"] == 1_600
+
+            tasks.start_soon(erase)
+            await anyio.sleep(0)
+            journal.write(Write([Appended(2, said(4, 4), None)], count_messages))
+    assert left == [6 + 4 + 1_600], "the append is stored before the first of them goes"
+
+
+@pytest.mark.parametrize("commits", [2, 3])
+async def test_an_erasure_that_ends_between_two_steps(
+    tmp_path: Path, connections: Connections, commits: int
+) -> None:
+    """G13: what it has not deleted is no damage, is never found, and goes with the next start."""
+    path = tmp_path / "journal.db"
+    async with journal_at(path) as journal:
+        await long_conversation(journal, 1_600)
+        writer, _ = connections
+        steps = iter(range(2 * commits))  # each transaction begins, and commits
+
+        def refuse() -> None:
+            if next(steps, None) is None:
+                refuse_full_disk()
+
+        writer.before_commit = refuse
+        with pytest.raises(OutcomeUnknown):
+            await journal.erase(MALLORY)
+        writer.before_commit = None
+        assert await journal.sessions(MALLORY) == []
+    assert found_in(tmp_path, [b"message 1599"])
+    assert check_journal(path) == []
+    async with journal_at(path) as journal:
+        await commit_records(
+            journal, [Opened(9, MALLORY, "long", 0), Appended(9, said(1, 2), None)]
+        )
+        assert len(await journal.read(SessionKey(MALLORY, "long"), 1, 9)) == 2
+        await journal.scrub()
+        assert (await journal.counts()).messages == 6 + 3 + 2
+    assert not found_in(tmp_path, [b"message 1599"])
+    assert check_journal(path) == []

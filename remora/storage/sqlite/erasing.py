@@ -1,12 +1,21 @@
-"""Deletes a user or a session from the journal's tables, in a transaction of the writer (G13)."""
+"""Deletes a user or a session from the journal's tables, in transactions of the writer (G13).
+
+The first transaction deletes the actors and all their rows but the messages, which nothing finds
+without their actor; it leaves the note, and the numbers of the actors in a setting. Messages are
+then deleted in slices, so that other sessions' appends wait for one slice at most. Whatever ends
+the process in between, `scrub` goes on with the numbers in the setting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiosqlite
+import msgspec
 
+from remora.errors import JournalDamaged
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import (
     ERASED_TABLES,
@@ -18,15 +27,29 @@ from remora.storage.erasure_rules import (
 from remora.storage.journal_port import Erased
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["delete_rows"]
+__all__ = ["delete_message_slice", "delete_rows", "read_erased_actors"]
 
+ERASED_ACTORS = "erased_actors"
+"""The setting that has the numbers of the actors whose messages are to be deleted, as JSON."""
+
+_SLICE_MESSAGES = 500  # some milliseconds
+_SLICE_ACTORS = 200
 _BY_ACTOR = ("folds", "facets", "memories", "jobs", "actors")
+_SELECT_SETTING = "SELECT value FROM settings WHERE name = ?"
+_DELETE_SOME = (
+    "DELETE FROM messages WHERE pos IN (SELECT m.pos FROM json_each(?) AS w CROSS JOIN messages "
+    f"AS m ON m.pos BETWEEN w.value << {SEQ_BITS} AND ((w.value + 1) << {SEQ_BITS}) - 1 LIMIT ?)"
+)
+_decode_sids = msgspec.json.Decoder(list[int]).decode
 
 
 async def delete_rows(
     writer: aiosqlite.Connection, user: str, session: str | None
 ) -> tuple[Erased, Sequence[int]]:
-    """Delete their rows, and leave the note; also returns the numbers of their actors."""
+    """Delete their rows but the messages, and leave the note.
+
+    Also returns the numbers of their actors.
+    """
     removed = dict.fromkeys(ERASED_TABLES, 0)
 
     async def delete(table: str, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -64,19 +87,57 @@ async def delete_rows(
             )
         found = {session: found[session]} if session in found else {}
     sids = [(sid,) for sid in found.values()]
-    await delete(
-        "messages",
-        "DELETE FROM messages WHERE pos BETWEEN ? AND ?",
-        [(sid << SEQ_BITS, ((sid + 1) << SEQ_BITS) - 1) for (sid,) in sids],
-    )
     for table in _BY_ACTOR:
         await delete(table, f"DELETE FROM {table} WHERE sid = ?", sids)
-    keys = await writer.execute_fetchall(
-        "SELECT value FROM settings WHERE name = ?", (DIGEST_KEYS,)
-    )
+    if sids:
+        await _set_erased_actors(writer, [*await _erased_actors(writer), *(sid for (sid,) in sids)])
+    keys = await writer.execute_fetchall(_SELECT_SETTING, (DIGEST_KEYS,))
     owners = encode_owners(user, session, next((value for (value,) in keys), None))
     cursor = await writer.execute(
         "INSERT INTO erasures (user_key, session_key) VALUES (?, ?)", owners
     )
     assert cursor.lastrowid is not None
     return Erased(decode_note(cursor.lastrowid, *owners), removed), [sid for (sid,) in sids]
+
+
+async def delete_message_slice(writer: aiosqlite.Connection) -> tuple[int, bool]:
+    """Delete some messages of erased actors, within a transaction.
+
+    How many went, and whether there may be more.
+    """
+    sids = await _erased_actors(writer)
+    if not sids:
+        return 0, False
+    some = msgspec.json.encode(sids[:_SLICE_ACTORS]).decode()
+    count = (await writer.execute(_DELETE_SOME, (some, _SLICE_MESSAGES))).rowcount
+    if count < _SLICE_MESSAGES:
+        del sids[:_SLICE_ACTORS]
+        await _set_erased_actors(writer, sids)
+    return count, bool(sids)
+
+
+def read_erased_actors(database: sqlite3.Connection) -> list[int]:
+    """The numbers of actors whose messages are still to be deleted."""
+    return _decode_rows(database.execute(_SELECT_SETTING, (ERASED_ACTORS,)))
+
+
+async def _erased_actors(writer: aiosqlite.Connection) -> list[int]:
+    return _decode_rows(await writer.execute_fetchall(_SELECT_SETTING, (ERASED_ACTORS,)))
+
+
+async def _set_erased_actors(writer: aiosqlite.Connection, sids: Sequence[int]) -> None:
+    value = msgspec.json.encode(sids).decode()
+    await writer.execute(
+        "INSERT INTO settings VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+        (ERASED_ACTORS, value),
+    )
+
+
+def _decode_rows(rows: Iterable[Any]) -> list[int]:
+    try:
+        return next((_decode_sids(value) for (value,) in rows), [])
+    except msgspec.DecodeError as e:
+        raise JournalDamaged(
+            f"the setting {ERASED_ACTORS} of the journal is not as it was written ({e}): messages "
+            "that were being erased are not found; restore a backup"
+        ) from e

@@ -95,7 +95,11 @@ class JournalFiles:
             StorageError: a reader is in the way for too long.
         """
         deadline = anyio.current_time() + _EMPTY_WAL_S
-        while not await self._journal.run_exclusively(self._truncate_wal):
+        while True:
+            # By the reading connection: writes go on, and wait only for what came since.
+            await self._read("PRAGMA wal_checkpoint(PASSIVE)")
+            if await self._journal.run_exclusively(self._truncate_wal):
+                return
             if anyio.current_time() > deadline:
                 raise StorageError(
                     "the write-ahead log cannot be emptied: a reader has been in the way for too "
@@ -119,10 +123,20 @@ class JournalFiles:
         return not busy
 
     async def compact(self) -> None:
-        """Rewrite the main file without deleted rows."""
+        """Rewrite the main file without deleted rows.
+
+        Zeros over deleted rows (`secure_delete`) are not enough: where SQLite moved rows between
+        pages, it left copies in the pages' free space, and a copy outlives its row.
+        """
 
         async def operation() -> None:
-            await self._vacuum("PRAGMA auto_vacuum = INCREMENTAL", "VACUUM")
+            ((pages,),) = await self._writer.execute_fetchall("PRAGMA wal_autocheckpoint")
+            # What this writes is moved into the main file by the reading connection (`empty_wal`).
+            await self._vacuum("PRAGMA wal_autocheckpoint = 0", "PRAGMA auto_vacuum = INCREMENTAL")
+            try:
+                await self._vacuum("VACUUM")
+            finally:
+                await self._vacuum(f"PRAGMA wal_autocheckpoint = {pages}")
 
         await self._journal.run_exclusively(operation)
 

@@ -20,7 +20,7 @@ from remora.runtime.log import LogStatistics
 from remora.storage.journal_port import Erased, Finding, Retention
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
-from remora.storage.sqlite.erasing import delete_rows
+from remora.storage.sqlite.erasing import delete_message_slice, delete_rows
 from remora.storage.sqlite.files import BUSY_MS, JournalFiles
 from remora.storage.sqlite.opening import (
     SYNCHRONOUS,
@@ -192,7 +192,23 @@ class SqliteJournal(JournalReader, JournalWriter):
             self._erased.update(outcome[1])
 
         erased, _ = await self.transaction(work, refuse_writes)
+        try:
+            erased.removed["messages"] = await self._delete_messages()
+        except CommitFailed as e:
+            raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
         return erased
+
+    async def _delete_messages(self) -> int:
+        """Delete what erasures have left to do; returns how many messages went."""
+
+        async def work() -> tuple[int, bool]:
+            return await delete_message_slice(self._writer)
+
+        count, more = 0, True
+        while more:
+            gone, more = await self.transaction(work)
+            count += gone
+        return count
 
     async def finish_erasure(self, number: int) -> None:
         async def work() -> None:
@@ -202,6 +218,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         await self._files.empty_wal()
 
     async def scrub(self) -> None:
+        await self._delete_messages()
         await self._files.compact()
         await self._files.empty_wal()
 

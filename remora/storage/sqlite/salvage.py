@@ -107,7 +107,7 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
         share = SHARES // 2
         crc = row_crc((pos, when, 0, _ROLE, _EMPTY, None, None, share, None, None))
         database.execute(_INSERT, (pos, when, _ROLE, _EMPTY, pos & SEQ_MASK, crc))
-        yield f"given up: message {pos & SEQ_MASK} of {names[pos >> SEQ_BITS]}; {why}"
+        yield f"given up: message {pos & SEQ_MASK} of {names.get(pos >> SEQ_BITS, _UNKNOWN)}; {why}"
 
 
 def _unreadable(

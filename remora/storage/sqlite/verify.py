@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from remora.errors import StorageError
+from remora.errors import JournalDamaged, StorageError
 from remora.storage.journal_port import Finding
 from remora.storage.records import Spec
 from remora.storage.sqlite.decoding import (
@@ -31,6 +31,7 @@ from remora.storage.sqlite.decoding import (
     decode_state_item,
     decode_summary,
 )
+from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
 from remora.storage.sqlite.schema import FORMAT, SEQ_BITS
 
@@ -90,7 +91,7 @@ def check_journal(path: Path) -> list[Finding]:
             ):
                 try:
                     found.extend(_limit(look(path, database)))
-                except TypeError as e:  # a number that is none, say
+                except (TypeError, JournalDamaged) as e:  # a number that is none, say
                     found.append(_finding(path.name, f"it holds what was never written ({e})"))
                 if look is _structure and any(one.kind == "journal" for one in found):
                     break  # the rows of a malformed file say nothing
@@ -185,7 +186,7 @@ def _marks(actor: _Actor) -> Iterator[Finding]:
 def _messages(database: sqlite3.Connection, actors: dict[int, _Actor]) -> Iterator[Finding]:
     sid, wanted, within = 0, 0, 0
     actor: _Actor | None = None
-    orphans: set[int] = set()
+    orphans = set(read_erased_actors(database))
     for row in database.execute(f"SELECT {ENTRY_COLUMNS} FROM messages AS m ORDER BY m.pos"):
         pos, batch = row[0], row[9]
         if pos >> SEQ_BITS != sid or actor is None:
