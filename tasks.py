@@ -1,11 +1,13 @@
 """The task runner: one word for each thing a developer does. Needs only Python 3.11 or newer.
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
+    python3 tasks.py unit      install, and run the quick tests: most of them
     python3 tasks.py test      install, and run all tests
     python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
 
-Also: setup, lint, types, imports, unit, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
+Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
 checklist, format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``.
+Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
 ``soak 60`` is an hour of mixed load with faults and kills, ``memory-soak 60`` an hour of load on
@@ -52,9 +54,9 @@ def setup(*, dev: bool = True) -> None:
         venv.create(VENV, with_pip=True)
     pip = (PYTHON, "-m", "pip", "--disable-pip-version-check")
     print("installing (lancedb is large: this may take a few minutes)", flush=True)
-    run(*pip, "install", "--quiet", "--upgrade", "pip>=25.1")  # dependency groups
+    run(*pip, "install", "--upgrade", "pip>=25.1")  # dependency groups
     what = ("--group", "dev") if dev else ()
-    run(*pip, "install", "--quiet", "--constraint", "constraints.txt", "--editable", ".", *what)
+    run(*pip, "install", "--constraint", "constraints.txt", "--editable", ".", *what)
     stamp.write_text(f"{ROOT} {wanted}")
 
 
@@ -63,36 +65,34 @@ def demo(*words: str) -> None:
     run(BIN / "remora", "demo", *words)
 
 
-def test(*words: str) -> None:
+def pytest(*words: str, **environment: str) -> None:
+    """Run tests, in as many processes as there are CPUs."""
     setup()
-    run(PYTHON, "-m", "pytest", *words)
+    run(PYTHON, "-m", "pytest", "-n", str(cpus()), "--dist", "worksteal", *words, **environment)
+
+
+def cpus() -> int:
+    """How many this process may use, and at most as many as there is memory for."""
+    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(usable, 8)
+
+
+def test(*words: str) -> None:
+    pytest(*words)
 
 
 def unit(*words: str) -> None:
-    setup()
-    run(PYTHON, "-m", "pytest", "tests/unit", "tests/simulation", *words)
+    pytest("tests/unit", "tests/simulation", *words)
 
 
 def prop(*words: str) -> None:
-    setup()
-    run(PYTHON, "-m", "pytest", "tests/property", *words)
+    pytest("tests/property", *words)
 
 
 def prop_soak(*words: str) -> None:
-    setup()
     where = ("tests/property", "tests/simulation/test_seeds.py")
     seeds = os.environ.get("REMORA_SEEDS", "50")
-    run(
-        PYTHON,
-        "-m",
-        "pytest",
-        *where,
-        "-o",
-        "timeout=0",
-        *words,
-        REMORA_HYPOTHESIS="soak",
-        REMORA_SEEDS=seeds,
-    )
+    pytest(*where, "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
 
 
 def soak(*words: str) -> None:
@@ -112,8 +112,7 @@ def minutes_first(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fault(*words: str) -> None:
-    setup()
-    run(PYTHON, "-m", "pytest", "tests/faults", *words)
+    pytest("tests/faults", *words)
 
 
 def mutants(*words: str) -> None:
@@ -157,7 +156,8 @@ def check() -> None:
     lint()
     types()
     imports()
-    test("--junitxml", junit, "--probes", "build/probes.txt")
+    # one word: a file that is there would be taken for tests
+    test(f"--junitxml={junit}", "--probes=build/probes.txt")
     checklist("--check", "--junit", junit)
 
 

@@ -55,7 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="count how often each of remora's probes (rare branches) is reached, write the table "
         "there, and fail if one never "
-        "was: for runs of the whole suite. What child processes do is not counted.",
+        "was: for runs of the whole suite. Workers of pytest-xdist are counted, other child "
+        "processes are not.",
     )
 
 
@@ -64,6 +65,14 @@ def pytest_configure(config: pytest.Config) -> None:
         observing = ExitStack()
         config.stash[_OBSERVED] = observing.enter_context(count_probes())
         config.add_cleanup(observing.close)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a worker of pytest-xdist counted; one that crashed has failed a test."""
+    counts = getattr(node, "workeroutput", {}).get("probes")
+    if counts is not None:
+        node.config.stash[_OBSERVED].update(counts)
 
 
 def _unreached(config: pytest.Config) -> list[str]:
@@ -76,6 +85,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     width = max(map(len, PROBES))
     counts = session.config.stash[_OBSERVED]
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["probes"] = dict(counts)
+        return
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(
         "".join(f"{name:<{width}} {counts[name]:>10}  {told}\n" for name, told in PROBES.items()),
@@ -106,8 +118,14 @@ _LIMIT_S = pytest.StashKey[float]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules that start processes get time for them on a busy machine."""
+    """Modules that start processes get time for them on a busy machine.
+
+    Raises:
+        pytest.UsageError: a test's name has an address, so that workers could not agree on it.
+    """
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"no two processes give this test the same name: {item.nodeid}")
         module = getattr(item, "module", None)
         if hasattr(module, "subprocess") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_CHILD_TIMEOUT_S))

@@ -37,7 +37,7 @@ BAD: list[Any] = [
     {"role": "assistant", "tool_calls": [{"id": "a"}]},
     {"role": "user", "content": "lone \ud800 surrogate"},
     {"role": "user", "content": "x", "metadata": 7},
-    {"role": "user", "content": "x", "metadata": {"f": object()}},
+    {"role": "user", "content": "x", "metadata": {"f": 1j}},
     {"role": "user", "content": "x", "id": ""},
     {"role": "user", "content": "x", "created_at": "yesterday"},
     {"role": "user", "content": "x", "created_at": 1e30},

@@ -57,7 +57,9 @@ class Streaming:
 
 
 @pytest.mark.parametrize(
-    "model", [plain, later, stream, stream_later, stream_handed_over, Whole(), Streaming()], ids=str
+    "model",
+    [plain, later, stream, stream_later, stream_handed_over, Whole(), Streaming()],
+    ids=lambda model: getattr(model, "__name__", type(model).__name__),
 )
 async def test_sync_async_and_streaming(model: Any) -> None:
     """S4.20: sync or async, whole or in pieces, callable or object: the answer is one text."""

@@ -61,16 +61,16 @@ def test_observing_ends_with_its_block_whatever_it_raises():
 
 
 @pytest.mark.blocking  # runs pytest
-@pytest.mark.parametrize("left_out", [0, 1])
-def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
-    """``pytest --probes FILE`` writes down how often each was reached, and fails a run that passed
-    but for one of them.
+@pytest.mark.parametrize(("left_out", "workers"), [(0, 2), (1, 2)])
+def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int, workers: int):
+    """``pytest --probes FILE`` writes down how often each was reached, in all workers together, and
+    fails a run that passed but for one of them.
     """
     suite, table = tmp_path / "test_suite.py", tmp_path / "build" / "probes.txt"
-    reach = f"[probe(name) for name in list(PROBES)[{left_out}:]]"
     suite.write_text(
         "from remora.runtime.probes import probe\nfrom remora.testing.probes import PROBES\n\n"
-        f"def test_all():\n    {reach}\n"
+        f"def test_half():\n    [probe(name) for name in list(PROBES)[{left_out}::2]]\n\n"
+        "def test_other_half():\n    [probe(name) for name in list(PROBES)[1::2]]\n"
     )
     root = Path(__file__).parents[2]
     words = [
@@ -80,8 +80,8 @@ def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int):
         "tests.conftest",
         "-p",
         "no:cacheprovider",
-        "--probes",
-        str(table),
+        f"--probes={table}",
+        f"--numprocesses={workers}",
         str(suite),
     ]
     done = subprocess.run(
