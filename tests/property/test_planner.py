@@ -30,6 +30,7 @@ from remora.recall.memory import Memory
 from remora.recall.planner import Planner
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
+from remora.runtime.probes import count_probes
 from remora.storage.ports import Scope
 from remora.storage.records import Appended, SavedSession, Summary, Watermarks
 from remora.tokens import count_message
@@ -324,6 +325,21 @@ def test_another_conversation_hides_no_memory() -> None:
 
     assert anyio.run(lambda: load(own=True)).memories == ()
     assert [one.text for one in anyio.run(lambda: load(own=False)).memories] == ["said before"]
+
+
+def test_a_message_is_shown_or_recalled() -> None:
+    """S2.30, S3.05: short messages are recalled whose room lets them be shown themselves: they are
+    shown, and not recalled.
+    """
+    batch = [exactly(25, f"m{n} ") for n in range(1, 21)]
+    all_tiers = tiers([memory(f"old {n}", seq=n, session="chat") for n in range(1, 21)])
+    with count_probes() as counts:
+        for budget in range(300, 500, 5):
+            context = planned(shown(batch, budget)[0], budget, all_tiers)
+            words = {str(one["content"]).split()[0] for one in context.messages}
+            assert {f"m{n}" for n in range(11, 21)} <= words
+            assert not words & {f"m{one.seq}" for one in context.memories}
+    assert counts["recalled_already_shown"]
 
 
 def test_tagged_with_their_sources() -> None:
