@@ -30,8 +30,6 @@ __all__ = ["Activation"]
 _logger = get_logger(__name__)
 _BATCH = 256  # images read at once
 _REREAD_S = 1.0  # before an actor that was lost and could not be read is tried again
-_ROOM_S = 0.005  # before an activation looks for room again; doubled up to `_MAX_ROOM_S`
-_MAX_ROOM_S = 0.1
 
 
 class Activation:
@@ -163,13 +161,14 @@ class Activation:
         cell.status = CellStatus.ACTIVATING
         self._queue.append(cell)
         self._event.set()
+        if cell.occupies_room:
+            self._passivation.note_change()
 
     async def run(self) -> None:
         """Give queued cells their state until cancelled."""
         while True:
             await self._event.wait()
             self._event = anyio.Event()
-            wait_s = _ROOM_S
             while self._queue:
                 # Cells that lost their state occupy room already and must not wait for it.
                 restored = [cell for cell in self._queue if cell.occupies_room][:_BATCH]
@@ -178,19 +177,18 @@ class Activation:
                     self._queue = deque(cell for cell in self._queue if cell not in taken)
                     await self._load(restored)
                 elif self._make_room():
-                    wait_s = _ROOM_S
                     room = max(self._limits.max_live - self._passivation.live, 1)
                     count = min(len(self._queue), _BATCH, room)
                     await self._load([self._queue.popleft() for _ in range(count)])
                 else:
                     # All are busy; one will be idle as soon as its commit is durable.
                     probe("activation_waited_for_room")
-                    await self._clock.sleep(wait_s)
-                    wait_s = min(wait_s * 2, _MAX_ROOM_S)
+                    await self._passivation.wait_for_room()
 
     def _make_room(self) -> bool:
-        if not self._passivation.has_room:
-            self._passivation.make_room()
+        for _ in range(2):  # the first look may only find when an idle actor was used last
+            if not self._passivation.has_room:
+                self._passivation.make_room()
         return self._passivation.has_room
 
     async def _load(self, cells: list[Cell]) -> None:

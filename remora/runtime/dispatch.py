@@ -222,6 +222,7 @@ class Dispatcher:
             self.ready(cell)
         if cell.quota.blocked:
             self.unblock(cell.quota)  # this cell may not have used the quota
+        self._passivation.note_idle(cell)
 
     def _may_handle(self, cell: Cell, now: float) -> bool:
         return (

@@ -3,11 +3,14 @@
 * Idle time counts from the last handled message. Cells are checked in time buckets, oldest first,
   each once per idle period.
 * A cell is removed without an await after the check that it is idle: no message can come between.
+* An activation for which there is no room waits for the next actor that becomes idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+
+import anyio
 
 from remora.logging import get_logger
 from remora.runtime.cell import Cell, CellStatus
@@ -46,6 +49,9 @@ class Passivation:
         self._limits = limits
         self._cells = cells
         self._buckets: dict[int, list[Cell]] = {}
+        self._changed: anyio.Event | None = None
+        """Set while an activation waits for room."""
+        self._became_idle: list[Cell] = []
 
     def add(self, cell: Cell) -> None:
         """Count a cell that was activated."""
@@ -59,12 +65,15 @@ class Passivation:
             return
         size = cell.behavior.size(cell.state)
         self.bytes += size - cell.bytes
+        if size < cell.bytes:
+            self.note_change()
         cell.bytes = size
 
     def discount_bytes(self, cell: Cell) -> None:
         """Stop counting the bytes of a state that is lost."""
         self.bytes -= cell.bytes
         cell.bytes = 0
+        self.note_change()
 
     def remove(self, cell: Cell) -> None:
         """Take the cell out of memory."""
@@ -89,6 +98,31 @@ class Passivation:
     def over_bounds(self) -> bool:
         """Whether live actors exceed a bound."""
         return self.live > self._limits.max_live or self.bytes > self._limits.max_bytes
+
+    async def wait_for_room(self) -> None:
+        """Return when there is room, or may be: call `make_room` then."""
+        self._changed = anyio.Event()
+        try:
+            await self._changed.wait()
+        finally:
+            self._changed = None
+        # Without a look at all the others, which may be busy.
+        for cell in self._became_idle:
+            if cell.idle and not handle_last_message(cell, closing=False):
+                self.passivations += 1
+                self.remove(cell)
+        self._became_idle.clear()
+
+    def note_idle(self, cell: Cell) -> None:
+        """Wake up an activation that waits for room if this cell may leave memory."""
+        if self._changed is not None and cell.idle:
+            self._became_idle.append(cell)
+            self._changed.set()
+
+    def note_change(self) -> None:
+        """Wake up an activation that waits for room: there may be some now."""
+        if self._changed is not None:
+            self._changed.set()
 
     def make_room(self) -> None:
         """Passivate the actors that were idle longest, down to 95 % of the bounds."""

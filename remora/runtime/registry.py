@@ -180,6 +180,7 @@ class ActorRegistry:
             self._dispatcher.ready(cell)
         if cell.quota.blocked:
             self._dispatcher.unblock(cell.quota)
+        self._passivation.note_idle(cell)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -204,6 +205,7 @@ class ActorRegistry:
             self._activation.reread_lost(now)
             if self._passivation.over_bounds:
                 self._passivation.make_room()
+            self._passivation.note_change()  # messages that expired may have left an actor idle
 
     def stop_intake(self) -> None:
         """Refuse requests from now on; control messages still pass."""

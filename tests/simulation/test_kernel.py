@@ -27,6 +27,7 @@ from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.limits import RegistryLimits
+from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SummarizeSpec
@@ -82,6 +83,32 @@ async def test_replies_wait_for_the_commit_and_the_actor_does_not() -> None:
         journal.open.set()
         await breathe()
         assert sorted(answers) == ["append 1", "append 2", "load"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("busy_with", ["a commit", "a mailbox"])
+async def test_an_activation_takes_the_room_of_the_next_idle_actor(busy_with: str) -> None:
+    """While all that may live are busy, it waits for a commit, and not for a clock."""
+    journal = Gated()
+    others = [SessionKey("alice", str(number)) for number in range(3)]
+    limits = RegistryLimits(max_live=1)
+    async with kernel(journal, clock=VirtualClock(), limits=limits) as core:
+        async with anyio.create_task_group() as tasks:
+            await core.ask(KEY, Load(100))
+            for number in range(1 if busy_with == "a commit" else 5):
+                tasks.start_soon(core.ask, KEY, append(user(f"message {number}")))
+                await breathe()
+            for key in others:
+                tasks.start_soon(core.ask, key, append(user("one")))
+            with count_probes() as probes:
+                await breathe()
+            assert probes["activation_waited_for_room"] == 1
+            assert set(core.directory.live_keys()) == {KEY, *others}
+            assert core.directory.statistics().live == 1
+            journal.open.set()
+            await breathe(200)
+            assert [len(await journal.read(key, 1, 9)) for key in others] == [1, 1, 1]
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
