@@ -222,6 +222,20 @@ async def export_to(
     return report
 
 
+def _write_sessions(
+    write: Callable[[Sequence[Exported]], None],
+    read: list[tuple[SessionExport | None, Renumbering]],
+) -> tuple[int, int]:
+    """Write sessions, and free them here: large ones would hold the event loop.
+
+    How many sessions and messages were written.
+    """
+    found = [one for one, _ in read if one is not None]
+    read.clear()
+    write(found)
+    return len(found), sum(len(one.messages) for one in found)
+
+
 async def _write_all(
     source: TransferParts, write: Callable[[Sequence[Exported]], None], progress: Progress | None
 ) -> TransferReport:
@@ -239,10 +253,8 @@ async def _write_all(
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers
-        found = [one for one, _ in read if one is not None]
-        await anyio.to_thread.run_sync(write, found)
-        count += len(found)
-        messages += sum(len(one.messages) for one in found)
+        written = await anyio.to_thread.run_sync(_write_sessions, write, read)
+        count, messages = count + written[0], messages + written[1]
         done = min(messages, total)
         if progress is not None:
             progress(done, total)

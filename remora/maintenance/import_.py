@@ -369,8 +369,7 @@ def _are_sound(items: Sequence[WorkingItem], dimension: int) -> bool:
     """Whether working memory takes these vectors."""
     memory = WorkingMemory(dimension)
     try:
-        for item in items:
-            memory.validate_item(item)
+        memory.validate_items(items)
     except InvalidInput:
         return False
     return True

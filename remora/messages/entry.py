@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -12,6 +13,11 @@ from remora.ids import validate_id
 from remora.messages.chat import ChatDict, Message, MessageLike, Role, ToolCall
 
 __all__ = ["Entry", "decode_chat", "encode_message", "restore_message"]
+
+
+_without_seq = attrgetter(
+    "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance"
+)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -63,18 +69,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     def with_seq(self, seq: int) -> "Entry":
         """The same entry with its number in the session."""
-        return Entry(
-            seq,
-            self.at_us,
-            self.tokens,
-            self.role,
-            self.chat,
-            self.meta,
-            self.id,
-            self.calls,
-            self.answers,
-            self.importance,
-        )
+        return Entry(seq, *_without_seq(self))
 
 
 class _Text(msgspec.Struct, tag_field="type", tag="text"):

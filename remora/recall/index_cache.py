@@ -31,6 +31,7 @@ from typing import TypeAlias
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import msgspec
 
 from remora.logging import get_logger
@@ -53,6 +54,7 @@ _logger = get_logger(__name__)
 _BUILT_ON_LOOP = 16  # rows: half a millisecond, as much as a thread costs
 _CHARACTERS = 16_000  # of their texts
 _READS = 4  # users whose rows are read at once: more would only take memory
+_FREED_AT_ONCE = 32
 MAX_RESULT_BYTES = 64 << 20
 """Bytes of all results together."""
 MAX_WITHOUT_INDEX = 10_000
@@ -275,7 +277,9 @@ class UserIndexCache:
     def _drop_results(self, user: str, entry: UserEntry) -> None:
         if self._answered.pop(user, None) is not None:
             self._count(entry, -len(entry.results), -entry.result_bytes)
-            entry.results.clear()
+            results, entry.results = entry.results, OrderedDict()
+            if self._tasks is not None and len(results) > _FREED_AT_ONCE:
+                self._tasks.start_soon(_free, results, name="remora.recall.free")
 
     # -- indexes ----------------------------------------------------------------------------------
 
@@ -343,6 +347,14 @@ class UserIndexCache:
         if entry is not None and entry.index is not None:
             self._size_bytes -= entry.index.size_bytes
             self._drop_results(user, entry)
+
+
+async def _free(results: OrderedDict[Question, FoundMemories]) -> None:
+    """Free some at a time: a thousand at once would hold the event loop."""
+    while results:
+        for _ in range(min(_FREED_AT_ONCE, len(results))):
+            results.popitem()
+        await anyio.lowlevel.checkpoint()
 
 
 class _Read:

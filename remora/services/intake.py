@@ -95,12 +95,12 @@ class Intake(msgspec.Struct, frozen=True):
 
     def _weigh(self, encoded: Sequence[_Counted]) -> list[Entry]:
         scorer = self.scorer
-        return [
-            e.with_weight(tokens, NEUTRAL_SCORE if scorer is None else _score(scorer, chat))
-            for e, chat, tokens in encoded
-        ]
+        if scorer is None:
+            return [entry for entry, _, _ in encoded]
+        return [entry.with_weight(tokens, _score(scorer, chat)) for entry, chat, tokens in encoded]
 
     def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[_Counted]:
+        """The entries, with their tokens, and what they encode; blocks."""
         limit, counter = self.buffer.max_message_bytes, self.counter
         if len(batch) > _INLINE_MESSAGES:
             for i, message in enumerate(batch):
@@ -111,7 +111,10 @@ class Intake(msgspec.Struct, frozen=True):
         ]
         if self.redact is not None:
             encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
-        return [(entry, chat, count_message(counter, chat)) for entry, chat in encoded]
+        counted = [(entry, chat, count_message(counter, chat)) for entry, chat in encoded]
+        if self.scorer is not None:  # an application's code, which is called on the event loop
+            return counted
+        return [(e.with_weight(tokens, NEUTRAL_SCORE), chat, tokens) for e, chat, tokens in counted]
 
     async def restore_summary(self, text: str) -> Summary:
         """A summary from outside: redacted, and no longer than one of remora's own."""

@@ -31,7 +31,7 @@ BLOCK_TYPE = "block"
 """Memory type of the rows of memory blocks: not recalled, not listed, never pruned."""
 
 
-class MemoryRow(msgspec.Struct, frozen=True):
+class MemoryRow(msgspec.Struct, frozen=True, gc=False):
     """One row of long-term memory, without its vector.
 
     Attributes:

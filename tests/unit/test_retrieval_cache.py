@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 from hypothesis import given
@@ -194,3 +198,28 @@ async def test_never_stale(size: int, max_bytes: int, history: list[tuple[str, A
         cache.note_change(user, gone=True)
     assert cache.result_statistics().size == 0
     assert cache.statistics().size_bytes == 0
+
+
+async def test_many_results_are_freed_in_turns() -> None:
+    """A write of somebody with a thousand held results does not hold the event loop for them."""
+    cache = cache_of(1_000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cache.run)
+        await anyio.lowlevel.checkpoint()
+        entry = await cache.get("alice")
+        held = []
+        for number in range(200):
+            result = found(f"text {number}")
+            held.append(weakref.ref(result))
+            cache.keep("alice", entry, question(f"text {number}"), result)
+        del result
+        cache.note_change("alice", gone=True)
+        assert cache.result("alice", question("text 5")) is None
+        assert cache.result_statistics().size == 0
+        left = []
+        while any(one() is not None for one in held):
+            left.append(sum(one() is not None for one in held))
+            await anyio.lowlevel.checkpoint()
+        assert left[0] == 200
+        assert max(before - after for before, after in itertools.pairwise(left)) < 100
+        tasks.cancel_scope.cancel()

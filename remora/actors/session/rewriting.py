@@ -67,7 +67,7 @@ def clear(state: SessionState, rules: SessionRules) -> Decision:
 def replace(state: SessionState, rules: SessionRules, message: Replace) -> Decision:
     """Replace the buffer's messages and summary."""
     last = state.next_seq - 1
-    entries = tuple(entry.with_seq(last + 1 + n) for n, entry in enumerate(message.entries))
+    entries = tuple([entry.with_seq(seq) for seq, entry in enumerate(message.entries, last + 1)])
     summary = message.summary
     if summary is not None:
         summary = msgspec.structs.replace(summary, first=min(1, last), through=last)
@@ -79,8 +79,8 @@ def replace(state: SessionState, rules: SessionRules, message: Replace) -> Decis
     indexed = [one.seq for one in entries if one.id and _is_indexed(state, one.id, own)]
     if indexed:  # long-term memory has them under their old numbers
         records.append(Pruned(state.key, tuple(indexed)))
-    seqs = tuple(entry.seq for entry in entries)
-    ids = message_ids(rules.instance, state.sid, seqs, (entry.id for entry in entries))
+    seqs = tuple(range(last + 1, last + 1 + len(entries)))
+    ids = message_ids(rules.instance, state.sid, seqs, [entry.id for entry in entries])
     return Decision(Receipt(seqs, ids), records, cancel=ended, size=message.size)
 
 

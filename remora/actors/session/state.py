@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.ids import SessionKey, message_id
+from remora.ids import SessionKey, message_id_prefix
 from remora.messages import ChatDict, Entry, decode_chat
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
@@ -86,8 +86,9 @@ def message_ids(
     instance: str, sid: int, seqs: Iterable[int], given: Iterable[str | None]
 ) -> tuple[str, ...]:
     """The ids of messages: as given by their sender, or derived from their numbers."""
+    prefix = message_id_prefix(instance, sid)
     pairs = zip(seqs, given, strict=True)
-    return tuple(id_ or message_id(instance, sid, seq) for seq, id_ in pairs)
+    return tuple([id_ or f"{prefix}{seq:x}" for seq, id_ in pairs])
 
 
 class SessionState:

@@ -165,8 +165,8 @@ class UserBehavior:
     def _learn(self, state: UserState, items: Sequence[WorkingItem]) -> Decision:
         working = self._working(state)
         fresh: dict[str, WorkingItem] = {}
+        working.validate_items(items)
         for item in items:
-            working.validate_item(item)
             if (cost := working.cost(item)) > self._max_bytes:
                 raise InvalidInput(
                     f"item {item.id!r} takes {cost} bytes; working memory may hold "

@@ -237,7 +237,7 @@ def _put(state: UserState, one: StateItem) -> None:
     match one.kind:
         case "working":
             if state.working is not None and state.learned_with == state.embedder:
-                state.working.add(_decode_item(one.value))
+                state.working.restore(_decode_item(one.value))
             else:
                 state.stale[name] = None
         case "access":

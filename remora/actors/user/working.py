@@ -11,7 +11,6 @@ Plain data: no lock, no clock, no I/O. It belongs to one actor.
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -102,24 +101,34 @@ class WorkingMemory:
     def __contains__(self, id_: object) -> bool:
         return id_ in self._ids
 
-    def validate_item(self, item: WorkingItem) -> npt.NDArray[np.float32]:
-        """The vector of an item that may be added.
+    def validate_items(self, items: Sequence[WorkingItem]) -> None:
+        """Check that items may be added.
 
         Raises:
-            InvalidInput: it has another dimension, or is neither of unit length nor all zeros.
+            InvalidInput: one has a vector of another dimension, or one that is neither of unit
+                length nor all zeros.
         """
         import numpy as np  # noqa: PLC0415
 
-        if len(item.vector) != 4 * self.dimension:
+        for item in items:
+            if len(item.vector) != 4 * self.dimension:
+                raise InvalidInput(
+                    f"item {item.id!r} has a vector of {len(item.vector) / 4:g} numbers, not "
+                    f"{self.dimension}"
+                )
+        if not items:
+            return
+        # All at once, for a call may bring a thousand.
+        vectors = np.frombuffer(b"".join([item.vector for item in items]), dtype="<f4")
+        rows = vectors.reshape(len(items), self.dimension)
+        with np.errstate(all="ignore"):  # of an import it may be anything
+            lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        wrong = ~((lengths == 0) | (np.abs(lengths - 1) <= _LENGTH_TOLERANCE))
+        if wrong.any():
+            place = int(wrong.argmax())
             raise InvalidInput(
-                f"item {item.id!r} has a vector of {len(item.vector) / 4:g} numbers, not "
-                f"{self.dimension}"
+                f"item {items[place].id!r} has a vector of length {lengths[place]:g}, not 1"
             )
-        vector = np.frombuffer(item.vector, dtype="<f4")
-        length = math.sqrt(float(np.dot(vector, vector)))  # of an import it may be anything
-        if not (length == 0 or abs(length - 1) <= _LENGTH_TOLERANCE):
-            raise InvalidInput(f"item {item.id!r} has a vector of length {length:g}, not 1")
-        return vector
 
     def cost(self, item: WorkingItem) -> int:
         """Bytes that an item takes, with its row."""
@@ -129,9 +138,15 @@ class WorkingMemory:
         """Add `item` as the newest; returns False and changes nothing if its id is present.
 
         Raises:
-            InvalidInput: see `validate_item`.
+            InvalidInput: see `validate_items`.
         """
-        vector = self.validate_item(item)
+        self.validate_items([item])
+        return self.restore(item)
+
+    def restore(self, item: WorkingItem) -> bool:
+        """`add` an item that was validated before."""
+        import numpy as np  # noqa: PLC0415
+
         if item.id in self._ids:
             return False
         rows = self._ensure_room()
@@ -141,7 +156,7 @@ class WorkingMemory:
             item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b""
         )
         row = self._start + len(self._items)
-        rows.vectors[row] = vector
+        rows.vectors[row] = np.frombuffer(item.vector, dtype="<f4")
         rows.scopes[row] = scope
         rows.sizes[row] = _item_bytes(light)
         self._items.append(light)

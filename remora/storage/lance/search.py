@@ -40,6 +40,7 @@ class LanceSearch:
         self._query = importlib.import_module("lancedb.query")
         # More searches at once only take memory: each uses several threads of LanceDB.
         self._searches = anyio.Semaphore(2 * (os.cpu_count() or 1))
+        self._turns = anyio.Lock()
 
     async def search(
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope
@@ -69,7 +70,8 @@ class LanceSearch:
                 queries["vector"] = await _vector_query(shard, table, vector, key)
             # at once: the work is in LanceDB's own threads
             await asyncio.gather(*[one(name, query) for name, query in queries.items()])
-        return self._candidates(user, results)
+        async with self._turns:  # answers that come together have one turn of the event loop each
+            return self._candidates(user, results)
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
         form = self._tables.rows
