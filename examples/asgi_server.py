@@ -3,7 +3,8 @@
 ``pip install uvicorn; uvicorn examples.asgi_server:app``
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with
-the agent's reply. A retry with the same id stores nothing twice. The "model" here only counts, so
+the agent's reply. A retry with the same id stores nothing twice. GET /ready, a readiness
+probe, answers with status 503 until models and tables are loaded. The "model" here only counts, so
 that the example needs no key; put yours in `think`.
 """
 
@@ -92,9 +93,12 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
         body, more = body + event.get("body", b""), event.get("more_body", False)
     status, answer, headers = 200, {}, [(b"content-type", b"application/json")]
     try:
-        user, session = (unquote(part) for part in scope["path"].strip("/").split("/"))
-        request = json.loads(body)
-        answer = {"reply": await chat(user, session, request["content"], request["id"])}
+        if scope["path"] == "/ready":
+            await runtime.ready(timeout_s=1)
+        else:
+            user, session = (unquote(part) for part in scope["path"].strip("/").split("/"))
+            request = json.loads(body)
+            answer = {"reply": await chat(user, session, request["content"], request["id"])}
     except errors.RemoraError as e:
         status, wait_s = refusal(e)
         answer = {"error": str(e), "retry": "no" if wait_s is None else "with the same id"}

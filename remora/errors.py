@@ -13,7 +13,7 @@ retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
                           `JournalDamaged`, `EmbedderChanged`, `OwnershipLost`
 wait for a service        `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`,
-                          `LongTermError`, `ErasureDelayed`
+                          `LongTermError`, `ErasureDelayed`, `NotReady`
 open another runtime      `RuntimeClosed`
 ========================  ========================================================================
 """
@@ -48,6 +48,7 @@ __all__ = [
     "ModelUnavailable",
     "NoDeadLetter",
     "NotGranted",
+    "NotReady",
     "OutcomeUnknown",
     "OverdraftReached",
     "OwnershipLost",
@@ -288,6 +289,12 @@ class RuntimeClosed(RemoraError, RuntimeError):
 
 
 # -- storage ---------------------------------------------------------------------------------------
+
+
+class NotReady(RemoraError, TimeoutError):
+    """Models and tables are not loaded yet. Loading goes on; call `Runtime.ready` again."""
+
+    retryable = True
 
 
 class StorageError(RemoraError, RuntimeError):

@@ -213,6 +213,7 @@ RUNTIME: dict[str, Call] = {
     "export": lambda w: w.runtime.export(w.file),
     "import_": lambda w: w.runtime.import_(w.path / "export.jsonl", skip_existing=True),
     "long_term_statistics": lambda w: w.runtime.long_term_statistics(),
+    "ready": lambda w: w.runtime.ready(),
     "reembedded": lambda w: w.runtime.reembedded(),
     "retry_erasures": lambda w: w.runtime.retry_erasures(),
     "retry_dead_letters": lambda w: w.runtime.retry_dead_letters(),

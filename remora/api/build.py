@@ -28,6 +28,7 @@ from remora.api.queues import Foundation, add_blocks, add_long_term, add_summari
 from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter
@@ -42,6 +43,7 @@ from remora.runtime.limits import RegistryLimits
 from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
+from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
 from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
@@ -57,6 +59,8 @@ from remora.tokens import TokenCounter, count_message
 
 __all__ = ["Internals", "build"]
 
+_logger = get_logger(__name__)
+
 
 class Internals(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of an open runtime, for tests, tools and benchmarks: not a public interface.
@@ -66,6 +70,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
         meters: one for each summarizer.
         recall: None if long-term memory is switched off.
         embedder: None if there is none.
+        warm_up: loads what the first recall needs.
     """
 
     config: Config
@@ -81,6 +86,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
     planner: Planner
     counter: TokenCounter
     embedder: CachingEmbedder | None
+    warm_up: SharedCall[None]
     meters: tuple[CompressionMeter, ...]
     parts: Parts
     transfers: LocalTransfers
@@ -136,13 +142,14 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
     eraser = _build_eraser(base, writers, caches)
     await eraser.resume()
     recall = add_long_term(base, writers, eraser) if config.long_term.enabled else None
-    planner = _build_planner(base, recall, add_blocks(base))
+    warm_up = SharedCall(partial(_load_parts, base))
+    planner = _build_planner(base, warm_up, recall, add_blocks(base))
     caches.extend([planner.forget, partial(index.note_change, gone=True)])
     if recall is not None:
         caches.append(partial(recall.note_change, gone=True))
     if (cached := models.cached) is not None:
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
-    return _build_internals(base, eraser, recall, planner)
+    return _build_internals(base, eraser, recall, planner, warm_up)
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -247,7 +254,9 @@ async def _choose_recount(
 # -- what handles use ------------------------------------------------------------------------------
 
 
-def _build_planner(base: Foundation, recall: Recall | None, blocks: BlockView | None) -> Planner:
+def _build_planner(
+    base: Foundation, warm_up: SharedCall[None], recall: Recall | None, blocks: BlockView | None
+) -> Planner:
     config, cached = base.options.config, base.models.cached
 
     async def search_working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
@@ -263,6 +272,7 @@ def _build_planner(base: Foundation, recall: Recall | None, blocks: BlockView | 
         return synopsis
 
     tiers = Tiers(
+        warm_up=warm_up,
         recall=recall,
         working=search_working if cached is not None else None,
         synopsis=read_synopsis,
@@ -271,8 +281,31 @@ def _build_planner(base: Foundation, recall: Recall | None, blocks: BlockView | 
     return Planner(tiers, base.models.counter, config)
 
 
+async def _load_parts(base: Foundation) -> None:
+    """Load LanceDB, and the embedded embedder if it is used, before the first recall.
+
+    LanceDB's import takes a second or more in a thread. Sessions are served in the meantime; the
+    event loop waits for the interpreter 1 ms at a time, and once for a garbage collection of about
+    60 ms.
+    """
+    options = base.options
+    try:
+        if options.config.long_term.enabled:
+            await base.index.store()
+        embedded = options.embedder is None and options.config.models.embedder == "wordllama"
+        if embedded and base.models.embedder is not None:
+            await embed_texts(base.models.embedder, ["warm"])
+    except Exception:
+        _logger.exception("warming_failed")  # the next caller retries, and gets the error
+        raise
+
+
 def _build_internals(
-    base: Foundation, eraser: Eraser, recall: Recall | None, planner: Planner
+    base: Foundation,
+    eraser: Eraser,
+    recall: Recall | None,
+    planner: Planner,
+    warm_up: SharedCall[None],
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock
@@ -317,6 +350,7 @@ def _build_internals(
         planner=planner,
         counter=models.counter,
         embedder=models.cached,
+        warm_up=warm_up,
         meters=(models.fallback, models.summarizer),
         parts=parts,
         transfers=transfers,

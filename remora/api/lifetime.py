@@ -187,9 +187,8 @@ class Lifetime:
         internals.supervisor.start(tasks)
         internals.schedule.start(tasks)
         internals.eraser.start(tasks)
+        internals.warm_up.start(tasks)
         if internals.recall is not None:
-            embedded = options.embedder is None and options.config.models.embedder == "wordllama"
-            tasks.start_soon(partial(index.warm, embedder=embedded), name="remora.warm")
             tasks.start_soon(internals.recall.run, name="remora.recall")
             flush = partial(
                 flush_unindexed,
@@ -200,6 +199,8 @@ class Lifetime:
             )
             tasks.start_soon(flush, name="remora.unindexed")
         index.start(tasks)
+        if internals.recall is not None:
+            internals.warm_up.begin()
 
     # -- closing -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio
 import msgspec
 
 from remora.actors.blocks.base import BlocksLike
@@ -24,7 +25,7 @@ from remora.api.session import Session
 from remora.api.shared import SharedScope
 from remora.api.user import User
 from remora.config import Config
-from remora.errors import ConfigError, RemoraError
+from remora.errors import ConfigError, NotReady, RemoraError
 from remora.ids import validate_id
 from remora.messages import ChatDict, MessageLike, Receipt, encode_message
 from remora.models.ports import (
@@ -40,6 +41,7 @@ from remora.services.arguments import (
     check_function,
     check_int,
     check_path,
+    check_seconds,
     collect,
 )
 from remora.storage.export.transfer import TransferReport
@@ -219,6 +221,30 @@ class Runtime(Operations):
         Leaving ``async with`` does the same.
         """
         await self._lifetime.aclose()
+
+    async def ready(self, *, timeout_s: float | None = None) -> None:
+        """Wait until models and tables are loaded, so that the first recall is as fast as others.
+
+        Loading begins when the runtime opens, in the background, and takes a second or more.
+        Appends and `Session.load` without a query need none of it. Call this before a server takes
+        traffic, or in its readiness probe: once everything is loaded, it returns at once. What
+        failed to load is tried again by each call. Models behind a network are not called.
+
+        Args:
+            timeout_s: seconds to wait; None for no limit. Loading goes on afterwards.
+
+        Raises:
+            NotReady: it took longer than `timeout_s`.
+            LongTermError: long-term memory cannot be opened.
+            ModelError: the embedded embedder cannot be loaded.
+            RuntimeClosed: the runtime is not open, or closed before it was ready.
+            InvalidInput: `timeout_s` is not a number of seconds.
+        """
+        check_seconds(timeout_s, "timeout_s")
+        warm_up = self._lifetime.internals.warm_up
+        with anyio.move_on_after(timeout_s):
+            return await warm_up.result()
+        raise NotReady(f"models and tables were not loaded within {timeout_s:g} s; call it again")
 
     async def settle(self) -> None:
         """Wait until all background work that exists now is done, for tests and shutdown.

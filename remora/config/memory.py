@@ -84,6 +84,10 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     in their messages."""
     deadline_s: float = 1.0
     """After this time `load(query=…)` omits long-term memory, and its sources say so."""
+    warm_up_s: float = 10.0
+    """How long the first `load(query=…)` of a process waits for models and tables that are still
+    being loaded, before `deadline_s` begins; 0 does not wait. Loading takes 1 to 3 s; ten leave
+    room for a slow disk. `Runtime.ready` waits for it before a server takes requests."""
     insert_method: Literal["tail", "user"] = "tail"
     """Where recalled memories go: into a message of `context.quoted_role` before the newest user
     message, or into that message, at its start."""

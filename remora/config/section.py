@@ -43,6 +43,7 @@ _MAY_BE_ZERO = frozenset(
         "turn_weight",
         "vector_agreement",
         "vector_weight",
+        "warm_up_s",
         "weight",
         "window_weight",
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class WordLlamaEmbedder:
         if self._model is None:
             async with self._loading:
                 if self._model is None:
-                    self._model = await anyio.to_thread.run_sync(_load)
+                    self._model = await anyio.to_thread.run_sync(_load, abandon_on_cancel=True)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return self._embed(list(texts))
         vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(
@@ -55,8 +56,16 @@ class WordLlamaEmbedder:
         return vectors
 
 
-@functools.cache
+_loading = threading.Lock()  # a caller that gave up has left its thread loading
+
+
 def _load() -> Any:
+    with _loading:
+        return _load_once()
+
+
+@functools.cache
+def _load_once() -> Any:
     """All runtimes of a process share one copy of the weights (16 MB)."""
     wordllama = importlib.import_module("wordllama")
     # `load()` looks for the tokenizer in a folder of another name than the wheel's, and then

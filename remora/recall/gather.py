@@ -25,6 +25,7 @@ from remora.recall.memory import Memory
 from remora.recall.recall import Recall
 from remora.recall.sources import Sources
 from remora.runtime.probes import probe
+from remora.runtime.shared_call import SharedCall
 from remora.storage.ports import Scope
 
 __all__ = ["Gathered", "Tiers", "gather"]
@@ -37,12 +38,14 @@ class Tiers(msgspec.Struct, frozen=True):
     """The tiers that a context is gathered from, besides the session; None for one that is off.
 
     Attributes:
+        warm_up: loads what searches need; their deadlines begin when it has ended.
         recall: search in long-term memory.
         working: search in working memory: user, session, query -> what was found, best first.
         synopsis: a user's synopsis as it is now; a part that is out of date gets written.
         blocks: the session's memory blocks.
     """
 
+    warm_up: SharedCall[None] | None = None
     recall: Recall | None = None
     working: Callable[[str, str, str], Awaitable[Sequence[ScoredItem]]] | None = None
     synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
@@ -89,6 +92,18 @@ async def gather(
         shown: messages not to recall, by session and number.
     """
     found = Gathered()
+
+    async def search(tier: _Tier, ask: Callable[[], Awaitable[Source]]) -> None:
+        warm_up, options = tiers.warm_up, config.recall
+        if warm_up is not None and not warm_up.ended:
+            probe("search_before_warm_up")
+            with anyio.move_on_after(options.warm_up_s):
+                await warm_up.wait()
+        await _ask(found, tier, key, options.deadline_s, ask)
+        if found.sources[tier].status == "late" and warm_up is not None and not warm_up.ended:
+            detail = f"not loaded within {options.warm_up_s:g} s: await runtime.ready() before"
+            found.report(tier, Source("late", detail=detail))
+
     async with anyio.create_task_group() as tasks:
         if tiers.blocks is not None:
             entries = snapshot.entries if about is None else about
@@ -103,14 +118,14 @@ async def gather(
                 )
                 return Source("ok")
 
-            tasks.start_soon(_ask, found, "long_term", key, config.recall.deadline_s, ask_recall)
+            tasks.start_soon(search, "long_term", ask_recall)
         if (working := tiers.working) is not None:
 
             async def ask_working() -> Source:
                 found.working = await working(key.user, key.session, query)
                 return Source("ok")
 
-            tasks.start_soon(_ask, found, "working", key, config.recall.deadline_s, ask_working)
+            tasks.start_soon(search, "working", ask_working)
         if (synopsis := tiers.synopsis) is not None:
 
             async def ask_synopsis() -> Source:

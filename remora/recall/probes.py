@@ -15,6 +15,7 @@ PROBES: Mapping[str, str] = {
     "user_index_read_failed": "a user's rows could not be read into memory: the store is asked",
     "user_index_evicted": "a user's rows left memory to make room for others'",
     # context assembly
+    "search_before_warm_up": "a context was asked for while models and tables were being loaded",
     "tier_late": "a tier missed its deadline, and is left out of a context",
     "tier_failed": "a tier failed, and is left out of a context",
     "synopsis_left_out": "there is no room for the synopsis in a context",

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
@@ -23,9 +22,9 @@ from remora.jobs.memories import RecordHandler
 from remora.logging import get_logger
 from remora.models.ports import Embedder, embedder_name
 from remora.runtime.clock import Clock
-from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
+from remora.runtime.shared_call import SharedCall
 from remora.services.index_directory import (
     IndexDirectory,
     Place,
@@ -83,14 +82,13 @@ class LongTermIndex:
         self._store: LongTermStore | None = None
         self._lance: LanceStore | None = None
         self._closed = False
-        self._lock = anyio.Lock()
+        self._opening = SharedCall(self._open)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._current: IndexDirectory | None = None
         self._start_rebuild: Callable[[], Rebuild] | None = None
         self._row_rebuilder: RowRebuilder | None = None
         self._changed_users: dict[str, None] = {}
         self._pruned_once = False
-        self._warmed = anyio.Event()
         self.reembedding: Rebuild | None = None
         """The rebuild that runs, or that has run last."""
 
@@ -138,29 +136,14 @@ class LongTermIndex:
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start background tasks in this group."""
         self._tasks = tasks
+        self._opening.start(tasks)
         if self.reembedding is not None:
             tasks.start_soon(self.reembedding.run, name="remora.reembed")
 
-    async def warm(self, *, embedder: bool) -> None:
-        """Load LanceDB, and the embedded embedder if it is used, before the first recall.
-
-        LanceDB's import takes a second or more in a thread. Sessions are served in the meantime;
-        the event loop waits for the interpreter 1 ms at a time, and once for a garbage collection
-        of about 60 ms.
-        """
-        try:
-            await call_guarded(self.store)
-            if embedder and self._embedder is not None:
-                await call_guarded(self._embedder.embed, ["warm"])
-        except Exception:
-            _logger.exception("warming_failed")  # the next caller retries, and gets the error
-        finally:
-            self._warmed.set()
-
     async def wait_until_rebuilt(self, progress: Callable[[int, int], None] | None) -> None:
         """See `remora.Runtime.reembedded`."""
-        if self._config.long_term.enabled:
-            await self._warmed.wait()  # opening the store may begin a rebuild
+        if self._config.long_term.enabled and not self._closed:
+            await self._opening.wait()  # it may begin a rebuild
         if self.reembedding is not None:
             await self.reembedding.wait(progress)
 
@@ -181,19 +164,21 @@ class LongTermIndex:
         """
         if self._closed:
             raise RuntimeClosed("long-term memory is closed")
-        if self._store is None and self._given is not None:
-            self._store = self._given
         if self._store is None:
-            async with self._lock:
-                if self._store is None:
-                    if self._tasks is None or self._current is None:
-                        raise RuntimeClosed("long-term memory is not open yet")
-                    store = await self._open_store(self._current.used)
-                    self._store = self._lance = store
-                    self._tasks.start_soon(store.run, name="remora.longterm.writer")
-                    if store.refill_needed:
-                        await self._refill(store, self._tasks)
+            self._store = self._given or await self._opening.result()
         return self._store
+
+    async def _open(self) -> LongTermStore:
+        if self._given is not None:
+            return self._given
+        assert self._tasks is not None
+        assert self._current is not None
+        store = await self._open_store(self._current.used)
+        self._store = self._lance = store
+        self._tasks.start_soon(store.run, name="remora.longterm.writer")
+        if store.refill_needed:
+            await self._refill(store, self._tasks)
+        return store
 
     async def _open_store(self, directory: TableDirectory) -> LanceStore:
         base = self._base

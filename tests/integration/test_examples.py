@@ -105,6 +105,10 @@ async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with anyio.fail_after(30):
             while not any(event["type"] == "lifespan.startup.complete" for event in events):
                 await anyio.sleep(0.01)
+        with anyio.fail_after(30):
+            while (await post("/ready", {}))[0] == 503:
+                pass
+        assert (await post("/ready", {}))[0] == 200
         status, answer = await post("/alice/one", {"content": "hello", "id": "r1"})
         assert (status, answer["reply"]) == (200, "I can see 1 messages, the last: hello")
         await post("/alice/one", {"content": "hello", "id": "r1"})
@@ -138,6 +142,7 @@ SERVER_ANSWERS = {
     "LongTermError": (503, True), "MailboxFull": (429, True),
     "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NotGranted": (403, False),
+    "NotReady": (503, True),
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
     "OwnershipLost": (503, True), "RecordingFailed": (503, True),
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),

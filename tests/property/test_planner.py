@@ -31,6 +31,7 @@ from remora.recall.planner import Planner
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
 from remora.runtime.probes import count_probes
+from remora.runtime.shared_call import SharedCall
 from remora.storage.ports import Scope
 from remora.storage.records import Appended, SavedSession, Summary, Watermarks
 from remora.tokens import count_message
@@ -442,6 +443,33 @@ def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
     }
     assert "the disk is away" in context.sources["long_term"].detail
     assert [message["content"] for message in context.messages] == ["hello"]
+
+
+def test_a_deadline_begins_when_models_and_tables_are_loaded() -> None:
+    """The time that loading takes is not counted."""
+    config = Config.from_dict({"recall": {"deadline_s": 1e-9}})
+    snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
+    loaded: list[bool] = []
+    contexts: list[Context] = []
+
+    async def load() -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def take_long() -> None:
+                await anyio.sleep(0.02)
+                loaded.append(True)
+
+            warm_up = SharedCall(take_long)
+            warm_up.start(tasks)
+            given = msgspec.structs.replace(tiers([memory("one")], [found("two")]), warm_up=warm_up)
+            planner = Planner(given, COUNTER, config)
+            contexts.append(await planner.assemble(KEY, snapshot, "?", 4000))
+
+    anyio.run(load)
+    (context,) = contexts
+    assert loaded
+    assert [one.text for one in context.memories] == ["one"]
+    assert context.sources["working"].status == "ok"
 
 
 def test_the_prefix_is_stable() -> None:

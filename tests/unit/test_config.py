@@ -182,6 +182,7 @@ MAY_BE_ZERO = {
     "recall.turn_weight",
     "recall.vector_agreement",
     "recall.vector_weight",
+    "recall.warm_up_s",
     "recall.window_weight",
     "retention.age_days",
     "retention.session_messages",

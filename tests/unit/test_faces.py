@@ -39,9 +39,9 @@ STRUCTS = [path for path, one in CLASSES.items() if issubclass(one, msgspec.Stru
 VERBS: dict[type, str] = {
     Runtime: """
         aclose append_many backup config counts dead_letters drop_dead_letters erasures export
-        from_file import_ in_memory internals long_term_statistics message_tokens path reembedded
-        reembedding reschedule retry_dead_letters retry_erasures session settle shared statistics
-        user
+        from_file import_ in_memory internals long_term_statistics message_tokens path ready
+        reembedded reembedding reschedule retry_dead_letters retry_erasures session settle shared
+        statistics user
     """,
     Session: """
         append clear contents delete export flush forget fork from_json get_context

@@ -1,0 +1,93 @@
+"""A call that several callers wait for, and that belongs to none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+import anyio
+import anyio.abc
+
+from remora.errors import RuntimeClosed
+from remora.runtime.guard import call_guarded
+
+__all__ = ["SharedCall"]
+
+Result = TypeVar("Result")
+
+
+class SharedCall(Generic[Result]):
+    """Calls a function in a task of the runtime, once for all who wait for it.
+
+    A deadline or a cancellation ends a caller's wait, and not the call: work in threads cannot be
+    interrupted, and would hold its caller beyond the deadline.
+
+    Args:
+        function: the function. Its result is kept; when it fails, the next `result` calls it again.
+    """
+
+    def __init__(self, function: Callable[[], Awaitable[Result]]) -> None:
+        self._function = function
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._attempt: _Attempt[Result] | None = None
+        self.ended = False
+        """A call has ended, whether it succeeded or failed."""
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Run calls in this group from now on."""
+        self._tasks = tasks
+
+    def begin(self) -> None:
+        """Call the function, unless a call runs or has succeeded."""
+        self._begin()
+
+    async def result(self) -> Result:
+        """The function's result; it is called first if it has not succeeded yet.
+
+        Raises:
+            Exception: what the function raised.
+            RuntimeClosed: the task group is not open.
+        """
+        attempt = self._begin()
+        if not attempt.done.is_set():
+            await attempt.done.wait()
+        if attempt.error is not None:
+            raise attempt.error
+        return attempt.results[0]
+
+    async def wait(self) -> None:
+        """Return when a call has ended, whether it succeeded or failed."""
+        if not self.ended:
+            with suppress(RuntimeClosed):
+                await self._begin().done.wait()
+
+    def _begin(self) -> _Attempt[Result]:
+        attempt = self._attempt
+        if attempt is None or attempt.error is not None:
+            if self._tasks is None or self._tasks.cancel_scope.cancel_called:
+                raise RuntimeClosed("the runtime is not open")
+            attempt = self._attempt = _Attempt()
+            self._tasks.start_soon(self._run, attempt, name="remora.shared_call")
+        return attempt
+
+    async def _run(self, attempt: _Attempt[Result]) -> None:
+        try:
+            attempt.results.append(await call_guarded(self._function))
+        except Exception as e:
+            attempt.error = e
+        except BaseException:
+            attempt.error = RuntimeClosed("the runtime closed")
+            raise
+        finally:
+            self.ended = True
+            attempt.done.set()
+
+
+class _Attempt(Generic[Result]):
+    """A call that runs, or has ended."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.results: list[Result] = []
+        self.error: Exception | None = None
