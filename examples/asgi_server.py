@@ -34,8 +34,10 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NotGranted: (403, None),
     errors.RedactionFailed: (500, None),
     errors.ReentrantAsk: (500, None),
+    errors.TurnClosed: (409, None),
     errors.MailboxFull: (429, 1),
     errors.OverdraftReached: (429, 5),
+    errors.SessionBusy: (429, 5),
     errors.OwnershipLost: (503, 30),  # another process has the journal, and answers
     errors.CommitFailed: (503, 5),
     errors.ErasureDelayed: (503, 30),

@@ -18,6 +18,7 @@ from remora.api.memories import Agent
 from remora.api.runtime import Runtime
 from remora.api.session import Session
 from remora.api.shared import SharedMember, SharedScope
+from remora.api.turn import Turn
 from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.faces import publish
@@ -45,6 +46,7 @@ __all__ = [
     "Source",
     "Sources",
     "Synopsis",
+    "Turn",
     "User",
     "WorkingHit",
     "errors",

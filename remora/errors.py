@@ -5,9 +5,11 @@ what to do                exceptions
 ========================  ========================================================================
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
-                          `ReentrantAsk`, `NoDeadLetter`, `KeyConflict`
+                          `ReentrantAsk`, `NoDeadLetter`, `KeyConflict`,
+                          `TurnClosed`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
-                          `SessionQuarantined`, `ErasureInProgress`
+                          `SessionBusy`, `SessionQuarantined`,
+                          `ErasureInProgress`
 retry with the same key   `OutcomeUnknown`
 retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
@@ -57,8 +59,10 @@ __all__ = [
     "ReentrantAsk",
     "RemoraError",
     "RuntimeClosed",
+    "SessionBusy",
     "SessionQuarantined",
     "StorageError",
+    "TurnClosed",
 ]
 
 
@@ -98,7 +102,7 @@ class InvalidId(InvalidInput):
 class KeyConflict(InvalidInput):
     """An idempotency key was used before, for other messages. Nothing was written; use a new key.
 
-    A key names one append: the user's message and the reply of one request have two keys.
+    A key names one append, or one turn: two appends of one request have two keys.
     """
 
 
@@ -187,6 +191,14 @@ class ReentrantAsk(RemoraError, RuntimeError):
     """
 
 
+class TurnClosed(RemoraError, RuntimeError):
+    """A turn was not entered, has ended, or was answered before. Nothing was written.
+
+    Enter it once, with ``async with session.turn(…) as turn``, and reply inside the block. The same
+    where the message that the turn answers was cleared, rewound, deleted or forgotten since.
+    """
+
+
 class RedactionFailed(RemoraError, RuntimeError):
     """The redaction hook failed on a message. Nothing was stored; fix the hook.
 
@@ -247,6 +259,20 @@ class CommitFailed(RemoraError, RuntimeError):
     """The journal rolled the write back. Nothing is stored; retry when the disk works again."""
 
     retryable = True
+
+
+class SessionBusy(RemoraError):
+    """Too many turns of the session wait, or this one waited too long. Nothing ran; retry later.
+
+    Attributes:
+        waiting: how many turns of the session waited.
+    """
+
+    retryable = True
+
+    def __init__(self, text: str, *, waiting: int) -> None:
+        super().__init__(text)
+        self.waiting = waiting
 
 
 class SessionQuarantined(RemoraError):

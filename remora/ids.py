@@ -7,7 +7,7 @@ import unicodedata
 from hashlib import blake2b
 from typing import NamedTuple
 
-from remora.errors import InvalidId
+from remora.errors import InvalidId, InvalidInput
 
 __all__ = [
     "MAX_ID_BYTES",
@@ -24,6 +24,9 @@ __all__ = [
     "message_id_prefix",
     "row_id",
     "session_key",
+    "turn_key",
+    "turn_numbers",
+    "turn_root",
     "user_key",
     "validate_id",
     "working_id",
@@ -35,6 +38,9 @@ MAX_ID_BYTES = 512
 
 SHARED_PREFIX = "\x1fshared/"
 """First character of a shared scope's key: a control character, which no user id may contain."""
+
+
+_MAX_PART = 0xFFFF
 
 
 class SessionKey(NamedTuple):
@@ -188,6 +194,35 @@ def working_id(session: str, text: str) -> str:
 def key_digest(key: str) -> bytes:
     """A digest of an idempotency key (16 bytes)."""
     return blake2b(key.encode(), digest_size=16, person=b"remora.key").digest()
+
+
+def turn_root(key: str) -> bytes:
+    """The first 12 bytes of every key digest of a turn, by the turn's idempotency key.
+
+    A digest of `key_digest` begins with them by chance only: the two hash in separate domains.
+    """
+    return blake2b(key.encode(), digest_size=12, person=b"remora.turn").digest()
+
+
+def turn_key(root: bytes, attempt: int, part: int) -> bytes:
+    """The key digest (16 bytes) of one append of a turn.
+
+    Args:
+        root: see `turn_root`.
+        attempt: how often the turn was begun again, because its messages had been removed.
+        part: 0 for the user's messages, then 1, 2, … for each append of replies.
+
+    Raises:
+        InvalidInput: a number is over 65 535.
+    """
+    if max(attempt, part) > _MAX_PART:
+        raise InvalidInput(f"a turn has at most {_MAX_PART} replies, and begins again as often")
+    return root + attempt.to_bytes(2) + part.to_bytes(2)
+
+
+def turn_numbers(digest: bytes) -> tuple[int, int]:
+    """The attempt and the part of a key digest that `turn_key` made."""
+    return int.from_bytes(digest[12:14]), int.from_bytes(digest[14:])
 
 
 def message_id(instance: str, sid: int, seq: int) -> str:

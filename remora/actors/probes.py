@@ -26,6 +26,10 @@ PROBES: Mapping[str, str] = {
     "session_changed_during_compaction": "a clear, rewind or change came during a compaction",
     "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
     "went_back": "a session went back to an earlier message",
+    # a turn
+    "turn_begun_again": "a turn was cleared or removed: under the same key, a new one begins",
+    "turn_gone": "a reply came to a message that was cleared, removed or erased: refused",
+    "incomplete_reply_replaced": "a reply took the place of an incomplete one, in one write",
     # tool calls
     "group_cut_whole": "a compaction ended within a tool-call group: it takes the whole group",
     "abandoned_call_cut": "a tool call whose agent seems dead was cut like single messages",

@@ -53,6 +53,7 @@ from remora.services.index import LongTermIndex
 from remora.services.intake import Intake
 from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
+from remora.services.turns import LocalTurns
 from remora.services.work import LocalWork
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import TokenCounter, count_message
@@ -90,6 +91,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
     meters: tuple[CompressionMeter, ...]
     parts: Parts
     transfers: LocalTransfers
+    turns: LocalTurns
 
     async def long_term(self) -> LongTermStore:
         """The long-term store, opened at first use.
@@ -316,6 +318,7 @@ def _build_internals(
     recalls = None
     if recall is not None:
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
+    turns = LocalTurns(config.turns)
     indexed_blocks = partial(_rebuildable_blocks, options.blocks)
     working_bytes = int(config.working.max_memory_mb * (1 << 20))
     import_bytes = int(config.journal.max_import_mb * (1 << 20))
@@ -331,6 +334,7 @@ def _build_internals(
         contexts=LocalContexts(
             registry, journal, planner, supervisor, clock, config.mailbox.timeout_s
         ),
+        turns=turns,
         archive=LocalArchive(journal, registry, recall, models.cached),
         recalls=recalls,
         work=LocalWork(supervisor, eraser),
@@ -354,6 +358,7 @@ def _build_internals(
         meters=(models.fallback, models.summarizer),
         parts=parts,
         transfers=transfers,
+        turns=turns,
     )
 
 

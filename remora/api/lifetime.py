@@ -212,6 +212,7 @@ class Lifetime:
             return
         if internals.supervisor.in_a_job():
             raise ReentrantAsk("a background job closes the runtime, which waits for that job")
+        internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
         internals.registry.stop_intake()
         drain_s = self.options.config.supervisor.drain_s
         try:
@@ -234,6 +235,7 @@ class Lifetime:
             await self._ended.wait()
 
     def _abandon(self, internals: Internals, error: RuntimeClosed) -> None:
+        internals.turns.close(error)
         internals.registry.stop_intake()
         internals.registry.abandon(error)
         internals.supervisor.abandon(error)

@@ -5,11 +5,8 @@ The handle is the scope: no verb takes another user's id, so none can reach anot
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
-
-import msgspec
 
 from remora.actors.session.messages import (
     Append,
@@ -26,20 +23,23 @@ from remora.actors.user.messages import ExpireSynopsis
 from remora.api.session_buffer import (
     BufferHit,
     chats_of,
+    choose_embedder,
+    decode_state,
+    encode_state,
     filter_messages,
     messages_of,
+    parse_places,
     parse_state,
     search_buffer,
-    state_of,
     summary_messages,
     to_state,
 )
+from remora.api.turn import Query, Spoken, Turn
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
-from remora.runtime.concurrency import run_in_thread_if
-from remora.services.archive import SessionStatistics, are_long
+from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
     MAX_IDS,
     check_choice,
@@ -58,7 +58,6 @@ from remora.storage.export.transfer import SessionExport
 
 __all__ = ["Session"]
 
-_JSON_IN_THREAD = 200_000  # characters
 _MUXI_PREFIX = "Previous conversation summary: "
 
 
@@ -184,6 +183,45 @@ class Session:
             override=None if override is None else await _encode_all(intake, override),
             about=None if messages is None else await _encode_all(intake, messages),
             at=None if override is not None else at,
+            timeout_s=timeout_s,
+        )
+
+    def turn(
+        self,
+        message: Spoken,
+        *,
+        key: str | None = None,
+        query: Query = None,
+        max_tokens: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Turn:
+        """One request of the user, from their message to the reply: ``async with``.
+
+        Entering the block waits until the session's earlier turns have ended, stores the user's
+        message, and loads the context. Inside, `Turn.reply` stores what the model says. A request
+        that is repeated with its key continues where it was cut, or gives the stored reply.
+
+        Args:
+            message: the user's text, their message, or several messages of one request.
+            key: idempotency key of the request, for all of its messages.
+            query: what to recall memories for; None for the user's text, if long-term memory is on;
+                False to recall nothing, so that entering never waits for a model.
+            max_tokens: see `load`.
+            timeout_s: see `append` and `load`. How long a turn waits for others is `turns.wait_s`.
+
+        Raises:
+            InvalidId, InvalidInput: an argument is not valid.
+            SessionBusy: on entering: too many turns wait, or it waited too long; nothing ran.
+            KeyConflict: on entering: the key is of another request; nothing was written.
+            InvalidMessage, and what `append` and `load` raise: on entering.
+        """
+        return Turn(
+            self._holder,
+            self.key,
+            message,
+            key=key,
+            query=query,
+            max_tokens=max_tokens,
             timeout_s=timeout_s,
         )
 
@@ -353,16 +391,8 @@ class Session:
         if semantic is not None:
             check_flag(semantic, "semantic")
         parts = self._holder.parts
-        embedder = parts.intake.embedder
-        if semantic and embedder is None:
-            raise InvalidInput(
-                "there is no embedder to search by meaning with: models.embedder is none"
-            )
-        by_meaning = parts.intake.buffer.vector_search if semantic is None else semantic
-        buffer = await self.inspect()
-        return await search_buffer(
-            buffer, parts.instance, query, k, embedder if by_meaning else None
-        )
+        embedder = choose_embedder(parts.intake, semantic)
+        return await search_buffer(await self.inspect(), parts.instance, query, k, embedder)
 
     # -- changing the buffer -----------------------------------------------------------------------
 
@@ -376,11 +406,7 @@ class Session:
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
             InvalidInput: a position that is not an integer.
         """
-        given = collect(index, "index", most=MAX_IDS) if isinstance(index, Iterable) else [index]
-        try:
-            places = tuple(map(operator.index, given))
-        except TypeError as e:
-            raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
+        places = parse_places(index)
         wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text, most=MAX_IDS)
         return self._expire_synopsis(await self._ask(Remove(places, tuple(wanted))))
 
@@ -456,17 +482,7 @@ class Session:
 
     async def to_json(self) -> str:
         """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
-        buffer = await self.inspect()
-        instance = self._holder.parts.instance
-
-        def encode() -> bytes:
-            state = state_of(buffer, instance)
-            # message by message: encoding all at once would keep the interpreter from the loop
-            messages = b",".join(map(msgspec.json.encode, state.pop("messages")))
-            rest = msgspec.json.encode({**state, "buffer_size": buffer.policy.above_messages})
-            return b'{"messages":[%b],%b' % (messages, rest[1:])
-
-        return (await run_in_thread_if(are_long(buffer.entries), encode)).decode()
+        return await encode_state(await self.inspect(), self._holder.parts.instance)
 
     async def from_json(self, text: str | bytes) -> Receipt:
         """Restore what `to_json` wrote; the policy in force stays.
@@ -475,16 +491,7 @@ class Session:
             InvalidInput: it is not such JSON.
             InvalidMessage: see `load_state_dict`.
         """
-        large = len(text) > _JSON_IN_THREAD if isinstance(text, (str, bytes)) else False
-        try:
-            state = await run_in_thread_if(large, _decode_state, text)
-        except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as e:
-            raise InvalidInput(f"this is not the JSON of a session: {e}") from e
-        return await self.load_state_dict(state)
-
-
-def _decode_state(text: str | bytes) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
+        return await self.load_state_dict(await decode_state(text))
 
 
 async def _encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:

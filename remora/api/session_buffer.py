@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -18,20 +19,27 @@ from remora.recall.quotes import summary_message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, collect
+from remora.services.intake import Intake
 from remora.storage.records import Summary
 
 __all__ = [
     "BufferHit",
     "chats_of",
+    "choose_embedder",
+    "decode_state",
+    "encode_state",
     "filter_messages",
     "messages_of",
+    "parse_places",
     "parse_state",
     "search_buffer",
-    "state_of",
     "summaries_of",
     "summary_messages",
     "to_state",
 ]
+
+
+_JSON_IN_THREAD = 200_000  # characters
 
 
 class BufferHit(msgspec.Struct, frozen=True):
@@ -93,6 +101,20 @@ async def filter_messages(
     return messages if limit is None else messages[max(len(messages) - limit, 0) :]
 
 
+def choose_embedder(intake: Intake, semantic: bool | None) -> Embedder | None:
+    """What a search by meaning uses; None for a search by words.
+
+    Raises:
+        InvalidInput: `semantic` is set, and there is no embedder.
+    """
+    if semantic and intake.embedder is None:
+        raise InvalidInput(
+            "there is no embedder to search by meaning with: models.embedder is none"
+        )
+    by_meaning = intake.buffer.vector_search if semantic is None else semantic
+    return intake.embedder if by_meaning else None
+
+
 async def search_buffer(
     buffer: SessionView, instance: str, query: str, k: int, embedder: Embedder | None
 ) -> list[BufferHit]:
@@ -117,10 +139,10 @@ async def search_buffer(
 
 async def to_state(buffer: SessionView, instance: str) -> dict[str, Any]:
     """See `remora.Session.state_dict`."""
-    return await run_in_thread_if(are_long(buffer.entries), state_of, buffer, instance)
+    return await run_in_thread_if(are_long(buffer.entries), _state_of, buffer, instance)
 
 
-def state_of(buffer: SessionView, instance: str) -> dict[str, Any]:
+def _state_of(buffer: SessionView, instance: str) -> dict[str, Any]:
     """The buffer and the summaries as plain data."""
     messages = []
     for one in restore_messages(instance, buffer.sid, buffer.entries):
@@ -154,3 +176,46 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[Message
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
     return collect(messages, "messages", most=MAX_IDS), text or None
+
+
+async def encode_state(buffer: SessionView, instance: str) -> str:
+    """See `remora.Session.to_json`."""
+
+    def encode() -> bytes:
+        state = _state_of(buffer, instance)
+        # message by message: encoding all at once would keep the interpreter from the loop
+        messages = b",".join(map(msgspec.json.encode, state.pop("messages")))
+        rest = msgspec.json.encode({**state, "buffer_size": buffer.policy.above_messages})
+        return b'{"messages":[%b],%b' % (messages, rest[1:])
+
+    return (await run_in_thread_if(are_long(buffer.entries), encode)).decode()
+
+
+async def decode_state(text: str | bytes) -> dict[str, Any]:
+    """What `encode_state` wrote.
+
+    Raises:
+        InvalidInput: it is not such JSON.
+    """
+    large = len(text) > _JSON_IN_THREAD if isinstance(text, (str, bytes)) else False
+    try:
+        return await run_in_thread_if(large, _decode_state, text)
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as e:
+        raise InvalidInput(f"this is not the JSON of a session: {e}") from e
+
+
+def _decode_state(text: str | bytes) -> dict[str, Any]:
+    return msgspec.json.decode(text, type=dict[str, Any])
+
+
+def parse_places(index: int | Iterable[int]) -> tuple[int, ...]:
+    """Positions in a buffer, one or many.
+
+    Raises:
+        InvalidInput: one that is not an integer.
+    """
+    given = collect(index, "index", most=MAX_IDS) if isinstance(index, Iterable) else [index]
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError as e:
+        raise InvalidInput(f"a position in the buffer is an integer: {e}") from e

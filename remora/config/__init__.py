@@ -7,7 +7,7 @@ file, and the environment; an unknown key is refused, and the error names the ne
 
 from __future__ import annotations
 
-from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig
+from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig, TurnConfig
 from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
 from remora.config.models import ModelConfig
 from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
@@ -33,6 +33,7 @@ __all__ = [
     "SupervisorConfig",
     "SynopsisConfig",
     "TokensConfig",
+    "TurnConfig",
     "WorkingConfig",
 ]
 

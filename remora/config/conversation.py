@@ -4,7 +4,7 @@ from typing import Literal
 
 from remora.config.section import Section
 
-__all__ = ["BufferConfig", "ContextConfig", "TokensConfig"]
+__all__ = ["BufferConfig", "ContextConfig", "TokensConfig", "TurnConfig"]
 
 
 class BufferConfig(Section, frozen=True, kw_only=True):
@@ -82,6 +82,16 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     block_timeout_s: float = 5.0
     """A memory block that has not answered after this time is left out, and named in the context's
     sources."""
+
+
+class TurnConfig(Section, frozen=True, kw_only=True):
+    """Turns of one session, which run one after the other."""
+
+    wait_s: float = 60.0
+    """How long a turn waits for the turns before it; then SessionBusy. A turn takes as long as the
+    model."""
+    max_waiting: int = 16
+    """Turns of one session that may wait; the next one is refused with SessionBusy at once."""
 
 
 class TokensConfig(Section, frozen=True, kw_only=True):

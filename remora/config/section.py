@@ -35,6 +35,7 @@ _MAY_BE_ZERO = frozenset(
         "hot_mb",
         "jitter",
         "lock_wait_s",
+        "max_waiting",
         "max_user_rows",
         "neighbour_bonus",
         "question_penalty",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig
+from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig, TurnConfig
 from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
 from remora.config.models import ModelConfig
 from remora.config.reading import build, decode_file
@@ -28,6 +28,7 @@ class Config(Section, frozen=True, kw_only=True):
     """How long opening waits for another process to leave the directory, as in a graceful reload;
     0: not at all."""
     buffer: BufferConfig = BufferConfig()
+    turns: TurnConfig = TurnConfig()
     mailbox: MailboxConfig = MailboxConfig()
     activation: ActivationConfig = ActivationConfig()
     journal: JournalConfig = JournalConfig()

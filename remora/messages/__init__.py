@@ -19,7 +19,13 @@ from remora.messages.chat import (
     ToolCall,
     ToolFunction,
 )
-from remora.messages.entry import Entry, decode_chat, encode_message, restore_message
+from remora.messages.entry import (
+    Entry,
+    decode_chat,
+    encode_message,
+    is_same_chat,
+    restore_message,
+)
 from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
     dated_line,
@@ -44,6 +50,7 @@ __all__ = [
     "encode_message",
     "escape_tags",
     "indent",
+    "is_same_chat",
     "media_parts",
     "plain_name",
     "plain_text",

@@ -12,7 +12,7 @@ from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
 from remora.messages.chat import ChatDict, Message, MessageLike, Role, ToolCall
 
-__all__ = ["Entry", "decode_chat", "encode_message", "restore_message"]
+__all__ = ["Entry", "decode_chat", "encode_message", "is_same_chat", "restore_message"]
 
 
 _without_seq = attrgetter(
@@ -124,6 +124,11 @@ _NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 def decode_chat(chat: bytes) -> ChatDict:
     """A fresh chat dict, which the caller may change."""
     return _decoder.decode(chat)
+
+
+def is_same_chat(one: bytes, other: bytes) -> bool:
+    """Whether two encoded chat dicts say the same, whatever the order of their keys."""
+    return one == other or decode_chat(one) == decode_chat(other)
 
 
 def encode_message(

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 import msgspec
 
-from remora.actors.session.messages import Inspect, Load, SessionView, Snapshot
+from remora.actors.session.messages import (
+    Inspect,
+    Load,
+    SessionView,
+    Snapshot,
+    TurnView,
+)
 from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
@@ -61,11 +68,14 @@ class LocalContexts:
         override: Sequence[Entry] | None = None,
         about: Sequence[Entry] | None = None,
         at: int | None = None,
+        turn: TurnView | None = None,
         timeout_s: float | None = None,
     ) -> Context:
         """See `remora.Session.load`; `about` is its argument `messages`."""
         snapshot: Snapshot
-        if override is None and at is None:
+        if turn is not None:
+            snapshot = await self._turn_snapshot(key, budget, turn, timeout_s)
+        elif override is None and at is None:
             snapshot = await self._actors.ask(key, Load(budget), timeout_s=timeout_s)
         else:
             snapshot = await self._snapshot(key, budget, override, at)
@@ -89,9 +99,37 @@ class LocalContexts:
         assert at is not None
         if at > view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
+        return await self._earlier_snapshot(key, budget, view, at)
+
+    async def _turn_snapshot(
+        self, key: SessionKey, budget: int, turn: TurnView, timeout_s: float | None
+    ) -> Snapshot:
+        """Show what a turn that is resumed is about."""
+        if turn.at:
+            view: SessionView = await self._actors.ask(key, Inspect(), timeout_s=timeout_s)
+            with suppress(InvalidInput):  # what is not kept any more cannot be shown
+                return await self._earlier_snapshot(key, budget, view, turn.at, turn.replies)
+        snapshot: Snapshot = await self._actors.ask(
+            key, Load(budget, turn.without), timeout_s=timeout_s
+        )
+        return snapshot
+
+    async def _earlier_snapshot(
+        self,
+        key: SessionKey,
+        budget: int,
+        view: SessionView,
+        at: int,
+        then: Sequence[Entry] = (),
+    ) -> Snapshot:
+        """Show the session as it was when message `at` was its newest, and `then` these messages.
+
+        Raises:
+            InvalidInput: that is not kept any more.
+        """
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
         return _show(
-            earlier.entries,
+            (*earlier.entries, *then),
             earlier.summary,
             earlier.summaries,
             budget,

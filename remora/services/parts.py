@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remora.actors.session.messages import Append
+from remora.actors.session.messages import Append, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
 from remora.errors import RuntimeClosed
@@ -37,6 +37,7 @@ __all__ = [
     "Recalls",
     "TransferParts",
     "Transfers",
+    "Turns",
     "Work",
 ]
 
@@ -80,6 +81,7 @@ class Contexts(Protocol):
         override: Sequence[Entry] | None = None,
         about: Sequence[Entry] | None = None,
         at: int | None = None,
+        turn: TurnView | None = None,
         timeout_s: float | None = None,
     ) -> Context:
         """The session's context within `budget` tokens."""
@@ -87,6 +89,22 @@ class Contexts(Protocol):
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """The user's profile, written first where it is missing or expired."""
+        ...
+
+
+class Turns(Protocol):
+    """The turns of each session, one after the other; see `remora.services.turns.LocalTurns`."""
+
+    def try_begin(self, key: SessionKey) -> bool:
+        """Begin a turn if no other of the session runs or waits; says whether it did."""
+        ...
+
+    async def begin(self, key: SessionKey) -> None:
+        """Begin a turn, when those before it have ended."""
+        ...
+
+    def end(self, key: SessionKey) -> None:
+        """End the session's turn; the next in line begins."""
         ...
 
 
@@ -179,6 +197,7 @@ class Parts(msgspec.Struct, frozen=True):
     actors: Actors
     appends: Appends
     contexts: Contexts
+    turns: Turns
     archive: Archive
     recalls: Recalls | None
     work: Work

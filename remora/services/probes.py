@@ -7,6 +7,10 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
+    # turns
+    "too_many_turns_waited": "as many turns of a session wait as may: the next one is refused",
+    "turn_waited_in_vain": "a turn waited for as long as it may, and is refused",
+    "turn_begun_for_nobody": "a turn was begun just when its caller gave up: the next one begins",
     "unindexed_session_flushed": "messages of an earlier run that were not indexed are indexed",
     "append_waited_for_encoding": "a short append waits for a long one that is encoded in a thread",
     "append_waited": "an append waits until a compaction is done",

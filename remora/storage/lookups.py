@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from remora.messages import Entry
 from remora.storage.records import Summary
 
 __all__ = [
+    "Answer",
     "BufferStart",
     "EarlierBuffer",
     "IdLookup",
     "KeyLookup",
+    "KeyedAppend",
     "OriginalAppend",
     "PastLookup",
+    "TurnLookup",
 ]
 
 
@@ -78,3 +83,30 @@ class OriginalAppend(msgspec.Struct, frozen=True):
     seqs: tuple[int, ...]
     ids: tuple[str | None, ...]
     chats: tuple[bytes, ...]
+
+
+class TurnLookup(msgspec.Struct, frozen=True):
+    """Which appends came under keys that begin with `root`?
+
+    Answered by a tuple of `KeyedAppend`, ordered by key.
+    """
+
+    root: bytes
+
+
+class KeyedAppend(msgspec.Struct, frozen=True):
+    """An append whose first message is still in the journal.
+
+    Attributes:
+        key: digest of its key.
+        entries: its messages that were not removed.
+        removed: how many of its messages were removed.
+    """
+
+    key: bytes
+    entries: tuple[Entry, ...]
+    removed: int = 0
+
+
+Answer: TypeAlias = OriginalAppend | EarlierBuffer | dict[str, int] | tuple[KeyedAppend, ...] | None
+"""What `remora.runtime.log.Log.fetch` answers for a session."""

@@ -10,7 +10,7 @@ import anyio
 
 from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.runtime.log import Write
-from remora.storage.lookups import EarlierBuffer, OriginalAppend
+from remora.storage.lookups import Answer
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import SavedSession, SavedUser
 
@@ -110,9 +110,7 @@ class FaultyJournal(MemoryJournal):
         await self._before_read()
         return await super().hydrate(keys)
 
-    async def fetch(
-        self, key: Hashable, query: Any
-    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+    async def fetch(self, key: Hashable, query: Any) -> Answer:
         """See `MemoryJournal`."""
         await self._before_read()
         return await super().fetch(key, query)

@@ -435,11 +435,8 @@ _MUTANTS = (
         what="What is being folded is not shown any more, though its summary is not there yet.",
         path="remora/actors/session/behavior.py",
         change="""
-         shown = fit_buffer(
--            state.entries,
--            state.tokens,
-+            state.entries[state.pending :],
-+            state.live_tokens,
+-        entries, tokens = turns.without(state, message.without)
++        entries, tokens = state.entries[state.pending :], state.live_tokens
 """,
     ),
     Mutant(

@@ -188,6 +188,7 @@ MAY_BE_ZERO = {
     "retention.session_messages",
     "retention.total_mb",
     "supervisor.jitter",
+    "turns.max_waiting",
 }
 
 

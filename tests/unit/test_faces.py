@@ -14,7 +14,18 @@ import pytest
 
 import remora
 import remora.results
-from remora import Agent, Config, Message, Receipt, Runtime, Session, SharedMember, User, errors
+from remora import (
+    Agent,
+    Config,
+    Message,
+    Receipt,
+    Runtime,
+    Session,
+    SharedMember,
+    Turn,
+    User,
+    errors,
+)
 from remora.errors import RuntimeClosed
 
 FACES = (
@@ -46,8 +57,9 @@ VERBS: dict[type, str] = {
     Session: """
         append clear contents delete export flush forget fork from_json get_context
         get_formatted_messages get_last_message get_messages get_recent history inspect key load
-        load_state_dict rewind search settle size state_dict stats to_json truncate_to_size
+        load_state_dict rewind search settle size state_dict stats to_json truncate_to_size turn
     """,
+    Turn: "context key load replayed replies reply resumed",
     User: """
         agent append_many export_arrow forget id import_session inspect learn memories prune recall
         recall_many record record_many remember remember_many retrieve retrieve_many search_working

@@ -37,7 +37,16 @@ class Port:
 def elsewhere(calls: list[str]) -> PartsHolder:
     ports: dict[str, Any] = {
         name: Port(name, calls)
-        for name in ("actors", "appends", "contexts", "archive", "recalls", "work", "transfers")
+        for name in (
+            "actors",
+            "appends",
+            "contexts",
+            "turns",
+            "archive",
+            "recalls",
+            "work",
+            "transfers",
+        )
     }
     config = Config()
     intake = Intake(config.buffer, HeuristicCounter(), SystemClock(), None, None, None)

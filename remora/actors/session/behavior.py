@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.session import rewriting
+from remora.actors.session import rewriting, turns
 from remora.actors.session.compaction import (
     SessionRules,
     compact,
@@ -32,6 +32,7 @@ from remora.actors.session.messages import (
     Append,
     BlocksReady,
     Clear,
+    FindTurn,
     Flush,
     Inspect,
     Load,
@@ -55,7 +56,7 @@ from remora.actors.session.state import (
 from remora.actors.session.window import fit_buffer
 from remora.errors import KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id, message_id_prefix
-from remora.messages import ChatDict, Entry, Receipt, decode_chat
+from remora.messages import ChatDict, Entry, Receipt, is_same_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -127,7 +128,9 @@ class SessionBehavior:
             case Append():
                 return self._append(state, message)
             case Load():
-                return self._load(state, message.max_tokens)
+                return self._load(state, message)
+            case FindTurn(root=root):
+                return turns.find(state, root)
             case Inspect():
                 return Decision(self._view(state))
             case Flush():
@@ -184,8 +187,12 @@ class SessionBehavior:
                 )
             return Decision(self._original_receipt(state, message, original, known))
         receipt, entries, tokens = self._number(state, message, known)
+        if message.turn is not None:
+            turns.check(state, message, entries)
         if not entries:
             return Decision(receipt)
+        if message.turn is not None and message.turn.replaces:
+            return turns.replace(state, self._rules, message, receipt, entries)
         records: list[Any] = opening(state, entries[0].at_us)
         records.append(Appended(state.sid, tuple(entries), key))
         live = state.live_tokens + tokens
@@ -279,13 +286,14 @@ class SessionBehavior:
 
     # -- showing --------------------------------------------------------------------------------
 
-    def _load(self, state: SessionState, max_tokens: int) -> Decision:
+    def _load(self, state: SessionState, message: Load) -> Decision:
+        entries, tokens = turns.without(state, message.without)
         shown = fit_buffer(
-            state.entries,
-            state.tokens,
+            entries,
+            tokens,
             state.summary,
             state.summaries,
-            max_tokens,
+            message.max_tokens,
             tools=state.tools > 0,
         )
         prefix = (
@@ -342,7 +350,7 @@ def _repeats(
     rest = iter(original.chats)
     expected = next(rest, None)
     for place, entry in enumerate(message.entries):
-        if expected is not None and _is_same(entry.chat, expected):
+        if expected is not None and is_same_chat(entry.chat, expected):
             expected = next(rest, None)
         elif place not in known and not _may_repeat(state, original, message, entry):
             return False
@@ -365,12 +373,8 @@ def _may_repeat(
     if not state.entries or state.entries[0].seq > max(first - window, 1):
         return True
     return any(
-        one.seq <= original.seqs[-1] and _is_same(one.chat, entry.chat) for one in state.entries
+        one.seq <= original.seqs[-1] and is_same_chat(one.chat, entry.chat) for one in state.entries
     )
-
-
-def _is_same(one: bytes, other: bytes) -> bool:
-    return one == other or decode_chat(one) == decode_chat(other)
 
 
 def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:

@@ -23,6 +23,7 @@ __all__ = [
     "Append",
     "BlocksReady",
     "Clear",
+    "FindTurn",
     "Flush",
     "Inspect",
     "Load",
@@ -32,12 +33,29 @@ __all__ = [
     "Rewind",
     "SessionView",
     "Snapshot",
+    "StoredTurn",
     "SummaryReady",
     "Truncate",
+    "TurnMark",
+    "TurnView",
 ]
 
 
 # -- messages --------------------------------------------------------------------------------------
+
+
+class TurnMark(msgspec.Struct, frozen=True, gc=False):
+    """The turn that a reply belongs to.
+
+    Attributes:
+        seq: number of the message that it answers; 0 for the turn's first append.
+        chat: what that message says, as in `remora.messages.Entry`.
+        replaces: number of the incomplete reply that this one replaces; 0 for none.
+    """
+
+    seq: int = 0
+    chat: bytes = b""
+    replaces: int = 0
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +67,9 @@ class Append(msgspec.Struct, frozen=True, gc=False):
         size: bytes of content.
         allow_duplicates: append messages whose id is stored already.
         dedup_window: skip a message equal to one of the newest so many.
+        turn: the turn that these messages are of: none of them is skipped. Raises TurnClosed if
+            the message that they answer was cleared, removed or erased, and InvalidInput if one has
+            an id that is stored already.
     """
 
     entries: tuple[Entry, ...]
@@ -56,12 +77,25 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     size: int
     allow_duplicates: bool = False
     dedup_window: int = 0
+    turn: TurnMark | None = None
+
+
+class FindTurn(msgspec.Struct, frozen=True, gc=False):
+    """What is stored of the turn whose keys begin with `root`? Replies a `StoredTurn`."""
+
+    root: bytes
 
 
 class Load(msgspec.Struct, frozen=True, gc=False):
-    """Show what a model should see, within `max_tokens`. Replies a `Snapshot`."""
+    """Show what a model should see, within `max_tokens`. Replies a `Snapshot`.
+
+    Attributes:
+        max_tokens: the budget.
+        without: number of a message that is not shown; 0 for none.
+    """
 
     max_tokens: int
+    without: int = 0
 
 
 class Clear(msgspec.Struct, frozen=True):
@@ -217,6 +251,41 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     degraded: MessageRange | None = None
     size: int = 0
     id_prefix: str = ""
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """What a session holds of a turn.
+
+    Attributes:
+        sid: the session's number in its journal.
+        attempt: the number under which it is stored, or is to be stored; see
+            `remora.ids.turn_key`.
+        opening: the user's messages; empty if the turn is not stored, or was cleared or removed.
+        replies: what was stored after them, in order.
+        parts: number of the next append of replies.
+        overtaken: other messages were stored since, or its messages have left the buffer.
+    """
+
+    sid: int
+    attempt: int = 0
+    opening: tuple[Entry, ...] = ()
+    replies: tuple[Entry, ...] = ()
+    parts: int = 1
+    overtaken: bool = False
+
+
+class TurnView(msgspec.Struct, frozen=True):
+    """What a context shows for a turn that is resumed.
+
+    Attributes:
+        without: number of its incomplete reply, which is not shown; 0 for none.
+        at: show the session as it was when this message was its newest; 0 for as it is.
+        replies: with `at`, the replies of the turn, which came after it.
+    """
+
+    without: int = 0
+    at: int = 0
+    replies: tuple[Entry, ...] = ()
 
 
 class SessionView(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from remora.storage.records import (
     Watermarks,
 )
 
-__all__ = ["adopt", "clear", "remove", "replace", "rewind", "truncate"]
+__all__ = ["adopt", "clear", "remove", "remove_number", "replace", "rewind", "truncate"]
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
@@ -142,6 +142,12 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
         return Decision(0)
     here = _buffer(state, state.watermarks.archived_through)
     return _rewrite(state, rules, len(gone), here, tuple(sorted(gone)))
+
+
+def remove_number(state: SessionState, rules: SessionRules, seq: int) -> Decision:
+    """Remove message `seq`, in the buffer or not; a summary that covers it stays."""
+    here = _buffer(state, state.watermarks.archived_through)
+    return _rewrite(state, rules, 1, here, (seq,))
 
 
 def truncate(state: SessionState, rules: SessionRules, keep: int) -> Decision:

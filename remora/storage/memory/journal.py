@@ -30,12 +30,13 @@ from remora.storage.journal_port import (
     SummaryFigures,
 )
 from remora.storage.lookups import (
+    Answer,
     BufferStart,
-    EarlierBuffer,
     IdLookup,
     KeyLookup,
     OriginalAppend,
     PastLookup,
+    TurnLookup,
 )
 from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
 from remora.storage.past import earlier_buffer
@@ -119,9 +120,7 @@ class MemoryJournal(MemoryTables):
         await anyio.lowlevel.checkpoint()
         return [self.saved(key) for key in keys]
 
-    async def fetch(
-        self, key: Hashable, query: Any
-    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+    async def fetch(self, key: Hashable, query: Any) -> Answer:
         await anyio.lowlevel.checkpoint()
         actor = self._find(key)
         if isinstance(query, PastLookup):
@@ -130,6 +129,8 @@ class MemoryJournal(MemoryTables):
         if isinstance(query, IdLookup):
             among = actor.visible(query.after + 1, actor.last) if actor else []
             return {entry.id: entry.seq for entry in among if entry.id in query.ids}
+        if isinstance(query, TurnLookup):
+            return tuple(actor.keyed_appends(query.root)) if actor else ()
         assert isinstance(query, KeyLookup)
         seqs = actor.keys.get(query.digest) if actor else None
         if actor is None or seqs is None:

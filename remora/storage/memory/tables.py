@@ -12,7 +12,7 @@ from remora.ids import SessionKey, UserKey, actor_key
 from remora.messages import Entry
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.log import Write
-from remora.storage.lookups import BufferStart
+from remora.storage.lookups import BufferStart, KeyedAppend
 from remora.storage.past import buffer_start_from
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import (
@@ -91,6 +91,15 @@ class Actor:
             if at is None or at_seq <= at
         ]
         return buffer_start_from(then, trimmed=self.trimmed)
+
+    def keyed_appends(self, root: bytes) -> list[KeyedAppend]:
+        """The appends whose keys begin with `root`, ordered by key."""
+        found = []
+        for key in sorted(one for one in self.keys if one.startswith(root)):
+            seqs = self.keys[key]
+            there = tuple(self.visible(seqs[0], seqs[-1]))
+            found.append(KeyedAppend(key, there, len(seqs) - len(there)))
+        return found
 
     def archive(self) -> Sequence[Entry]:
         """The messages that left the buffer and were not trimmed."""

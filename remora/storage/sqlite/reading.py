@@ -8,8 +8,10 @@ is verified (`decoding`).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import aiosqlite
@@ -24,12 +26,14 @@ from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import decode_note
 from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
 from remora.storage.lookups import (
+    Answer,
     BufferStart,
-    EarlierBuffer,
     IdLookup,
+    KeyedAppend,
     KeyLookup,
     OriginalAppend,
     PastLookup,
+    TurnLookup,
 )
 from remora.storage.past import buffer_start_from, earlier_buffer
 from remora.storage.records import MemoryItem, StateItem
@@ -82,9 +86,7 @@ class JournalReader:
         self._next_sid += 1
         return self._next_sid - 1
 
-    async def fetch(
-        self, key: Hashable, query: Any
-    ) -> OriginalAppend | EarlierBuffer | dict[str, int] | None:
+    async def fetch(self, key: Hashable, query: Any) -> Answer:
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
@@ -98,6 +100,16 @@ class JournalReader:
                 (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
             )
             return {entry.id: entry.seq for entry in _entries(key, rows) if entry.id is not None}
+        if isinstance(query, TurnLookup):
+            rows = await self._read(
+                f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM actors AS s "
+                "CROSS JOIN messages AS k ON k.pos >> 32 = +s.sid AND k.key BETWEEN ? AND ? "
+                "AND k.key IS NOT NULL "
+                "CROSS JOIN messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
+                "WHERE s.user = ? AND s.session = ? ORDER BY k.key, m.pos",
+                (query.root + bytes(4), query.root + b"\xff" * 4, key.user, key.session),
+            )
+            return tuple(_appends(key, rows))
         assert isinstance(query, KeyLookup)
         rows = await self._read(
             # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the
@@ -309,6 +321,13 @@ def _read_range(
     return _entries(
         key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
     )
+
+
+def _appends(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> Iterator[KeyedAppend]:
+    for digest, group in groupby(rows, key=itemgetter(0)):
+        batch = list(group)
+        there = _entries(key, [row[2:] for row in batch if row[1] is None])
+        yield KeyedAppend(digest, tuple(there), len(batch) - len(there))
 
 
 def _entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:

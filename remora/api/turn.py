@@ -1,0 +1,418 @@
+"""A turn: one request of a user, from their message to the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+import msgspec
+
+from remora.actors.session.messages import Append, FindTurn, StoredTurn, TurnMark, TurnView
+from remora.actors.user.messages import ExpireSynopsis
+from remora.errors import (
+    CommitFailed,
+    InvalidInput,
+    InvalidMessage,
+    KeyConflict,
+    MailboxFull,
+    OverdraftReached,
+    TurnClosed,
+)
+from remora.ids import SessionKey, UserKey, message_id, turn_key, turn_root, validate_id
+from remora.messages import (
+    Entry,
+    Message,
+    MessageLike,
+    Receipt,
+    decode_chat,
+    is_same_chat,
+    restore_message,
+)
+from remora.recall.context import Context
+from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int, check_query, check_seconds
+from remora.services.intake import as_batch
+from remora.services.parts import PartsHolder, Turns
+
+__all__ = ["INCOMPLETE", "Query", "Spoken", "Turn", "is_incomplete"]
+
+INCOMPLETE = "incomplete"
+"""Key in the metadata of a reply that was interrupted."""
+
+Spoken: TypeAlias = str | MessageLike | Iterable[MessageLike]
+"""What is said in a turn: text, a message, or several messages."""
+
+Query: TypeAlias = str | Literal[False] | None
+"""What a turn recalls memories for: None for the user's own text, False for nothing."""
+
+_Phase: TypeAlias = Literal["new", "open", "replayed", "ended"]
+_OPENING = frozenset({"user", "system", "developer", "tool"})
+_REPLIES = frozenset({"assistant", "tool"})
+_REFUSED = (CommitFailed, InvalidInput, MailboxFull, OverdraftReached, TurnClosed)
+_by_seq = attrgetter("seq")
+
+
+class Turn:
+    """One request of a user, from their message to the reply. Get one from `Session.turn`.
+
+    Use it once, with ``async with``. Until the block ends, no other turn of the session runs.
+    """
+
+    __slots__ = (
+        "_attempt",
+        "_budget",
+        "_context",
+        "_entries",
+        "_holder",
+        "_key",
+        "_line",
+        "_mark",
+        "_messages",
+        "_part",
+        "_phase",
+        "_query",
+        "_replies",
+        "_session",
+        "_stored",
+        "_text",
+        "_timeout_s",
+        "_uncertain",
+    )
+
+    def __init__(
+        self,
+        holder: PartsHolder,
+        session: SessionKey,
+        messages: Spoken,
+        *,
+        key: str | None,
+        query: Query,
+        max_tokens: int | None,
+        timeout_s: float | None,
+    ) -> None:
+        self._holder = holder
+        self._session = session
+        self._messages = messages
+        self._key = None if key is None else validate_id(key, "an idempotency key")
+        self._query: Query = check_query(query) if isinstance(query, str) else _check_query(query)
+        self._budget = None if max_tokens is None else check_int(max_tokens, "max_tokens")
+        self._timeout_s = check_seconds(timeout_s, "timeout_s")
+        self._phase: _Phase = "new"
+        self._line: Turns | None = None
+        self._context: Context | None = None
+        self._text: str | None = None
+        self._stored: StoredTurn | None = None
+        self._mark = TurnMark()
+        self._attempt, self._part = 0, 1
+        self._uncertain: _Sent | None = None
+        self._entries: list[Entry] = []
+        self._replies: list[Message] = []
+
+    def __repr__(self) -> str:
+        return f"Turn({self._session.user!r}, {self._session.session!r}, {self._phase})"
+
+    # -- what it knows -----------------------------------------------------------------------------
+
+    @property
+    def key(self) -> str | None:
+        """The turn's idempotency key."""
+        return self._key
+
+    @property
+    def replayed(self) -> bool:
+        """Whether this request was answered before: `replies` has the answer.
+
+        Then nothing is written, and there is no need to call the model.
+        """
+        return self._phase == "replayed"
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt was cut short: `replies` has what it stored."""
+        return self._stored is not None and not self.replayed
+
+    @property
+    def replies(self) -> list[Message]:
+        """What is stored of the turn after the user's messages, in order.
+
+        An incomplete reply is not among them: the next reply takes its place.
+        """
+        return list(self._replies)
+
+    @property
+    def context(self) -> Context:
+        """What the model should see, as of entering the block or of the last `load`.
+
+        Raises:
+            TurnClosed: the turn was not entered, or was answered before.
+        """
+        if self._context is None:
+            raise _not_open(self._phase)
+        return self._context
+
+    # -- entering and leaving ----------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._phase != "new":
+            raise TurnClosed("a turn is entered once; make another with session.turn(…)")
+        self._phase = "ended"  # until it has begun
+        parts = self._holder.parts
+        opening = await parts.intake.encode(_as_batch(self._messages, "user"))
+        _check_roles(opening, _OPENING, "a turn begins with what the user says")
+        self._text = _query_text(opening) if parts.recalls is not None else None
+        if not parts.turns.try_begin(self._session):
+            if await self._find(opening):
+                return self  # an answer that is there need not wait
+            await parts.turns.begin(self._session)
+        self._line = parts.turns
+        try:
+            if not await self._find(opening):
+                if self._stored is None:
+                    await self._store_opening(opening)
+                self._context = await self._load(self._query, self._budget, self._timeout_s)
+                self._phase = "open"
+        finally:
+            if self._phase != "open":
+                self._end()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.replayed:
+            self._phase = "ended"
+        self._end()
+
+    def _end(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.end(self._session)
+
+    async def _find(self, opening: Sequence[Entry]) -> bool:
+        """Look for what is stored of the turn; says whether it was answered.
+
+        Raises:
+            KeyConflict: the key is of another turn.
+        """
+        if self._key is None:
+            return False
+        parts = self._holder.parts
+        stored: StoredTurn = await parts.actors.ask(
+            self._session, FindTurn(turn_root(self._key)), timeout_s=self._timeout_s
+        )
+        self._attempt, self._part = stored.attempt, stored.parts
+        if not stored.opening:
+            self._stored = None
+            return False
+        if not _are_same(stored.opening, opening):
+            raise KeyConflict(
+                f"the idempotency key was used for another turn of {self._session!r} (message "
+                f"{stored.opening[0].seq}): nothing was written; a new request needs a new key"
+            )
+        self._stored = stored
+        replies = list(stored.replies)
+        incomplete = replies.pop() if replies and is_incomplete(replies[-1]) else None
+        self._note_opening(stored.opening[-1], replaces=incomplete.seq if incomplete else 0)
+        self._entries = replies
+        self._replies = [
+            restore_message(one, one.id or message_id(parts.instance, stored.sid, one.seq))
+            for one in replies
+        ]
+        if incomplete is None and replies and _is_final(replies[-1]):
+            self._phase = "replayed"
+        return self.replayed
+
+    async def _store_opening(self, opening: Sequence[Entry]) -> None:
+        receipt = await self._append(_Sent(0, opening, TurnMark()), self._timeout_s)
+        self._note_opening(opening[-1].with_seq(receipt.seqs[-1]))
+
+    def _note_opening(self, newest: Entry, replaces: int = 0) -> None:
+        self._mark = TurnMark(newest.seq, newest.chat, replaces)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def load(
+        self,
+        query: Query = None,
+        *,
+        max_tokens: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Context:
+        """Load the context again, after tool results for instance; `context` is then this one.
+
+        Args:
+            query: see `Session.turn`; None for what the turn was given.
+            max_tokens: the budget; None for what the turn was given.
+            timeout_s: seconds to wait for the session; None for what the turn was given.
+
+        Raises:
+            TurnClosed: outside of the turn's block.
+            InvalidInput, MailboxFull, OutcomeUnknown, CommitFailed: see `Session.load`.
+        """
+        if self._phase not in {"open", "replayed"}:
+            raise _not_open(self._phase)
+        query = check_query(query) if isinstance(query, str) else _check_query(query)
+        if max_tokens is not None:
+            check_int(max_tokens, "max_tokens")
+        check_seconds(timeout_s, "timeout_s")
+        self._context = await self._load(
+            self._query if query is None else query,
+            self._budget if max_tokens is None else max_tokens,
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
+        return self._context
+
+    async def _load(self, query: Query, max_tokens: int | None, timeout_s: float | None) -> Context:
+        parts = self._holder.parts
+        budget = parts.intake.buffer.token_limit if max_tokens is None else max_tokens
+        view = None
+        if self._stored is not None and self._stored.overtaken:
+            view = TurnView(self._mark.replaces, self._mark.seq, tuple(self._entries))
+        elif self._mark.replaces:
+            view = TurnView(self._mark.replaces)
+        wanted = self._text if query is None else query or None
+        return await parts.contexts.load(
+            self._session, budget, wanted, turn=view, timeout_s=timeout_s
+        )
+
+    async def reply(self, messages: Spoken, *, timeout_s: float | None = None) -> Receipt:
+        """Store what the assistant says, calls, or is told by tools; returns when it is durable.
+
+        The turn is answered with the first assistant message that calls no tool: a retry of the
+        request then gives what is stored. So store the last messages of a turn in one call.
+
+        Args:
+            messages: text of the assistant, a message, or several, all or none; of the roles
+                assistant and tool. An assistant message whose metadata has ``incomplete: True``
+                does not answer the turn: the next reply takes its place, in the same write.
+            timeout_s: see `Session.append`; None for what the turn was given.
+
+        Raises:
+            TurnClosed: outside of the turn's block, the turn was answered before it was entered,
+                or its message is gone; nothing was written.
+            InvalidMessage: one of them is not such a message; nothing was written.
+            OutcomeUnknown: it may have been written. In a turn with a key, the same call again
+                stores it once.
+            MailboxFull, OverdraftReached, CommitFailed, RedactionFailed: see `Session.append`.
+        """
+        self._check_open()
+        check_seconds(timeout_s, "timeout_s")
+        batch = _as_batch(messages, "assistant")
+        intake = self._holder.parts.intake
+        entries = await intake.encode_in_turn(self._session, batch)
+        self._check_open()
+        _check_roles(entries, _REPLIES, "a turn is answered by the assistant and by tools")
+        sent, self._uncertain = self._uncertain, None
+        if sent is None or not _are_same(sent.entries, entries):
+            sent = _Sent(self._part, entries, self._mark)
+            self._part += 1
+        self._mark = msgspec.structs.replace(self._mark, replaces=0)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            receipt = await self._append(sent, timeout_s)
+        except _REFUSED:  # nothing was written
+            self._mark = sent.mark
+            raise
+        except BaseException:
+            self._uncertain = sent
+            raise
+        self._note_replies(entries, receipt)
+        if sent.mark.replaces:
+            self._holder.parts.actors.post(UserKey(self._session.user), ExpireSynopsis())
+        return receipt
+
+    async def _append(self, sent: _Sent, timeout_s: float | None) -> Receipt:
+        key = None
+        if self._key is not None:
+            key = turn_key(turn_root(self._key), self._attempt, sent.part)
+        size = sum(entry.size for entry in sent.entries)
+        request = Append(tuple(sent.entries), key, size, turn=sent.mark)
+        return await self._holder.parts.appends.append(self._session, request, timeout_s)
+
+    def _note_replies(self, entries: Sequence[Entry], receipt: Receipt) -> None:
+        numbered = [one.with_seq(seq) for one, seq in zip(entries, receipt.seqs, strict=True)]
+        ids = list(receipt.ids)
+        if is_incomplete(numbered[-1]):
+            self._mark = msgspec.structs.replace(self._mark, replaces=numbered.pop().seq)
+        self._entries.extend(numbered)
+        self._replies.extend(map(restore_message, numbered, ids))
+        self._entries.sort(key=_by_seq)  # replies of several tasks may be acknowledged together
+        self._replies.sort(key=_by_seq)
+
+    def _check_open(self) -> None:
+        if self._phase != "open":
+            raise _not_open(self._phase)
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """Messages on their way to the session, with their part of the turn."""
+
+    part: int
+    entries: Sequence[Entry]
+    mark: TurnMark
+
+
+def is_incomplete(entry: Entry) -> bool:
+    """Whether a stored message is a reply that was interrupted."""
+    if entry.role != "assistant" or entry.meta is None:
+        return False
+    return msgspec.msgpack.decode(entry.meta).get(INCOMPLETE) is True
+
+
+def _is_final(entry: Entry) -> bool:
+    return entry.role == "assistant" and not entry.calls
+
+
+def _are_same(stored: Sequence[Entry], given: Sequence[Entry]) -> bool:
+    pairs = zip(stored, given, strict=False)
+    return len(stored) == len(given) and all(is_same_chat(a.chat, b.chat) for a, b in pairs)
+
+
+def _as_batch(messages: Spoken, role: str) -> list[MessageLike]:
+    return as_batch({"role": role, "content": messages} if isinstance(messages, str) else messages)
+
+
+def _check_roles(entries: Sequence[Entry], roles: frozenset[str], rule: str) -> None:
+    for index, entry in enumerate(entries):
+        if entry.role not in roles:
+            raise InvalidMessage(
+                f"message {index} has the role {entry.role}: {rule}, so its messages have the "
+                f"roles {', '.join(sorted(roles))}; nothing was written",
+                index=index,
+            )
+
+
+def _check_query(query: object) -> Literal[False] | None:
+    if query is None:
+        return None
+    if query is False:
+        return False
+    raise InvalidInput(f"query must be text, None or False, not {type(query).__name__}")
+
+
+def _query_text(opening: Sequence[Entry]) -> str | None:
+    """The text of the user's newest message, as it is stored; None without any."""
+    newest = next((one for one in reversed(opening) if one.role == "user"), None)
+    if newest is None:
+        return None
+    content = decode_chat(newest.chat).get("content")
+    if isinstance(content, list):
+        content = "\n".join(part["text"] for part in content if part["type"] == "text")
+    return check_query(content[:MAX_TEXT_CHARACTERS]) if content else None
+
+
+def _not_open(phase: _Phase) -> TurnClosed:
+    if phase == "replayed":
+        return TurnClosed(
+            "this turn was answered before: give turn.replies, without calling the model; "
+            "nothing was written"
+        )
+    return TurnClosed(
+        "enter the turn first, and reply inside its block: async with session.turn(…) as turn"
+        if phase == "new"
+        else "the turn has ended: reply inside its block; nothing was written"
+    )

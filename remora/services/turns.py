@@ -1,0 +1,120 @@
+"""The turns of each session, one after the other, in the order in which they were begun.
+
+A turn may end in another task than it was begun in, as the generators of web frameworks do, so this
+is no `anyio.Lock`. The end of a turn begins the next in line, so a later one cannot come first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from remora.config import TurnConfig
+from remora.errors import RemoraError, RuntimeClosed, SessionBusy
+from remora.ids import SessionKey
+from remora.runtime.probes import probe
+from remora.runtime.promise import Promise, new_promise
+
+__all__ = ["LocalTurns"]
+
+
+class _Waiter:
+    """A turn that waits; `begun` is set with the promise, which its task reads later."""
+
+    __slots__ = ("begun", "promise")
+
+    def __init__(self) -> None:
+        self.promise: Promise = new_promise()
+        self.begun = False
+
+
+class LocalTurns:
+    """Implements `remora.services.parts.Turns` for the sessions of this process.
+
+    Args:
+        config: how long and how many may wait.
+    """
+
+    def __init__(self, config: TurnConfig) -> None:
+        self._config = config
+        self._lines: dict[SessionKey, deque[_Waiter]] = {}
+        self._closed: RuntimeClosed | None = None
+
+    def try_begin(self, key: SessionKey) -> bool:
+        """Begin a turn if no other of the session runs or waits; says whether it did.
+
+        Raises:
+            RuntimeClosed: the runtime is closing.
+        """
+        if self._closed is not None:
+            raise RuntimeClosed(str(self._closed))
+        if key in self._lines:
+            return False
+        self._lines[key] = deque()
+        return True
+
+    async def begin(self, key: SessionKey) -> None:
+        """Begin a turn, when those before it have ended.
+
+        Raises:
+            SessionBusy: too many wait, or it waited too long.
+            RuntimeClosed: the runtime is closing.
+        """
+        if self.try_begin(key):
+            return
+        line = self._lines[key]
+        if len(line) >= self._config.max_waiting:
+            probe("too_many_turns_waited")
+            raise _busy(key, len(line), "turns.max_waiting")
+        waiter = _Waiter()
+        line.append(waiter)
+        try:
+            with anyio.move_on_after(self._config.wait_s) as scope:
+                await waiter.promise.wait()
+        except BaseException:
+            self._leave(key, line, waiter)
+            raise
+        if scope.cancelled_caught:
+            waiting = len(line)
+            self._leave(key, line, waiter)
+            probe("turn_waited_in_vain")
+            raise _busy(key, waiting, "turns.wait_s")
+
+    def _leave(self, key: SessionKey, line: deque[_Waiter], waiter: _Waiter) -> None:
+        """Give up waiting; a turn that has begun by then ends."""
+        if waiter.begun:
+            probe("turn_begun_for_nobody")
+            self.end(key)
+        elif waiter in line:
+            line.remove(waiter)
+
+    def end(self, key: SessionKey) -> None:
+        """End the session's turn; the next in line begins."""
+        line = self._lines[key]
+        if line:
+            waiter = line.popleft()
+            waiter.begun = True
+            waiter.promise.resolve(None)
+        else:
+            del self._lines[key]
+
+    def close(self, error: RuntimeClosed) -> None:
+        """Refuse turns that wait, and later ones."""
+        self._closed = error
+        for line in self._lines.values():
+            while line:
+                line.popleft().promise.reject(error)
+
+    def __len__(self) -> int:
+        """Sessions that have a turn."""
+        return len(self._lines)
+
+
+def _busy(key: SessionKey, waiting: int, bound: str) -> RemoraError:
+    return SessionBusy(
+        f"{waiting} turns of {key!r} wait for the one that runs ({bound}); nothing was written: "
+        "try again later, with the same key. A turn that waits inside another of the same session "
+        "waits for itself",
+        waiting=waiting,
+    )

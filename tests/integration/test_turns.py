@@ -1,0 +1,395 @@
+"""Turns: one request of a user, from their message to the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import Config, Message, Runtime, Session
+from remora.api.turn import Query
+from remora.errors import (
+    InvalidId,
+    InvalidInput,
+    InvalidMessage,
+    KeyConflict,
+    RuntimeClosed,
+    SessionBusy,
+    TurnClosed,
+)
+from remora.runtime.probes import count_probes
+from tests.harness import user
+
+pytestmark = pytest.mark.anyio
+TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+PLAIN = Config.from_dict(TREE)
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "call-1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "call-1", "content": "noon"}
+HALF = {"role": "assistant", "content": "It is", "metadata": {"incomplete": True}}
+Open = Callable[[], AbstractAsyncContextManager[Runtime]]
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    if request.param == "sqlite":
+        return lambda: Runtime(tmp_path / "memory", config=PLAIN)
+    return lambda: Runtime.in_memory(config=PLAIN)
+
+
+async def said(chat: Session) -> list[Any]:
+    return [one.content for one in await chat.history()]
+
+
+def texts(messages: list[Message]) -> list[Any]:
+    return [one.content for one in messages]
+
+
+async def answer(chat: Session, question: str, reply: str, key: str | None = None) -> list[Any]:
+    """What a turn shows the model; the reply is stored."""
+    async with chat.turn(question, key=key) as turn:
+        assert not turn.replayed
+        shown = [one["content"] for one in turn.context.messages]
+        await turn.reply(reply)
+    return shown
+
+
+async def test_a_turn_and_its_retry(open_runtime: Open) -> None:
+    """The retry gives the stored reply, and writes nothing."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("What time is it?", key="r1") as turn:
+            assert (turn.key, turn.replayed, turn.resumed, turn.replies) == ("r1", False, False, [])
+            assert turn.context.messages == [user("What time is it?")]
+            receipt = await turn.reply("Noon.")
+            assert receipt.seqs == (2,)
+        await answer(chat, "And now?", "One.", key="r2")
+        async with chat.turn("What time is it?", key="r1") as turn:
+            assert turn.replayed
+            assert texts(turn.replies) == ["Noon."]
+            assert turn.replies[0].id == receipt.ids[0]
+            with pytest.raises(TurnClosed, match="answered before"):
+                _ = turn.context
+            with pytest.raises(TurnClosed, match="answered before"):
+                await turn.reply("Noon again.")
+            assert len((await turn.load()).messages) == 2  # as it was then
+        assert await said(chat) == ["What time is it?", "Noon.", "And now?", "One."]
+
+
+async def test_turns_run_one_after_the_other(open_runtime: Open) -> None:
+    """Of all handles of a session, in order; an append beside them does not wait."""
+    async with open_runtime() as runtime:
+        begun = []
+
+        async def ask(number: int) -> None:
+            async with runtime.session("alice", "one").turn(f"q{number}") as turn:
+                begun.append(number)
+                if number == 0:
+                    await runtime.session("alice", "one").append(user("aside"))
+                    await runtime.session("alice", "two").append(user("other"))
+                await turn.reply(f"a{number}")
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(ask, number)
+        assert begun == [0, 1, 2, 3]
+        assert await said(runtime.session("alice", "one")) == [
+            "q0", "aside", "a0", "q1", "a1", "q2", "a2", "q3", "a3",
+        ]  # fmt: skip
+        assert len(runtime.internals.turns) == 0
+
+
+async def test_the_same_request_twice_at_once(open_runtime: Open) -> None:
+    """The second waits for the first, and gets its reply."""
+    async with open_runtime() as runtime:
+        chat, replayed = runtime.session("alice", "one"), []
+
+        async def ask() -> None:
+            async with chat.turn("hi", key="r1") as turn:
+                replayed.append(turn.replayed)
+                if not turn.replayed:
+                    await anyio.wait_all_tasks_blocked()
+                    await turn.reply("hello")
+                assert texts(turn.replies) == ["hello"]
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            tasks.start_soon(ask)
+        assert replayed == [False, True]
+        assert await said(chat) == ["hi", "hello"]
+
+
+async def test_an_answered_request_does_not_wait(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await answer(chat, "hi", "hello", key="r1")
+        async with chat.turn("another"):
+            async with chat.turn("hi", key="r1") as turn:
+                assert texts(turn.replies) == ["hello"]
+            with pytest.raises(KeyConflict):
+                await answer(chat, "something else", "hello", key="r1")
+
+
+async def test_too_many_wait(tmp_path: Path) -> None:
+    """Nothing is written for those that are refused."""
+    config = Config.from_dict({**TREE, "turns": {"max_waiting": 0}})
+    async with Runtime.in_memory(config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("first") as turn:
+            with pytest.raises(SessionBusy):
+                await answer(chat, "second", "no", key="r2")
+            await turn.reply("yes")
+        assert await said(chat) == ["first", "yes"]
+        assert await answer(chat, "second", "now", key="r2") == ["first", "yes", "second"]
+
+
+@pytest.mark.parametrize("given", ["Other?", [user("What?"), user("More?")]])
+async def test_another_request_under_the_key(open_runtime: Open, given: Any) -> None:
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await answer(chat, "What?", "That.", key="r1")
+        with pytest.raises(KeyConflict, match="message 1"):
+            async with chat.turn(given, key="r1"):
+                raise AssertionError
+        async with runtime.session("alice", "two").turn(given, key="r1") as turn:
+            assert not turn.replayed
+        assert await said(chat) == ["What?", "That."]
+
+
+async def test_keys_of_appends_and_of_turns_are_apart(open_runtime: Open) -> None:
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("What?"), key="r1")
+        await answer(chat, "What?", "That.", key="r1")
+        assert (await chat.append(user("What?"), key="r1")).seqs == (1,)
+        assert await said(chat) == ["What?", "What?", "That."]
+
+
+async def test_resumed_after_a_failure_between_tool_calls(open_runtime: Open) -> None:
+    """The user's message is not stored twice, and what the tools said is there."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        with pytest.raises(ConnectionError):
+            async with chat.turn("What time is it?", key="r1") as turn:
+                await turn.reply(CALL)
+                await turn.reply(RESULT)
+                raise ConnectionError
+        async with chat.turn("What time is it?", key="r1") as turn:
+            assert (turn.replayed, turn.resumed) == (False, True)
+            assert [one.role for one in turn.replies] == ["assistant", "tool"]
+            assert turn.context.messages == [user("What time is it?"), CALL, RESULT]
+            await turn.reply("It is noon.")
+            assert texts(turn.replies) == [None, "noon", "It is noon."]
+        assert await said(chat) == ["What time is it?", None, "noon", "It is noon."]
+
+
+async def test_an_incomplete_reply_is_replaced(open_runtime: Open) -> None:
+    """In one write; the model does not see it, later turns see what stands in its place."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("What time is it?", key="r1") as turn:
+            await turn.reply(HALF)
+            assert turn.replies == []
+        assert await said(chat) == ["What time is it?", "It is"]
+        assert [one["content"] for one in (await chat.load()).messages] == await said(chat)
+        async with chat.turn("What time is it?", key="r1") as turn:
+            assert turn.resumed
+            assert turn.context.messages == [user("What time is it?")]
+            with count_probes() as probes:
+                await turn.reply("It is noon.")
+            assert probes["incomplete_reply_replaced"] == 1
+        assert await said(chat) == ["What time is it?", "It is noon."]
+        async with chat.turn("What time is it?", key="r1") as turn:
+            assert texts(turn.replies) == ["It is noon."]
+
+
+async def test_resumed_after_later_turns(open_runtime: Open) -> None:
+    """The model sees the conversation as it was then, with what the turn stored itself."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await answer(chat, "hi", "hello", key="r0")
+        async with chat.turn("What time is it?", key="r1") as turn:
+            await turn.reply(CALL)
+            await turn.reply(HALF)
+        await answer(chat, "later", "much later", key="r2")
+        async with chat.turn("What time is it?", key="r1") as turn:
+            await turn.reply(RESULT)
+            shown = (await turn.load()).messages
+            assert shown == [
+                user("hi"),
+                {"role": "assistant", "content": "hello"},
+                user("What time is it?"),
+                CALL,
+                RESULT,
+            ]
+            await turn.reply("Noon.")
+        assert await said(chat) == [
+            "hi", "hello", "What time is it?", None, "later", "much later", "noon", "Noon.",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", ["clear", "rewind", "delete", "forget"])
+async def test_a_turn_that_was_taken_back_begins_again(open_runtime: Open, change: str) -> None:
+    """Under the same key; a reply to the old one is refused."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(user("before"))
+
+        async def take_back() -> None:
+            match change:
+                case "clear":
+                    await chat.clear()
+                case "rewind":
+                    await chat.rewind(1)
+                case "delete":
+                    await chat.delete(range(1, await chat.size()))
+                case _:
+                    await chat.forget()
+
+        before = ["before"] if change in {"rewind", "delete"} else []
+        await answer(chat, "hi", "hello", key="r1")
+        await take_back()
+        async with chat.turn("hi", key="r1") as turn:
+            assert (turn.replayed, turn.resumed) == (False, False)
+            assert [one["content"] for one in turn.context.messages] == [*before, "hi"]
+            if change == "rewind":
+                before = []  # it is gone after the second time
+                await chat.rewind(0)
+            else:
+                await take_back()
+            with count_probes() as probes, pytest.raises(TurnClosed, match="nothing was written"):
+                await turn.reply("too late")
+            assert probes["turn_gone"] == 1
+        async with chat.turn("other words", key="r1") as turn:
+            assert [one["content"] for one in turn.context.messages] == [*before, "other words"]
+            await turn.reply("the third")
+        async with chat.turn("other words", key="r1") as turn:
+            assert texts(turn.replies) == ["the third"]
+
+
+async def test_misuse(open_runtime: Open) -> None:
+    """Each is refused before anything is written."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        turn = chat.turn("hi")
+        for phase in ("enter the turn first", "has ended"):
+            with pytest.raises(TurnClosed, match=phase):
+                await turn.reply("no")
+            with pytest.raises(TurnClosed, match=phase):
+                await turn.load()
+            if phase.startswith("enter"):
+                async with turn:
+                    with pytest.raises(InvalidMessage, match="role user") as refused:
+                        await turn.reply([{"role": "assistant", "content": "no"}, user("me?")])
+                    assert refused.value.index == 1
+                    with pytest.raises(InvalidMessage):
+                        await turn.reply([])
+                    with pytest.raises(TurnClosed, match="entered once"):
+                        await turn.__aenter__()
+                    await turn.reply("yes")
+        with pytest.raises(TurnClosed, match="entered once"):
+            await turn.__aenter__()
+        with pytest.raises(InvalidMessage, match="role assistant"):
+            await chat.turn({"role": "assistant", "content": "no"}).__aenter__()
+        with pytest.raises(InvalidMessage):
+            await chat.turn([]).__aenter__()
+        with pytest.raises(InvalidId):
+            chat.turn("hi", key="")
+        for bad in ({"query": 3}, {"query": True}, {"max_tokens": -1}, {"timeout_s": "soon"}):
+            with pytest.raises(InvalidInput):
+                chat.turn("hi", **bad)
+        with pytest.raises(InvalidInput, match="has an id that is stored"):
+            await chat.turn([user("a", id="m1"), user("b", id="m1")]).__aenter__()
+        assert await said(chat) == ["hi", "yes"]
+        assert len(runtime.internals.turns) == 0
+    with pytest.raises(RuntimeClosed):
+        await chat.turn("hi").__aenter__()
+
+
+async def test_closing_ends_those_that_wait() -> None:
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        async with anyio.create_task_group() as tasks, chat.turn("first") as turn:
+
+            async def wait() -> None:
+                with pytest.raises(RuntimeClosed):
+                    await answer(chat, "second", "no")
+
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await runtime.aclose()
+            with pytest.raises(RuntimeClosed):
+                await turn.reply("too late")
+
+
+async def test_after_a_restart(tmp_path: Path) -> None:
+    """What was answered is replayed, what was cut is resumed, also when it left the buffer."""
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        await answer(chat, "first", "one", key="r1")
+        async with chat.turn("second", key="r2") as turn:
+            await turn.reply(HALF)
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append([user("later"), {"role": "assistant", "content": "yes"}])
+        await chat.truncate_to_size(1)
+        async with chat.turn("first", key="r1") as turn:
+            assert texts(turn.replies) == ["one"]
+        async with chat.turn("second", key="r2") as turn:
+            assert turn.resumed
+            assert [one["content"] for one in turn.context.messages] == ["first", "one", "second"]
+            await turn.reply("two")
+        assert await said(chat) == ["first", "one", "second", "later", "yes", "two"]
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("second", key="r2") as turn:
+            assert texts(turn.replies) == ["two"]
+
+
+async def test_a_redaction_hook(tmp_path: Path) -> None:
+    """A retry is recognized by what is stored."""
+    config = Config.from_dict(TREE)
+    hide = lambda text: text.replace("4711", "####")  # noqa: E731
+    async with Runtime.in_memory(config=config, redact=hide) as runtime:
+        chat = runtime.session("alice", "one")
+        assert await answer(chat, "My PIN is 4711", "ok", key="r1") == ["My PIN is ####"]
+        async with chat.turn("My PIN is 4711", key="r1") as turn:
+            assert texts(turn.replies) == ["ok"]
+
+
+async def test_a_fork_knows_no_keys(open_runtime: Open) -> None:
+    """There, the same request is another turn."""
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        await answer(chat, "hi", "hello", key="r1")
+        copy = await chat.fork("two")
+        assert await answer(copy, "hi", "again", key="r1") == ["hi", "hello", "hi"]
+        async with copy.turn("hi", key="r1") as turn:
+            assert texts(turn.replies) == ["again"]
+        async with chat.turn("hi", key="r1") as turn:
+            assert texts(turn.replies) == ["hello"]
+
+
+async def test_the_users_text_is_what_is_recalled(tmp_path: Path) -> None:
+    """Unless the caller says otherwise."""
+    async with Runtime(tmp_path) as runtime:
+        alice = runtime.user("alice")
+        await alice.remember("Alice is allergic to peanuts.")
+        await runtime.settle()
+        chat = alice.session("one")
+        queries: list[tuple[Query, int]] = [(None, 1), (False, 0), ("peanuts", 1)]
+        for query, found in queries:
+            async with chat.turn("Is there something with peanuts?", query=query) as turn:
+                assert len(turn.context.memories) >= found
+                assert bool(turn.context.memories) is bool(found)
+                assert not (await turn.load(False)).memories
+                assert (await turn.load("peanuts", max_tokens=2_000)).tokens <= 2_000
