@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from remora.cli.prompt import confirm
-from remora.cli.render import printable
+from remora.cli.render import counted, printable
 from remora.cli.transfer import open_runtime
 
 __all__ = ["add_forget_parser", "command_forget"]
@@ -20,6 +20,15 @@ rewritten, so nothing can be restored. If it is interrupted, the next process
 that opens the directory finishes it. Earlier exports and backups are not
 changed. While a server owns the directory, call User.forget() there instead.
 """
+_NOUNS = {
+    "actors": ("actor",),
+    "messages": ("message",),
+    "folds": ("summary", "summaries"),
+    "facets": ("state item",),
+    "memories": ("memory", "memories"),
+    "jobs": ("job",),
+    "long-term": ("long-term row",),
+}
 
 
 def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -55,8 +64,8 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         who = runtime.user(user)
         with console.status("rewriting the files"):
             receipt = await (who if session is None else who.session(session)).forget()
-    rows = {**receipt.journal, "long-term rows": receipt.long_term}
-    found = ", ".join(f"{count:,} {name}" for name, count in rows.items() if count)
+    rows = {**receipt.journal, "long-term": receipt.long_term}
+    found = ", ".join(counted(count, *_NOUNS[name]) for name, count in rows.items() if count)
     console.print(
         f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False
     )

@@ -277,7 +277,8 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
     if dead:
         hint = (
             f"{_count_of_letters(dead)}: fix the cause, then remora jobs retry ID… (or --all), "
-            "or remora jobs drop ID…"
+            "or remora jobs drop ID…; in a server: runtime.dead_letters(), "
+            "retry_dead_letters([…]), drop_dead_letters([…])"
         )
         console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
 

@@ -208,9 +208,9 @@ def _shorten(text: str, length: int) -> str:
     return one_line if len(one_line) <= length else one_line[: length - 1] + "…"
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 session``, ``2 sessions``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """``1 session``, ``2 sessions``; `plural` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def printable(text: str) -> str:

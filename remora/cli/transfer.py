@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,8 +146,11 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
 def open_runtime(
     arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
 ) -> Runtime:
-    """The runtime for a command; with `journal_only`, without long-term memory and models."""
-    config = arguments.configured
+    """The runtime for a command; with `journal_only`, without long-term memory and models.
+
+    It does not wait for a server that owns the directory, but says at once that there is one.
+    """
+    config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
     if journal_only:
         long_term = msgspec.structs.replace(config.long_term, enabled=False)
         models = msgspec.structs.replace(config.models, embedder="none")
@@ -167,14 +171,14 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
-    async with open_runtime(arguments) as runtime:
-        with progress_bar("importing") as (progress, advance):
-            report = await runtime.import_(
-                arguments.src, skip_existing=arguments.skip_existing, progress=advance
-            )
-            progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
-            await runtime.settle()
-        dead = (await runtime.counts()).dead_jobs
+    directory = Path(arguments.dir or arguments.configured.directory)
+    new = not await anyio.to_thread.run_sync(directory.exists)
+    try:
+        report, dead = await _import(arguments)
+    except InvalidInput:  # nothing was written
+        if new:
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(directory, ignore_errors=True))
+        raise
     skipped = f"; {counted(report.skipped, 'session')} there already" if report.skipped else ""
     console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
@@ -184,6 +188,18 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
             style="red",
         )
     return 0
+
+
+async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
+    """What was imported, and how many dead letters there are then."""
+    async with open_runtime(arguments) as runtime:
+        with progress_bar("importing") as (progress, advance):
+            report = await runtime.import_(
+                arguments.src, skip_existing=arguments.skip_existing, progress=advance
+            )
+            progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
+            await runtime.settle()
+        return report, (await runtime.counts()).dead_jobs
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
@@ -243,7 +259,7 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _contents(report: TransferReport) -> str:
-    memories = f"{report.memories:,} {'memory' if report.memories == 1 else 'memories'}"
+    memories = counted(report.memories, "memory", "memories")
     return (
         f"{counted(report.sessions, 'session')} with {counted(report.messages, 'message')}, "
         f"{memories}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,16 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     ".yaml": msgspec.yaml.decode,
     ".yml": msgspec.yaml.decode,
     ".json": msgspec.json.decode,
+}
+_EXPECTED = re.compile("Expected `([^`]+)`, got `([^`]+)`")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a section of keys",
+    "null": "nothing",
 }
 
 
@@ -43,6 +54,17 @@ def decode_file(path: Path) -> object:
     except (msgspec.DecodeError, ValueError) as e:
         raise ConfigError(f"{path}: {_syntax_problem(e)}") from None
     return {} if tree is None else tree
+
+
+def _plain_problem(text: str) -> str:
+    """What msgspec says of a value, after the name of its key."""
+    found = _EXPECTED.fullmatch(text)
+    if found is None:
+        return f": {text[:1].lower()}{text[1:]}"
+    wanted, given = (
+        " or ".join(_KINDS.get(one, one) for one in kinds.split(" | ")) for kinds in found.groups()
+    )
+    return f" must be {wanted}, not {given}"
 
 
 def _syntax_problem(error: Exception) -> str:
@@ -83,14 +105,23 @@ def build(
             f"secrets must be a mapping of names to texts, not {type(secrets).__name__}"
         )
     tree, written_as = _translate(source)
-    tree = _apply_environment(tree, kind, os.environ if variables is None else variables)
+    tree, from_variables = _apply_environment(
+        tree, kind, os.environ if variables is None else variables
+    )
+    written_as = {**written_as, **from_variables}
     resolve = partial(
         resolve_secret,
         secrets=secrets,
         environment=os.environ if environment is None else environment,
     )
     try:
-        return msgspec.convert(_check_keys(tree, kind, "", resolve, kind), kind, dec_hook=_dec_hook)
+        checked = _check_keys(tree, kind, "", resolve, kind)
+    except ConfigError as e:
+        if e.key not in from_variables:
+            raise
+        raise ConfigError(f"{e} ({from_variables[e.key]})", key=e.key) from e
+    try:
+        return msgspec.convert(checked, kind, dec_hook=_dec_hook)
     except msgspec.ValidationError as e:
         # msgspec: "what - at `$.section.key`"; our own check: "key must …", for the whole section
         text, _, at = str(e).partition(" - at `$")
@@ -99,7 +130,7 @@ def build(
             text = str(e.__cause__).removeprefix(e.__cause__.key)
             key = f"{key}.{e.__cause__.key}".lstrip(".")
         else:
-            text = f": {text[:1].lower()}{text[1:]}"
+            text = _plain_problem(text)
         written = f" (written as {written_as[key]})" if key in written_as else ""
         raise ConfigError(f"{key}{written}{text}", key=key) from e
 
@@ -166,8 +197,10 @@ def _check_keys(
 
 def _apply_environment(
     tree: Mapping[str, Any], kind: type[msgspec.Struct], variables: Mapping[str, str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tree with the variables, and how each key of theirs was written."""
     merged: dict[str, Any] = dict(tree)
+    written_as: dict[str, str] = {}
     sections = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for variable, text in variables.items():
         part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
@@ -180,7 +213,8 @@ def _apply_environment(
         target = merged.setdefault(part, {})
         if isinstance(target, dict):
             target[key] = _parse_variable(text, kinds.get(key, str))
-    return merged
+            written_as[f"{part}.{key}"] = f"the environment variable {variable}"
+    return merged, written_as
 
 
 def _parse_variable(text: str, kind: Any) -> object:

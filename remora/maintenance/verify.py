@@ -27,6 +27,7 @@ from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
+from remora.storage.private import find_links
 from remora.storage.sqlite.mark import accept_loss
 
 __all__ = ["Verification", "verify", "verify_owned"]
@@ -89,6 +90,7 @@ async def verify_owned(
     Raises:
         StorageError: see `verify`.
     """
+    links = await anyio.to_thread.run_sync(_find_links, directory)
     async with _temporary_mirror(directory) as mirror:
         wal: tuple[Finding, ...] = ()
         notes: tuple[str, ...] = ()
@@ -111,11 +113,24 @@ async def verify_owned(
             )
         return _with_real_paths(
             msgspec.structs.replace(
-                found, findings=(*wal, *found.findings), notes=(*notes, *found.notes)
+                found, findings=(*links, *wal, *found.findings), notes=(*notes, *found.notes)
             ),
             mirror,
             directory,
         )
+
+
+def _find_links(directory: Path) -> list[Finding]:
+    return [
+        Finding(
+            "file",
+            str(path.relative_to(directory)),
+            "it is a symbolic link, which could lead writes to another file: remove it, and put "
+            "what it leads to in its place",
+            repairable=False,
+        )
+        for path in find_links(directory)
+    ]
 
 
 async def _check_directory(
@@ -250,7 +265,7 @@ def _mirror(directory: Path, mirror: Path) -> None:
     for one in sorted(directory.iterdir()):
         if one.is_dir():
             _link_tree(one, mirror / one.name)
-        elif not one.name.endswith(("-shm", ".lock")):
+        elif one.exists() and not one.name.endswith(("-shm", ".lock")):  # not a link to nothing
             shutil.copyfile(one, mirror / one.name)
 
 

@@ -123,7 +123,7 @@ async def wait_for_lock(lock: DirectoryLock, wait_s: float, clock: Clock) -> Non
             await anyio.to_thread.run_sync(lock.acquire)
         except DirectoryLocked as e:
             left_s = end - clock.monotonic()
-            if await anyio.to_thread.run_sync(lock.held_by_this_process):
+            if not wait_s or await anyio.to_thread.run_sync(lock.held_by_this_process):
                 raise
             if left_s <= 0:
                 raise DirectoryLocked(

@@ -21,6 +21,7 @@ from remora.errors import DirectoryUnusable
 from remora.logging import get_logger
 
 __all__ = [
+    "find_links",
     "make_private",
     "make_private_directory",
     "open_private",
@@ -97,6 +98,17 @@ def _refuse_links(directory: Path) -> None:
                 "long-term memory)",
                 path=directory,
             )
+
+
+def find_links(directory: Path) -> list[Path]:
+    """The symbolic links in place of what remora has in a memory directory, and below it."""
+    found: list[Path] = []
+    for path in _own(directory):
+        if path.is_symlink():
+            found.append(path)
+        elif path.is_dir():
+            found += sorted(one for one in path.rglob("*") if one.is_symlink())
+    return found
 
 
 def prepare_directory(directory: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.errors import DirectoryUnusable
+from remora.maintenance.verify import verify
 from remora.testing import HashEmbedder
 from tests.harness import user
 
@@ -136,6 +137,27 @@ async def test_a_symbolic_link_is_refused(name: str, tmp_path: Path) -> None:
     else:
         assert target.read_text() == "precious"
         assert mode(target) == 0o644
+
+
+async def test_verify_names_symbolic_links(tmp_path: Path) -> None:
+    """S4.29: those that a runtime refuses, those below, and those that lead to nothing."""
+    where = tmp_path / "m"
+    async with Runtime(where, config=CONFIG) as runtime:
+        await runtime.session("alice", "s").append(user("mine"))
+        await runtime.user("alice").remember("likes bridges")
+        await runtime.settle()
+    assert (await verify(where, CONFIG)).findings == ()
+    (where / "journal.mark").rename(tmp_path / "mark")
+    (where / "journal.mark").symlink_to(tmp_path / "mark")
+    (where / "owner.json").symlink_to(tmp_path / "nothing")
+    (where / "longterm" / "more").symlink_to(tmp_path / "mark")
+    (where / "notes").symlink_to(tmp_path / "mark")  # not remora's
+    found = await verify(where, CONFIG)
+    assert [one.where for one in found.findings if "symbolic link" in one.detail] == [
+        "journal.mark",
+        "longterm/more",
+        "owner.json",
+    ]
 
 
 async def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:

@@ -378,6 +378,53 @@ def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert wrong[-1] in capsys.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+@pytest.mark.usefixtures("wide")
+def test_commands_say_at_once_that_a_server_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4.36: a command does not wait for the process that owns the directory."""
+    import fcntl  # noqa: PLC0415
+
+    where = ["--dir", str(tmp_path / "memory")]
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "journal.db").touch()
+    server = os.open(tmp_path / "memory", os.O_RDONLY)
+    try:
+        fcntl.flock(server, fcntl.LOCK_EX)
+        for command in (["stats"], ["forget", "alice", "--yes"]):
+            assert main([*command, *where]) == 1
+            said = capsys.readouterr().err
+            assert "is in use by process" in said
+            assert "lock_wait_s" not in said
+    finally:
+        os.close(server)
+
+
+@pytest.mark.usefixtures("wide")
+def test_what_was_forgotten_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4.36: in words that go with the numbers."""
+    where = ["--dir", str(tmp_path / "memory")]
+    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
+    assert main(["replay", str(file), *where]) == 0
+    capsys.readouterr()
+    assert main(["forget", "alice", "one", "--yes", *where]) == 0
+    assert "1 actor, 1 message, 1 long-term row" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_refused_import_leaves_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4.37: a new directory is removed again; one that holds something stays."""
+    bad, new = write(tmp_path / "bad.jsonl", chat("alice", "one", "hello")), tmp_path / "new"
+    assert main(["import", str(bad), "--dir", str(new)]) == 1
+    assert "bad.jsonl" in capsys.readouterr().err
+    assert not new.exists()
+    assert main(["import", str(bad), "--dir", str(tmp_path)]) == 1
+    assert bad.exists()
+
+
 # -- config ----------------------------------------------------------------------------------------
 
 

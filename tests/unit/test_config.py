@@ -361,7 +361,7 @@ def test_interpolation(
         (
             {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}},
             "models.timeout_s",
-            "expected `float`",
+            "must be a number, not text",
         ),
         (
             {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": 0}},
@@ -388,6 +388,25 @@ def test_secrets_in_errors(tree: dict[str, Any], key: str, said: str) -> None:
     while error is not None:
         assert HIDDEN not in str(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("REMORA_BUFFER__SIZE", "many", "buffer.size .* must be a whole number, not text"),
+        ("REMORA_BUFFER__SIZE", "0", "buffer.size .* must be over 0, not 0"),
+        ("REMORA_JOURNAL__DURABILITY", "most", "journal.durability must be one of power"),
+        ("REMORA_BUFFER__SIZES", "3", "unknown configuration key buffer.sizes"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    variable: str, text: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2.33: what is wrong with a value, in plain words, and which environment variable it is."""
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        Config.from_environment()
+    assert f"the environment variable {variable}" in str(caught.value)
 
 
 def test_secrets_must_be_a_mapping() -> None:
@@ -546,7 +565,7 @@ def test_muxi_defaults() -> None:
         (
             {"buffer": {"size": "x"}},
             "buffer.size",
-            "(written as memory.buffer.size): expected `int`",
+            "(written as memory.buffer.size) must be a whole number, not text",
         ),
         (
             {"buffer": {"embedding_model": "cohere/x"}},
