@@ -34,7 +34,7 @@ import msgspec
 
 from benchmarks.shared import run, texts
 from remora import Config, Runtime
-from remora.cli.render import percentile
+from remora.cli.replay import percentile
 
 __all__ = ["Fairness", "measure"]
 

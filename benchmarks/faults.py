@@ -32,7 +32,7 @@ from benchmarks.killing import kill_again_and_again
 from benchmarks.shared import texts
 from benchmarks.witness import Verdict, judged, unit
 from remora import Config, Runtime
-from remora.cli.render import percentile
+from remora.cli.replay import percentile
 from remora.config import Durability
 from remora.ids import SessionKey
 from remora.testing import HashEmbedder

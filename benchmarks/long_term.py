@@ -53,7 +53,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from remora.cli.render import percentile
+from remora.cli.replay import percentile
 from remora.config import LongTermConfig, RecallConfig
 from remora.ids import SessionKey, row_id, user_key
 from remora.models.static import WordLlamaEmbedder

@@ -29,7 +29,7 @@ import msgspec
 
 from benchmarks.shared import resident, run
 from remora import Config, Runtime
-from remora.cli.render import percentile
+from remora.cli.replay import percentile
 from remora.errors import MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.runtime.log import Write

@@ -46,8 +46,7 @@ from benchmarks.embedders import Hashing
 from benchmarks.reference import Reference
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
-from remora.cli.render import percentile
-from remora.cli.replay import replay
+from remora.cli.replay import percentile, replay
 from remora.models.ports import Embedder, as_embedder, embed_texts
 from remora.models.static import WordLlamaEmbedder
 

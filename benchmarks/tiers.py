@@ -31,8 +31,7 @@ from rich.table import Table
 from benchmarks.shared import texts
 from remora import Config, Runtime
 from remora.cli.reader import read_conversations
-from remora.cli.render import percentile
-from remora.cli.replay import replay
+from remora.cli.replay import percentile, replay
 
 LOADERS = 32
 # operation -> what the document says, in milliseconds

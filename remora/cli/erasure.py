@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
+from remora.cli.opening import open_runtime
 from remora.cli.prompt import confirm
-from remora.cli.render import counted, printable
-from remora.cli.transfer import open_runtime
+from remora.cli.render import counted, print_json, printable
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -31,11 +31,13 @@ _NOUNS = {
 }
 
 
-def add_forget_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+def add_forget_parser(
+    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+) -> None:
     """Describe the command to the parser."""
     command = commands.add_parser(
         "forget",
-        parents=[common],
+        parents=[common, printing],
         help="erase a user, or one session, down to the bytes",
         description=_DESCRIPTION,
         epilog="examples:\n  remora forget alice --dir memory\n"
@@ -64,6 +66,9 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         who = runtime.user(user)
         with console.status("rewriting the files"):
             receipt = await (who if session is None else who.session(session)).forget()
+    if arguments.json:
+        print_json(receipt)
+        return 0
     rows = {**receipt.journal, "long-term": receipt.long_term}
     found = ", ".join(counted(count, *_NOUNS[name]) for name, count in rows.items() if count)
     console.print(

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.api.dead_letters import DeadLetters
+from remora.cli.opening import directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
@@ -30,7 +31,7 @@ from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 
-__all__ = ["add_jobs_parser", "command_jobs"]
+__all__ = ["add_jobs_parser", "command_jobs", "job_line"]
 
 _ERROR_CHARS = 300
 
@@ -140,7 +141,7 @@ def add_jobs_parser(
 
 async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     """List, retry or drop; returns the exit code."""
-    directory = Path(arguments.dir or arguments.configured.directory)
+    directory = directory_of(arguments)
     match arguments.action:
         case "retry":
             return await _retry(console, directory, arguments)
@@ -246,7 +247,7 @@ def _count_of_letters(count: int) -> str:
 
 def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.writelines(msgspec.json.encode(_job_line(job)).decode() + "\n" for job in jobs)
+        sys.stdout.writelines(msgspec.json.encode(job_line(job)).decode() + "\n" for job in jobs)
         return
     if not jobs:
         console.print("no background jobs wait, and there are no dead letters")
@@ -304,7 +305,8 @@ def _duration(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
-def _job_line(job: Job) -> _JobLine:
+def job_line(job: Job) -> _JobLine:
+    """What ``--json`` prints of a job."""
     user, session = _owner(job)
     due = (
         datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds")

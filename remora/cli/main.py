@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import logging
 import os
 import shutil
@@ -22,16 +21,23 @@ from remora.api.runtime import Runtime
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import command_forget
 from remora.cli.jobs import command_jobs
+from remora.cli.opening import open_runtime, require_memory
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
-from remora.cli.render import counted, print_bad_lines, print_memories, print_report, print_session
+from remora.cli.render import (
+    counted,
+    print_bad_lines,
+    print_json,
+    print_memories,
+    print_report,
+)
 from remora.cli.replay import ReplayReport, replay
+from remora.cli.show import command_recall, command_show, show_session
 from remora.cli.transfer import (
     command_export,
     command_import,
     command_reembed,
     command_stats,
-    open_runtime,
     progress_bar,
 )
 from remora.cli.upkeep import command_backup, command_repair, command_verify
@@ -64,23 +70,7 @@ def _load_config(arguments: argparse.Namespace) -> Config:
     return config
 
 
-def _require_memory(arguments: argparse.Namespace) -> None:
-    directory = Path(arguments.dir or arguments.configured.directory)
-    if not (directory / "journal.db").is_file():
-        if (directory / "journal.mark").exists():
-            raise InvalidInput(
-                f"journal.db of {directory} is missing: restore the whole directory from a backup; "
-                f"remora verify {directory} says more"
-            )
-        raise InvalidInput(
-            f"there is no memory in {directory}: name another directory with --dir, or fill "
-            "one with remora replay"
-        )
-
-
-async def _replay(
-    console: Console, runtime: Runtime, conversations: Conversations, concurrency: int
-) -> ReplayReport:
+async def _replay(runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
     with progress_bar("replaying") as (progress, advance):
         done = 0
 
@@ -91,9 +81,7 @@ async def _replay(
             if done == conversations.messages:
                 progress.update(progress.task_ids[0], description="summarizing and indexing")
 
-        report = await replay(runtime, conversations, concurrency=concurrency, progress=count)
-    print_report(console, report)
-    return report
+        return await replay(runtime, conversations, concurrency=concurrency, progress=count)
 
 
 async def _command_replay(console: Console, arguments: argparse.Namespace) -> int:
@@ -104,11 +92,23 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
             f"{arguments.file} holds no conversation; docs/replay-format.md describes the format"
         )
     async with open_runtime(arguments) as runtime:
-        await _replay(console, runtime, conversations, arguments.concurrency)
+        report = await _replay(runtime, conversations, arguments.concurrency)
+        if arguments.json:
+            print_json(report.figures())
+        else:
+            print_report(console, report)
         if arguments.query:
             for user in conversations.users:
+                found = await runtime.user(user).recall(arguments.query)
+                if arguments.json:
+                    print_json({"user": user, "memories": found})
+                    continue
                 console.rule(Text(f"recall for {user}"), align="left")
-                print_memories(console, await runtime.user(user).recall(arguments.query))
+                print_memories(console, found)
+    if arguments.json:
+        for bad in conversations.bad:
+            print_json({"line": bad.number, "reason": bad.reason})
+        return EXIT_BAD_LINES if conversations.bad else 0
     if conversations.ignored:
         console.print(
             f"ignored, since no conversation is in it: {counted(conversations.ignored, 'line')} "
@@ -117,40 +117,6 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
         )
     print_bad_lines(console, conversations)
     return EXIT_BAD_LINES if conversations.bad else 0
-
-
-async def _print_session(
-    console: Console, runtime: Runtime, user: str, session: str, most: int
-) -> None:
-    handle = runtime.session(user, session)
-    view = await handle.inspect()
-    if view.last_seq == 0:
-        known = [listing.key.session for listing in await runtime.user(user).sessions()]
-        near = difflib.get_close_matches(session, known, n=3, cutoff=0.3) or known[-3:]
-        hint = f"; {user} has: {', '.join(near)}" if near else f"; there is no user {user} either"
-        raise InvalidInput(f"{user} has no session {session}{hint}")
-    jobs = [
-        job
-        for dead in (False, True)
-        for job in await runtime.internals.journal.jobs(dead=dead)
-        if job.key == handle.key
-    ]
-    print_session(console, f"{user} / {session}", view, await handle.history(), jobs, most=most)
-
-
-async def _command_show(console: Console, arguments: argparse.Namespace) -> int:
-    async with open_runtime(arguments, journal_only=True) as runtime:
-        await _print_session(console, runtime, arguments.user, arguments.session, arguments.n)
-    return 0
-
-
-async def _command_recall(console: Console, arguments: argparse.Namespace) -> int:
-    async with open_runtime(arguments) as runtime:
-        user = runtime.user(arguments.user)
-        if not await user.sessions():
-            raise InvalidInput(f"there is no user {arguments.user} in this memory")
-        print_memories(console, await user.recall(arguments.question, k=arguments.k))
-    return 0
 
 
 async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
@@ -163,10 +129,10 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
             conversations = await anyio.to_thread.run_sync(read_conversations, path)
         async with open_runtime(arguments) as runtime:
             console.rule("1. sixteen conversations of four users, replayed at once", align="left")
-            await _replay(console, runtime, conversations, 64)
+            print_report(console, await _replay(runtime, conversations, 64))
             longest = max(conversations.sessions, key=lambda key: len(conversations.sessions[key]))
             console.rule(f"2. remora show {longest.user} {longest.session}", align="left")
-            await _print_session(console, runtime, longest.user, longest.session, 6)
+            await show_session(console, runtime, arguments.dir, longest, most=6)
             for number, (user, question) in enumerate(_DEMO_QUESTIONS, start=3):
                 console.rule(f'{number}. remora recall {user} "{question}"', align="left")
                 print_memories(console, await runtime.user(user).recall(question, k=3))
@@ -192,8 +158,8 @@ def _program() -> str:
 
 _COMMANDS = {
     "replay": _command_replay,
-    "show": _command_show,
-    "recall": _command_recall,
+    "show": command_show,
+    "recall": command_recall,
     "demo": _command_demo,
     "export": command_export,
     "import": command_import,
@@ -233,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments.configured = _load_config(arguments)
         if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs", "forget"}:
-            _require_memory(arguments)
+            require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:
         Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import remora
 from remora.cli.erasure import add_forget_parser
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.transfer import add_transfer_parsers
@@ -18,6 +21,7 @@ _DESCRIPTION = (
     "Conversation memory, embedded in your agent server. Writes are durable before they return, "
     "and never wait for a model."
 )
+_WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 _EPILOG = """\
 examples:
   remora demo                               replay conversations that ship with remora, and recall
@@ -26,29 +30,44 @@ examples:
   remora recall alice "where do I live?" --dir memory
   remora export backup.jsonl --dir memory   everything to a file; remora import reads it
   remora jobs --dir memory                  waiting background jobs, and dead letters
-  remora backup memory /backups/monday      copy a directory in use; remora verify checks the copy
+  remora backup /backups/monday --dir memory  a copy, while a server owns the directory
+  remora verify --dir /backups/monday       check it
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Suggests the command that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if (wrong := _WRONG_COMMAND.match(message)) is not None:
+            known = re.findall(r"[a-z]+", message[wrong.end() :])
+            if near := difflib.get_close_matches(wrong[1], known, n=1):
+                message = f"there is no command {wrong[1]}; did you mean {near[0]}?"
+        super().error(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="remora",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"remora {remora.__version__}")
     common, inherited = _common_options(), _common_options(argument_default=argparse.SUPPRESS)
     parser.set_defaults(token_limit=None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    context = _context_options()
-    _add_conversation_parsers(commands, common, context)
-    add_transfer_parsers(commands, common, context)
-    add_forget_parser(commands, common)
-    add_upkeep_parsers(commands)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser
+    )
+    context, printing = _context_options(), _printing_options()
+    _add_conversation_parsers(commands, common, printing, context)
+    add_transfer_parsers(commands, common, printing, context)
+    add_forget_parser(commands, common, printing)
+    add_upkeep_parsers(commands, common, printing)
     add_jobs_parser(commands, common, inherited)
     _add_config_parser(commands)
     return parser
@@ -81,6 +100,15 @@ def _common_options(**options: Any) -> argparse.ArgumentParser:
     return common
 
 
+def _printing_options() -> argparse.ArgumentParser:
+    """The options of the commands that print results."""
+    printing = argparse.ArgumentParser(add_help=False)
+    printing.add_argument(
+        "--json", action="store_true", help="print the result as JSON, one object per line"
+    )
+    return printing
+
+
 def _context_options() -> argparse.ArgumentParser:
     """The options of the commands that fill buffers."""
     context = argparse.ArgumentParser(add_help=False)
@@ -94,11 +122,14 @@ def _context_options() -> argparse.ArgumentParser:
 
 
 def _add_conversation_parsers(
-    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+    commands: Any,
+    common: argparse.ArgumentParser,
+    printing: argparse.ArgumentParser,
+    context: argparse.ArgumentParser,
 ) -> None:
     command = commands.add_parser(
         "replay",
-        parents=[common, context],
+        parents=[common, printing, context],
         help="replay a JSONL file of conversations, all users at once",
         description="Append every message of a JSONL file, and load a context before each answer, "
         "as an agent would. A second run on the same file adds nothing: each message has an "
@@ -114,10 +145,10 @@ def _add_conversation_parsers(
 
     command = commands.add_parser(
         "show",
-        parents=[common],
+        parents=[common, printing],
         help="print a session: summary, recent messages, waiting jobs",
         description="Print one session: its summary, its recent messages, which of them are being "
-        "summarized, and the background jobs that wait.",
+        "summarized, and the background jobs that wait. A server may own the directory.",
     )
     command.add_argument("user", metavar="USER")
     command.add_argument("session", metavar="SESSION")
@@ -126,7 +157,11 @@ def _add_conversation_parsers(
     )
 
     command = commands.add_parser(
-        "recall", parents=[common], help="print what a user said before about a question"
+        "recall",
+        parents=[common, printing],
+        help="print what a user said before about a question",
+        description="Print what a user said before about a question, best first. A server may own "
+        "the directory.",
     )
     command.add_argument("user", metavar="USER")
     command.add_argument("question", metavar="QUESTION")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -14,15 +17,15 @@ from rich.text import Text
 
 from remora.actors.session.messages import SessionView
 from remora.cli.reader import Conversations
-from remora.cli.replay import ReplayReport
+from remora.cli.replay import ReplayReport, percentile
 from remora.messages import Message, plain_text
 from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
 
 __all__ = [
     "counted",
-    "percentile",
     "print_bad_lines",
+    "print_json",
     "print_memories",
     "print_report",
     "print_session",
@@ -30,14 +33,6 @@ __all__ = [
 ]
 
 _PARTS = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie (nearest rank); 0 for none."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
 def print_report(console: Console, report: ReplayReport) -> None:
@@ -201,6 +196,11 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
             (f"{_shorten(memory.speaker or memory.role, 64)}: ", "bold"), _shorten(memory.text, 400)
         )
         console.print(Padding(said, (0, 0, 0, 6)))
+
+
+def print_json(result: Any) -> None:
+    """Print a result as one JSON object on one line."""
+    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
 
 
 def _shorten(text: str, length: int) -> str:

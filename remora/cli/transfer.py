@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import anyio.to_thread
 import msgspec
 from rich.console import Console
@@ -24,8 +23,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from remora.api.runtime import Runtime
-from remora.cli.render import counted, printable
+from remora.cli.opening import directory_of, open_runtime, open_to_read
+from remora.cli.render import counted, print_json, printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
 from remora.services.archive import SessionStatistics
@@ -39,7 +38,6 @@ __all__ = [
     "command_import",
     "command_reembed",
     "command_stats",
-    "open_runtime",
     "progress_bar",
 ]
 
@@ -47,23 +45,28 @@ _EXPORT = """\
 Write everything that the memory holds to DEST: a file of JSON lines if its
 name ends in .jsonl, otherwise a directory of Parquet files
 (docs/export-format.md). Vectors are left out: an import embeds everything
-again. DEST appears when it is complete; an existing DEST is refused.
+again. DEST appears when it is complete; an existing DEST is refused. A server
+may own the directory: the export is of the moment at which the command began.
 """
 
 
 def add_transfer_parsers(
-    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+    commands: Any,
+    common: argparse.ArgumentParser,
+    printing: argparse.ArgumentParser,
+    context: argparse.ArgumentParser,
 ) -> None:
     """Describe the commands to the parser.
 
     Args:
         commands: the parser of commands.
         common: options of all commands.
+        printing: options of commands that print results.
         context: options of commands that fill buffers.
     """
     command = commands.add_parser(
         "export",
-        parents=[common],
+        parents=[common, printing],
         help="write all sessions and users to a file or a directory",
         description=_EXPORT,
         epilog="examples:\n  remora export backup.jsonl --dir memory\n"
@@ -78,11 +81,11 @@ def add_transfer_parsers(
     )
     command.add_argument("--overwrite", action="store_true", help="replace DEST if it exists")
 
-    _add_import_parser(commands, common, context)
+    _add_import_parser(commands, common, printing, context)
 
     commands.add_parser(
         "reembed",
-        parents=[common],
+        parents=[common, printing],
         help="rebuild long-term memory with the configured embedder",
         description="After models.embedder was changed: rebuild long-term memory from the journal, "
         "with the configured embedder. Rows of the old embedder are removed at the end. With the "
@@ -94,21 +97,24 @@ def add_transfer_parsers(
 
     command = commands.add_parser(
         "stats",
-        parents=[common],
+        parents=[common, printing],
         help="print figures of the memory, a user or a session",
         description="Print figures: of the whole memory, of one user, or of one session. It reads "
-        "only the journal: no model is loaded, and long-term memory is not opened.",
+        "only the journal, and writes nothing; a server may own the directory.",
     )
     command.add_argument("user", metavar="USER", nargs="?")
     command.add_argument("session", metavar="SESSION", nargs="?")
 
 
 def _add_import_parser(
-    commands: Any, common: argparse.ArgumentParser, context: argparse.ArgumentParser
+    commands: Any,
+    common: argparse.ArgumentParser,
+    printing: argparse.ArgumentParser,
+    context: argparse.ArgumentParser,
 ) -> None:
     command = commands.add_parser(
         "import",
-        parents=[common, context],
+        parents=[common, printing, context],
         help="add the sessions and users of an export",
         description="Add the sessions and users of SRC, a .jsonl file or a directory of Parquet "
         "files, to the memory directory, which is created if necessary. SRC is checked to its end "
@@ -143,35 +149,23 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
         yield progress, advance
 
 
-def open_runtime(
-    arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
-) -> Runtime:
-    """The runtime for a command; with `journal_only`, without long-term memory and models.
-
-    It does not wait for a server that owns the directory, but says at once that there is one.
-    """
-    config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
-    if journal_only:
-        long_term = msgspec.structs.replace(config.long_term, enabled=False)
-        models = msgspec.structs.replace(config.models, embedder="none")
-        config = msgspec.structs.replace(config, long_term=long_term, models=models)
-    return Runtime(arguments.dir or config.directory, config=config, **options)
-
-
 async def command_export(console: Console, arguments: argparse.Namespace) -> int:
     """Export; returns the exit code."""
-    async with open_runtime(arguments, journal_only=True) as runtime:
+    async with open_to_read(arguments) as runtime:
         with progress_bar("exporting") as (_, advance):
             report = await runtime.export(
                 arguments.dest, overwrite=arguments.overwrite, progress=advance
             )
+    if arguments.json:
+        print_json(report)
+        return 0
     console.print(f"{_contents(report)} in {arguments.dest}", markup=False, highlight=False)
     return 0
 
 
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
-    directory = Path(arguments.dir or arguments.configured.directory)
+    directory = directory_of(arguments)
     new = not await anyio.to_thread.run_sync(directory.exists)
     try:
         report, dead = await _import(arguments)
@@ -179,6 +173,9 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
         if new:
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(directory, ignore_errors=True))
         raise
+    if arguments.json:
+        print_json({**msgspec.to_builtins(report), "dead_letters": dead})
+        return 0
     skipped = f"; {counted(report.skipped, 'session')} there already" if report.skipped else ""
     console.print(f"{_contents(report)} imported{skipped}", highlight=False)
     if dead:
@@ -208,34 +205,40 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
         name = embedder_name(runtime.internals.embedder)
         await runtime.internals.long_term()  # damage starts a rebuild as well
         begun = runtime.reembedding
-        if begun is None:
-            console.print(
-                f"long-term memory already uses {name}: there is nothing to do",
-                markup=False,
-                highlight=False,
-            )
-            return 0
-        with progress_bar("embedding") as (_, advance):
-            await runtime.reembedded(advance)
+        if begun is not None:
+            with progress_bar("embedding") as (_, advance):
+                await runtime.reembedded(advance)
         rows = (await runtime.long_term_statistics()).rows
-    console.print(f"long-term memory now uses {name}: {rows:,} rows", markup=False, highlight=False)
+    if arguments.json:
+        print_json({"embedder": name, "rebuilt": begun is not None, "rows": rows})
+        return 0
+    done = (
+        f"long-term memory already uses {name}: there is nothing to do"
+        if begun is None
+        else f"long-term memory now uses {name}: {counted(rows, 'row')}"
+    )
+    console.print(done, markup=False, highlight=False)
     return 0
 
 
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
-    directory = Path(arguments.dir or arguments.configured.directory)
-    async with open_runtime(arguments, journal_only=True) as runtime:
+    async with open_to_read(arguments) as runtime:
         if arguments.user is None:
+            directory = directory_of(arguments)
             settings = {
                 name: await runtime.internals.journal.setting(name) or "-"
                 for name in ("embedder", "counter")
             }
+            counts = await runtime.counts()
             on_disk = await anyio.to_thread.run_sync(_bytes_on_disk, directory)
+            if arguments.json:
+                print_json({**msgspec.to_builtins(counts), **settings, "bytes_on_disk": on_disk})
+                return 0
             _print(
                 console,
                 f"{directory}",
-                {**_counts(await runtime.counts()), **settings, "bytes on disk": f"{on_disk:,}"},
+                {**_counts(counts), **settings, "bytes on disk": f"{on_disk:,}"},
             )
         elif arguments.session is None:
             user = runtime.user(arguments.user)
@@ -243,6 +246,12 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             view = await user.inspect()
             if not counts.sessions and not counts.memories and not view.working_items:
                 raise InvalidInput(f"there is no user {arguments.user} in this memory")
+            if arguments.json:
+                of_user = msgspec.structs.asdict(counts)
+                del of_user["users"]
+                working = {"working_items": view.working_items, "profile": view.synopsis.state}
+                print_json({**of_user, **working})
+                return 0
             figures = {name: figure for name, figure in _counts(counts).items() if name != "users"}
             figures |= {
                 "working memory": f"{view.working_items:,}",
@@ -254,6 +263,9 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             stats = await chat.stats()
             if not stats.messages:
                 raise InvalidInput(f"{arguments.user} has no session {arguments.session}")
+            if arguments.json:
+                print_json(stats)
+                return 0
             _print(console, f"{arguments.user} / {arguments.session}", _session(stats))
     return 0
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from remora.api.runtime import Runtime
-from remora.cli.render import counted, printable
+from remora.cli.opening import directory_of, open_runtime
+from remora.cli.render import counted, print_json, printable
 from remora.cli.transfer import progress_bar
 from remora.errors import EmbedderChanged, RemoraError
 from remora.maintenance.backup import backup
@@ -24,48 +24,50 @@ EXIT_FINDINGS = 1
 EXIT_UNREADABLE = 2
 
 
-def add_upkeep_parsers(commands: Any) -> None:
-    """Describe the commands to the parser."""
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("directory", type=Path, metavar="DIR", help="the memory directory")
-    common.add_argument(
-        "--config", type=Path, metavar="FILE", help="a .yaml, .toml or .json configuration file"
-    )
-    common.add_argument("-v", "--verbose", action="store_true", help="log to standard error")
-    common.set_defaults(token_limit=None)
+def add_upkeep_parsers(
+    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+) -> None:
+    """Describe the commands to the parser.
 
+    Args:
+        commands: the parser of commands.
+        common: options of all commands.
+        printing: options of commands that print results.
+    """
     command = commands.add_parser(
         "verify",
-        parents=[common],
+        parents=[common, printing],
         help="check a directory or a backup, and change nothing",
         description="Check the journal and long-term memory, and compare them: damaged files and "
         "messages; rows that are missing, orphaned, doubled, or another user's. No byte of DIR "
-        "changes; the journal is copied to the system's temporary directory (TMPDIR). A directory "
-        "in use is refused: jobs in flight would be reported as damage.",
-        epilog="exit codes: 0 consistent, 1 findings, 2 DIR cannot be read, or is in use",
+        "changes; the journal is copied to the system's temporary directory (TMPDIR). While a "
+        "server owns DIR, only what two looks find is reported, since work under way looks like "
+        "damage for a moment.",
+        epilog="exit codes: 0 consistent, 1 findings, 2 DIR cannot be read",
     )
     command.add_argument(
         "--deep", action="store_true", help="read every byte of long-term memory, too"
     )
-    command.add_argument("--json", action="store_true", help="print it as one JSON object")
 
     command = commands.add_parser(
         "backup",
-        parents=[common],
+        parents=[common, printing],
         help="copy a directory while a server uses it",
-        description="Copy DIR to DEST, which must not exist, or be empty. A server may use DIR. "
+        description="Copy DIR to DEST, which must not exist, or be empty. A server may own DIR. "
         "All messages that were acknowledged before are in the copy. DEST appears when it is "
         "complete and synced. To restore it, open it, or replace DIR with it (docs/backup.md).",
     )
     command.add_argument("dest", type=Path, metavar="DEST", help="the new directory")
 
-    _add_repair_parser(commands, common)
+    _add_repair_parser(commands, common, printing)
 
 
-def _add_repair_parser(commands: Any, common: argparse.ArgumentParser) -> None:
+def _add_repair_parser(
+    commands: Any, common: argparse.ArgumentParser, printing: argparse.ArgumentParser
+) -> None:
     command = commands.add_parser(
         "repair",
-        parents=[common],
+        parents=[common, printing],
         help="restore long-term memory from the journal",
         description="Make long-term memory agree with the journal: rows that should not be there "
         "are removed, and missing rows are written again from the messages. Damage that cannot be "
@@ -93,30 +95,23 @@ def _add_repair_parser(commands: Any, common: argparse.ArgumentParser) -> None:
 
 async def command_verify(console: Console, arguments: argparse.Namespace) -> int:
     """Verify; returns the exit code."""
+    directory = directory_of(arguments)
     try:
         with progress_bar("comparing") as (_, advance):
             found = await verify(
-                arguments.directory, arguments.configured, deep=arguments.deep, progress=advance
+                directory, arguments.configured, deep=arguments.deep, progress=advance
             )
     except RemoraError as e:
         if arguments.json:
-            console.print_json(data={"directory": str(arguments.directory), "error": str(e)})
+            print_json({"directory": str(directory), "error": str(e)})
         else:
             Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
         return EXIT_UNREADABLE
     if arguments.json:
-        console.print_json(
-            data={
-                "directory": str(arguments.directory),
-                "clean": found.clean,
-                "findings": msgspec.to_builtins(found.findings),
-                "notes": list(found.notes),
-                "counts": None if found.counts is None else msgspec.to_builtins(found.counts),
-                "rows": found.rows,
-            }
-        )
+        of_directory = {"directory": str(directory), "clean": found.clean}
+        print_json({**of_directory, **msgspec.to_builtins(found)})
     else:
-        _print_verification(console, arguments.directory, found)
+        _print_verification(console, directory, found)
     return 0 if found.clean else EXIT_FINDINGS
 
 
@@ -124,8 +119,11 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
     """Back up; returns the exit code."""
     with progress_bar("comparing") as (_, advance):
         report = await backup(
-            arguments.directory, arguments.dest, arguments.configured, progress=advance
+            directory_of(arguments), arguments.dest, arguments.configured, progress=advance
         )
+    if arguments.json:
+        print_json(report)
+        return EXIT_FINDINGS if report.findings else 0
     counts = report.counts
     _print_line(
         console,
@@ -152,32 +150,35 @@ async def command_repair(console: Console, arguments: argparse.Namespace) -> int
     """Repair; returns the exit code."""
     with progress_bar("comparing") as (_, advance):
         done = await repair(
-            arguments.directory,
+            directory_of(arguments),
             arguments.configured,
             accept_loss=arguments.accept_loss,
             drop_damaged=arguments.drop_damaged,
             progress=advance,
         )
-    _print_repair(console, done)
+    if not arguments.json:
+        _print_repair(console, done)
+    filled = "missing rows are written at the next start" if done.waiting else ""
     if done.waiting and not arguments.no_fill:
         try:
             await _run_background_work(arguments)
         except EmbedderChanged:
-            _print_line(
-                console,
+            filled = (
                 "missing rows are written at the application's next start: its embedder is not "
-                "the one configured here",
+                "the one configured here"
             )
         else:
-            _print_line(console, "missing rows are written")
-    elif done.waiting:
-        _print_line(console, "missing rows are written at the next start")
+            filled = "missing rows are written"
+    if arguments.json:
+        print_json({**msgspec.to_builtins(done), "missing_rows": filled})
+    elif filled:
+        _print_line(console, filled)
     return EXIT_FINDINGS if done.left else 0
 
 
 async def _run_background_work(arguments: argparse.Namespace) -> None:
     """Run the waiting jobs, as the next start would."""
-    async with Runtime(arguments.directory, config=arguments.configured) as runtime:
+    async with open_runtime(arguments) as runtime:
         with progress_bar("writing") as (_, advance):
             await runtime.reembedded(advance)
             await runtime.settle()

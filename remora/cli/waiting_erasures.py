@@ -11,8 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from remora.cli.opening import open_runtime
 from remora.cli.render import printable
-from remora.cli.transfer import open_runtime
 from remora.errors import DirectoryLocked
 from remora.storage.erasure_notes import WaitingErasure
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,15 +19,17 @@ import anyio.to_thread
 import msgspec
 
 from remora.config import Config
-from remora.errors import JournalDamaged, StorageError
+from remora.errors import DirectoryLocked, JournalDamaged, StorageError
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.services.index_directory import Place, expects_rows
+from remora.storage.lance.copy import link_tables
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.private import find_links
+from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.mark import accept_loss
 
 __all__ = ["Verification", "verify", "verify_owned"]
@@ -59,7 +61,9 @@ async def verify(
 ) -> Verification:
     """Verify a directory; no byte of it changes.
 
-    Needs room for a copy of the journal in the system's temporary directory (``TMPDIR``).
+    A process may use it: then two looks are compared, and what only one of them found is left out
+    as work under way. Needs room for a copy of the journal in the system's temporary directory
+    (``TMPDIR``).
 
     Args:
         directory: a memory directory, or a backup of one.
@@ -69,17 +73,37 @@ async def verify(
 
     Raises:
         InvalidInput: there is no memory in it.
-        DirectoryLocked: it is in use: jobs in flight would be reported as damage.
         StorageError: it cannot be read; `JournalTooNew` if a newer remora wrote it.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
     lock = ReadLock(directory)
-    await anyio.to_thread.run_sync(lock.acquire)
+    try:
+        await anyio.to_thread.run_sync(lock.acquire)
+    except DirectoryLocked:
+        return await _verify_in_use(directory, config, deep=deep, progress=progress)
     try:
         return await verify_owned(directory, config, deep=deep, progress=progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(lock.release)
+
+
+async def _verify_in_use(
+    directory: Path, config: Config, *, deep: bool, progress: Progress | None
+) -> Verification:
+    """Look twice: what is under way looks like damage once, and is done or elsewhere afterwards."""
+    first = await _verify_mirror(directory, config, _mirror_in_use, deep=deep, progress=progress)
+    found = first
+    if first.findings:
+        found = await _verify_mirror(
+            directory, config, _mirror_in_use, deep=deep, progress=progress
+        )
+    before = {(one.kind, one.where) for one in first.findings if one.kind != "erasure"}
+    return msgspec.structs.replace(
+        found,
+        findings=tuple(one for one in found.findings if (one.kind, one.where) in before),
+        notes=("a process uses it: what is being written now was not verified", *found.notes),
+    )
 
 
 async def verify_owned(
@@ -90,8 +114,19 @@ async def verify_owned(
     Raises:
         StorageError: see `verify`.
     """
+    return await _verify_mirror(directory, config, _mirror, deep=deep, progress=progress)
+
+
+async def _verify_mirror(
+    directory: Path,
+    config: Config,
+    make_mirror: Callable[[Path, Path], None],
+    *,
+    deep: bool,
+    progress: Progress | None,
+) -> Verification:
     links = await anyio.to_thread.run_sync(_find_links, directory)
-    async with _temporary_mirror(directory) as mirror:
+    async with _temporary_mirror(directory, make_mirror) as mirror:
         wal: tuple[Finding, ...] = ()
         notes: tuple[str, ...] = ()
         try:
@@ -245,13 +280,15 @@ async def _notes(memory: Offline) -> list[str]:
 
 
 @asynccontextmanager
-async def _temporary_mirror(directory: Path) -> AsyncIterator[Path]:
+async def _temporary_mirror(
+    directory: Path, make_mirror: Callable[[Path, Path], None]
+) -> AsyncIterator[Path]:
     """A temporary directory with a copy of the journal and links to everything else."""
     temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
     mirror = Path(temporary)
     try:
         try:
-            await anyio.to_thread.run_sync(_mirror, directory, mirror)
+            await anyio.to_thread.run_sync(make_mirror, directory, mirror)
         except OSError as e:
             raise StorageError(f"{directory} cannot be read: {e}") from e
         yield mirror
@@ -267,6 +304,13 @@ def _mirror(directory: Path, mirror: Path) -> None:
             _link_tree(one, mirror / one.name)
         elif one.exists() and not one.name.endswith(("-shm", ".lock")):  # not a link to nothing
             shutil.copyfile(one, mirror / one.name)
+
+
+def _mirror_in_use(directory: Path, mirror: Path) -> None:
+    snapshot(directory / JOURNAL, mirror / JOURNAL)
+    for one in sorted(directory.iterdir()):
+        if one.is_dir():
+            link_tables(one, mirror / one.name)
 
 
 def _link_tree(source: Path, target: Path) -> None:

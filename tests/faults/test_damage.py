@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +211,11 @@ def test_verify_changes_nothing(
     memory = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "memory"))
     before = digests(memory)
     assert ("journal.db-wal" in before) == ("owner.json" in before) == (which == "killed")
-    code, printed = command("verify", memory, "--deep")
+    code, printed = command("verify", "--dir", memory, "--deep")
     assert code == 0, printed
     assert ": consistent" in printed
     assert digests(memory) == before
-    code, printed = command("verify", memory, "--json")
+    code, printed = command("verify", "--dir", memory, "--json")
     told = json.loads(printed)
     assert (code, told["clean"], told["findings"]) == (0, True, [])
     assert told["counts"]["messages"] >= 48
@@ -221,31 +223,34 @@ def test_verify_changes_nothing(
     assert digests(memory) == before
 
 
-def test_what_is_in_use_or_no_memory_is_refused(memory: Path, tmp_path: Path, command: Any) -> None:
-    """G12: beside an owner nothing is verified or repaired, and the owner is named; what is no
-    memory cannot be read.
+def test_beside_an_owner_and_without_a_memory(memory: Path, tmp_path: Path, command: Any) -> None:
+    """G12: beside an owner a directory is verified, and not repaired; the owner is named. What is
+    no memory cannot be read.
     """
 
     async def beside() -> None:
         async with open_runtime(memory) as runtime:
             await runtime.settle()
             before = digests(memory)
-            for refused, wanted in (("verify", 2), ("repair", 1)):
-                code, printed = await anyio.to_thread.run_sync(command, refused, memory)
-                assert code == wanted
-                assert f"is in use by process {__import__('os').getpid()}" in printed
+            run = partial(anyio.to_thread.run_sync, command)
+            code, printed = await run("repair", "--dir", memory)
+            assert code == 1
+            assert f"is in use by process {os.getpid()}" in printed
+            code, printed = await run("verify", "--deep", "--dir", memory)
+            assert code == 0, printed
+            assert "a process uses it" in printed
             assert digests(memory) == before
 
     anyio.run(beside)
-    assert command("verify", tmp_path / "absent")[0] == 2
+    assert command("verify", "--dir", tmp_path / "absent")[0] == 2
     (tmp_path / "empty").mkdir()
-    code, printed = command("verify", tmp_path / "empty", "--json")
+    code, printed = command("verify", "--dir", tmp_path / "empty", "--json")
     assert code == 2
     assert "no memory" in json.loads(printed)["error"]
     assert list((tmp_path / "empty").iterdir()) == []
     shutil.copytree(memory, tmp_path / "other")
     (tmp_path / "other" / "journal.db").write_bytes(b"no database" * 1_000)
-    code, printed = command("verify", tmp_path / "other")
+    code, printed = command("verify", "--dir", tmp_path / "other")
     assert code == 1
     assert "no SQLite file" in printed
 
@@ -262,21 +267,21 @@ def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any)
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size // 3)
     before = digests(memory)
-    code, printed = command("verify", memory)
+    code, printed = command("verify", "--dir", memory)
     assert code == 1
     assert "wal: journal.db-wal: it was cut short or lost" in printed
     with pytest.raises(StorageError, match="lacks"):
         answers(memory)
-    code, printed = command("repair", memory)
+    code, printed = command("repair", "--dir", memory)
     assert code == 1
     assert "--accept-loss" in printed
     assert {name: one for name, one in digests(memory).items() if name.startswith("longterm")} == {
         name: one for name, one in before.items() if name.startswith("longterm")
     }
-    code, printed = command("repair", memory, "--accept-loss")
+    code, printed = command("repair", "--dir", memory, "--accept-loss")
     assert code == 0, printed
     assert "given up:" in printed
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
     found = answers(memory)
     for user in USERS:
         history = found[user, "one", "history"]
@@ -287,7 +292,7 @@ def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any)
             for kind, session, _, text in found[user, "memories"]
             if (kind, session) == ("message", "one")
         )
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
 
 
 def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any) -> None:
@@ -310,18 +315,18 @@ def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any)
     log = memory / "journal.db-wal"
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size // 3)
-    code, printed = command("verify", memory)
+    code, printed = command("verify", "--dir", memory)
     assert code == 1
     assert "which journal.durability did not promise to keep" in printed
     assert "orphan: " in printed
     assert not any(line.startswith("wal: ") for line in printed.splitlines())
-    code, printed = command("repair", memory)
+    code, printed = command("repair", "--dir", memory)
     assert code == 0, printed
     found = answers(memory)
     for user in USERS:
         for kind, session, _, text in found[user, "memories"]:
             assert kind == "fact" or text in found[user, session, "history"]
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
 
 
 def _place_of(journal: Path, text: str) -> int:
@@ -333,7 +338,7 @@ def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
     gone, and nothing else.
     """
     flip(memory / "journal.db", _place_of(memory / "journal.db", said("alice", "one", 10)) + 5)
-    code, printed = command("verify", memory)
+    code, printed = command("verify", "--dir", memory)
     assert code == 1
     assert "alice" in printed
     assert "message 11 is not as it was written" in printed
@@ -342,14 +347,14 @@ def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
     never_wrong(found, truth)
     assert found["alice", "one", "history"] == "JournalDamaged"
     assert found["alice", "two", "history"] == truth["alice", "two", "history"]
-    code, printed = command("repair", memory)
+    code, printed = command("repair", "--dir", memory)
     assert code == 1
     assert "remaining findings:" in printed
     assert answers(memory)["alice", "one", "history"] == "JournalDamaged"
-    code, printed = command("repair", memory, "--drop-damaged")
+    code, printed = command("repair", "--dir", memory, "--drop-damaged")
     assert code == 0, printed
     assert "given up: message 11 of alice / one" in printed
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
     after = answers(memory)
     assert after["alice", "one", "history"] == [
         text for text in truth["alice", "one", "history"] if "canary010" not in text
@@ -361,7 +366,7 @@ def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
         for _, session, _, text in after["alice", "memories"]
         if session == "one"
     )
-    code, printed = command("repair", memory, "--drop-damaged")
+    code, printed = command("repair", "--dir", memory, "--drop-damaged")
     assert (code, "there was nothing to repair" in printed) == (0, True)
 
 
@@ -392,7 +397,7 @@ def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Any) -> None:
             (sid,),
         )
     database.close()
-    code, printed = command("verify", memory)
+    code, printed = command("verify", "--dir", memory)
     assert code == 1
     for named in ("message 3 is missing", "a summary", "the memory", "made-up", "'access'"):
         assert named in printed, printed
@@ -400,9 +405,9 @@ def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Any) -> None:
         {question: one for question, one in answers(memory).items() if question[1] != "recall"},
         truth,
     )
-    code, printed = command("repair", memory, "--drop-damaged")
+    code, printed = command("repair", "--dir", memory, "--drop-damaged")
     assert code == 0, printed
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
     after = answers(memory)
     assert after["alice", "two", "history"] == [
         text for text in truth["alice", "two", "history"] if "canary002" not in text
@@ -492,18 +497,18 @@ def test_damaged_files_of_long_term_memory(
     """G6, G7: each is named, no answer is wrong, and repaired, long-term memory holds what it held."""  # noqa: E501
     damage(memory)
     before = digests(memory)
-    code, printed = command("verify", memory, "--deep")
+    code, printed = command("verify", "--dir", memory, "--deep")
     assert code == 1
     assert named in printed
     assert "longterm" in printed or "long-term" in printed
     assert digests(memory) == before
     never_wrong(answers(Path(shutil.copytree(memory, memory.parent / "served"))), truth)
-    code, printed = command("repair", memory)
+    code, printed = command("repair", "--dir", memory)
     assert code == 0, printed
     assert answers(memory) == truth
-    code, printed = command("verify", memory, "--deep")
+    code, printed = command("verify", "--dir", memory, "--deep")
     assert code == 0, printed
-    code, printed = command("repair", memory)
+    code, printed = command("repair", "--dir", memory)
     assert (code, "there was nothing to repair" in printed) == (0, True)
 
 
@@ -533,7 +538,7 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         ).unlink()  # else it would not even be looked at
 
     anyio.run(meddle)
-    code, printed = command("verify", memory, "--deep")
+    code, printed = command("verify", "--dir", memory, "--deep")
     assert code == 1
     for kind in (
         "missing: alice / one: 2 messages 5-6",
@@ -544,21 +549,21 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
     ):
         assert kind in printed, printed
     never_wrong(answers(Path(shutil.copytree(memory, memory.parent / "served"))), truth)
-    code, printed = command("repair", memory, *([] if fill_ else ["--no-fill"]))
+    code, printed = command("repair", "--dir", memory, *([] if fill_ else ["--no-fill"]))
     assert code == 0, printed
     assert ("missing rows are written at the next start" in printed) is not fill_
     assert answers(memory) == truth
-    assert command("verify", memory, "--deep")[0] == 0
+    assert command("verify", "--dir", memory, "--deep")[0] == 0
 
 
 def test_backup_command(memory: Path, tmp_path: Path, command: Any) -> None:
     """G3: a copy is made and checked from the command line; what is there already is not replaced."""  # noqa: E501
     dest = tmp_path / "backup"
-    code, printed = command("backup", memory, dest)
+    code, printed = command("backup", dest, "--dir", memory)
     assert code == 0, printed
     assert "4 sessions with 48 messages" in printed
-    assert command("verify", dest, "--deep")[0] == 0
+    assert command("verify", "--dir", dest, "--deep")[0] == 0
     assert answers(dest) == answers(memory)
-    code, printed = command("backup", memory, dest)
+    code, printed = command("backup", dest, "--dir", memory)
     assert code == 1
     assert "exists already" in printed

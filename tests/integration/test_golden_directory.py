@@ -146,7 +146,7 @@ async def test_a_directory_verifies(
     """
 
     async def verify(directory: Path) -> None:
-        code = await anyio.to_thread.run_sync(main, ["verify", "--deep", str(directory)])
+        code = await anyio.to_thread.run_sync(main, ["verify", "--deep", "--dir", str(directory)])
         assert code == 0, capsys.readouterr().out
 
     await verify(golden / name)

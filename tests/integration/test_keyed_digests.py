@@ -267,7 +267,9 @@ async def test_an_earlier_directory_gets_a_key_by_command(
     assert traces(directory, user_key("alice"), user_key("bob")) == []
     assert traces(directory / "longterm-2", key) == []
     assert list(changes(before, await golden_answers(directory))) == []
-    assert (await anyio.to_thread.run_sync(run, "verify", "--deep", str(directory)))[0] == 0
+    assert (await anyio.to_thread.run_sync(run, "verify", "--deep", "--dir", str(directory)))[
+        0
+    ] == 0
     code, told = await anyio.to_thread.run_sync(run, "reembed", *where)
     assert (code, "nothing to do" in " ".join(told.split())) == (0, True)
     async with open_runtime(directory) as runtime:

@@ -1,4 +1,4 @@
-"""Copy LanceDB tables while they are written to. Everything here blocks.
+"""Copy LanceDB tables, or link to them, while they are written to. Everything here blocks.
 
 A table is a directory of files that never change once they exist. Its record lists those of the
 version that is known to be on disk (`storage/lance/files.py`); they are copied, with the record.
@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
 from remora.errors import LongTermError
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.files import ShardFiles
 
-__all__ = ["copy_tables"]
+__all__ = ["copy_tables", "link_tables"]
 
 _ATTEMPTS = 60
 _CHUNK_BYTES = 1 << 20
 _LONGEST_PAUSE_S = 1.0
 _MOST_HELD = 256  # files of a table that are open at once
+_Take: TypeAlias = Callable[[Path, BinaryIO, Path], None]
 
 
 def copy_tables(source: Path, target: Path) -> None:
@@ -32,16 +35,38 @@ def copy_tables(source: Path, target: Path) -> None:
         LongTermError: a table is damaged, or changes faster than it can be copied.
         OSError: the disk refused.
     """
+    _take_tables(source, target, _copy_file)
+
+
+def link_tables(source: Path, target: Path) -> None:
+    """The same with symbolic links to the files, which the owner of the tables may remove.
+
+    Raises:
+        LongTermError, OSError: see `copy_tables`.
+    """
+    _take_tables(source.resolve(), target, _link_file)
+
+
+def _take_tables(source: Path, target: Path, take: _Take) -> None:
     target.mkdir()
     for name in shard_names(source):
-        _copy_persistently(source, target, name)
+        _take_persistently(source, target, name, take)
 
 
-def _copy_persistently(source: Path, target: Path, name: str) -> None:
+def _copy_file(_: Path, file: BinaryIO, copy: Path) -> None:
+    with copy.open("wb") as written:
+        shutil.copyfileobj(file, written, _CHUNK_BYTES)
+
+
+def _link_file(original: Path, _: BinaryIO, link: Path) -> None:
+    link.symlink_to(original)
+
+
+def _take_persistently(source: Path, target: Path, name: str, take: _Take) -> None:
     files = ShardFiles(source, name, sync=False)
     for attempt in range(_ATTEMPTS):
         try:
-            return _copy(source, target, files)
+            return _take(source, target, files, take)
         except FileNotFoundError:  # of a version that is the newest no longer
             problem = "changes faster than it can be copied"
         except (ValueError, IndexError) as e:
@@ -54,7 +79,7 @@ def _copy_persistently(source: Path, target: Path, name: str) -> None:
     raise LongTermError(f"the table {name} {problem}", retryable=True)
 
 
-def _copy(source: Path, target: Path, files: ShardFiles) -> None:
+def _take(source: Path, target: Path, files: ShardFiles, take: _Take) -> None:
     durable_files = files.durable_files()
     for start in range(0, len(durable_files.files), _MOST_HELD):
         with ExitStack() as stack:  # one that is open can be read although its name is gone
@@ -65,7 +90,6 @@ def _copy(source: Path, target: Path, files: ShardFiles) -> None:
             for path, file in held:
                 copy = target / path
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                with copy.open("wb") as written:
-                    shutil.copyfileobj(file, written, _CHUNK_BYTES)
+                take(source / path, file, copy)
     if durable_files.record:
         (target / durable_files.name).write_bytes(durable_files.record)

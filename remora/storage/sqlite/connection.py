@@ -77,11 +77,14 @@ class JournalConnection(aiosqlite.Connection):
     """A connection in autocommit mode: its user begins and ends transactions.
 
     Args:
-        path: the file.
+        place: the file, or its address (a URI) with options.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(lambda: sqlite3.connect(path, isolation_level=None), iter_chunk_size=64)
+    def __init__(self, place: Path | str) -> None:
+        super().__init__(
+            lambda: sqlite3.connect(place, isolation_level=None, uri=isinstance(place, str)),
+            iter_chunk_size=64,
+        )
         self.place: JournalPlace | None = None
         """Where its files must be after each transaction."""
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.

@@ -142,10 +142,6 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     # -- settings ----------------------------------------------------------------------------------
 
-    async def setting(self, name: str) -> str | None:
-        rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
-        return str(rows[0][0]) if rows else None
-
     async def init_setting(self, name: str, value: str) -> str:
         current = await self.setting(name)
         if current is not None:

@@ -142,7 +142,7 @@ async def check_commit_mark(path: Path) -> None:
                     f"{path} is not the journal that {mark_path(path).name} is of: it was "
                     "replaced, and long-term memory may be of the other one. Restore the whole "
                     f"directory from a backup; or, if it was replaced on purpose, `remora repair "
-                    f"{path.parent} --accept-loss` makes long-term memory agree with it"
+                    f"--dir {path.parent} --accept-loss` makes long-term memory agree with it"
                 )
             return missing_commits(mark, database)
 
@@ -153,7 +153,7 @@ async def check_commit_mark(path: Path) -> None:
         raise JournalDamaged(
             f"{path} lacks {lost}: its write-ahead log was truncated or lost. Restore a backup, "
             f"or {path.name}-wal if it was left behind; "
-            f"`remora repair {path.parent}` accepts what is left"
+            f"`remora repair --dir {path.parent}` accepts what is left"
         )
     _logger.warning("journal_lost_commits", path=str(path), durability=mark.durability, lost=lost)
 

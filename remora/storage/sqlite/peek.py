@@ -24,7 +24,7 @@ from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
-__all__ = ["peek_erasures", "peek_jobs"]
+__all__ = ["peek_erasures", "peek_format", "peek_jobs", "read_only_address"]
 
 _BUSY_S = 5.0
 _FIRST_WITH_ERASURES = 2  # format of the journal
@@ -73,14 +73,26 @@ def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingEra
     return of_user(waiting, user, [UNKEYED, *decode_digests(settings.get(DIGEST_KEYS))])
 
 
+def peek_format(journal: Path) -> int:
+    """The format of a journal; see `peek_jobs`."""
+    with _peek(journal) as (_, found):
+        return found
+
+
+def read_only_address(journal: Path) -> str:
+    """The address at which SQLite opens a journal and changes no file."""
+    # Without a write-ahead log no process has it open, and this must not create one.
+    alone = not journal.with_name(f"{journal.name}-wal").exists()
+    return f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+
+
 @contextmanager
 def _peek(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
     """A connection that writes nothing, and the journal's format."""
-    # Without a write-ahead log no process has it open, and this must not create one.
-    alone = not journal.with_name(f"{journal.name}-wal").exists()
-    address = f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
     try:
-        with closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as database:
+        with closing(
+            sqlite3.connect(read_only_address(journal), uri=True, timeout=_BUSY_S)
+        ) as database:
             ((application,),) = database.execute("PRAGMA application_id")
             ((found,),) = database.execute("PRAGMA user_version")
             if application != APPLICATION_ID:

@@ -295,6 +295,10 @@ class JournalReader:
         )
         return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
 
+    async def setting(self, name: str) -> str | None:
+        rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
+
     async def erasures(self) -> Sequence[Erasure]:
         rows = await self._read(
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"

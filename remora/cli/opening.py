@@ -1,0 +1,128 @@
+"""How commands open a memory directory: as its owner, or to read while a server owns it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from remora.api.runtime import Runtime
+from remora.config import Config
+from remora.errors import EmbedderChanged, InvalidInput
+from remora.storage.lance.copy import link_tables
+from remora.storage.sqlite.peek import peek_format
+from remora.storage.sqlite.read_only import ReadOnlyJournal
+from remora.storage.sqlite.schema import FORMAT
+
+__all__ = ["directory_of", "open_runtime", "open_to_read", "require_memory"]
+
+_JOURNAL = "journal.db"
+
+
+def directory_of(arguments: argparse.Namespace) -> Path:
+    """The memory directory of a command: ``--dir``, or the configuration's."""
+    return Path(arguments.dir or arguments.configured.directory)
+
+
+def require_memory(arguments: argparse.Namespace) -> None:
+    """Check that there is a memory.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    directory = directory_of(arguments)
+    if (directory / _JOURNAL).is_file():
+        return
+    if (directory / "journal.mark").exists():
+        raise InvalidInput(
+            f"journal.db of {directory} is missing: restore the whole directory from a backup; "
+            f"remora verify --dir {directory} says more"
+        )
+    raise InvalidInput(
+        f"there is no memory in {directory}: name another directory with --dir, or fill "
+        "one with remora replay"
+    )
+
+
+def open_runtime(
+    arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
+) -> Runtime:
+    """The runtime for a command; with `journal_only`, without long-term memory and models.
+
+    It does not wait for a server that owns the directory, but says at once that there is one.
+    """
+    config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
+    if journal_only:
+        config = _without_long_term(config)
+    return Runtime(directory_of(arguments), config=config, **options)
+
+
+@asynccontextmanager
+async def open_to_read(
+    arguments: argparse.Namespace, *, long_term: bool = False
+) -> AsyncIterator[Runtime]:
+    """A runtime that reads a directory as it is now, and writes nothing there.
+
+    A server may own the directory. A journal of an earlier remora is brought up to date first,
+    which its owner alone can do.
+
+    Args:
+        arguments: of the command.
+        long_term: long-term memory and models are needed.
+
+    Raises:
+        JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be read.
+    """
+    directory = directory_of(arguments)
+    if await anyio.to_thread.run_sync(peek_format, directory / _JOURNAL) < FORMAT:
+        async with open_runtime(arguments, journal_only=not long_term) as owner:
+            yield owner
+        return
+    journal = partial(ReadOnlyJournal.open, directory / _JOURNAL)
+    config = arguments.configured
+    if not long_term:
+        async with Runtime.in_memory(config=_without_long_term(config), journal=journal) as reader:
+            yield reader
+        return
+    async with _linked_tables(directory) as mirror, AsyncExitStack() as opened:
+        reader = Runtime(mirror, config=config, journal=journal)
+        try:
+            await opened.enter_async_context(reader)
+        except EmbedderChanged as e:  # it names the links
+            raise EmbedderChanged(str(e).replace(str(mirror), str(directory))) from e
+        yield reader
+
+
+def _without_long_term(config: Config) -> Config:
+    return msgspec.structs.replace(
+        config,
+        long_term=msgspec.structs.replace(config.long_term, enabled=False),
+        models=msgspec.structs.replace(config.models, embedder="none"),
+    )
+
+
+@asynccontextmanager
+async def _linked_tables(directory: Path) -> AsyncIterator[Path]:
+    """A temporary directory with links to the tables of long-term memory."""
+
+    def link(mirror: Path) -> None:
+        for one in directory.iterdir():
+            if one.is_dir():
+                link_tables(one, mirror / one.name)
+
+    mirror = Path(await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="remora-read-")))
+    try:
+        await anyio.to_thread.run_sync(link, mirror)
+        yield mirror
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(partial(shutil.rmtree, mirror, ignore_errors=True))

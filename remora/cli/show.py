@@ -1,0 +1,98 @@
+"""``remora show`` and ``recall``."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+
+import anyio.to_thread
+import msgspec
+from rich.console import Console
+
+from remora.api.runtime import Runtime
+from remora.cli.jobs import job_line
+from remora.cli.opening import directory_of, open_to_read
+from remora.cli.render import print_json, print_memories, print_session
+from remora.errors import InvalidInput
+from remora.ids import SessionKey
+from remora.storage.sqlite.peek import peek_jobs
+
+__all__ = ["command_recall", "command_show", "show_session"]
+
+
+async def show_session(
+    console: Console,
+    runtime: Runtime,
+    directory: Path,
+    key: SessionKey,
+    *,
+    most: int,
+    as_json: bool = False,
+) -> None:
+    """Print a session's summary, its recent messages, and its waiting jobs.
+
+    Args:
+        console: prints.
+        runtime: an open runtime on the directory.
+        directory: the memory directory.
+        key: the session.
+        most: messages to print.
+        as_json: print one JSON object instead.
+
+    Raises:
+        InvalidInput: there is no such session.
+    """
+    handle = runtime.session(key.user, key.session)
+    view = await handle.inspect()
+    if view.last_seq == 0:
+        known = [listing.key.session for listing in await runtime.user(key.user).sessions()]
+        near = difflib.get_close_matches(key.session, known, n=3, cutoff=0.3) or known[-3:]
+        hint = (
+            f"; {key.user} has: {', '.join(near)}"
+            if near
+            else f"; there is no user {key.user} either"
+        )
+        raise InvalidInput(f"{key.user} has no session {key.session}{hint}")
+    waiting = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
+    jobs = [job for job in waiting if job.key == key]
+    messages = await handle.history()
+    if as_json:
+        shown = messages[len(messages) - min(most, len(messages)) :]
+        state = {
+            name: value for name, value in msgspec.structs.asdict(view).items() if name != "entries"
+        }
+        jobs_shown = [job_line(job) for job in jobs]
+        print_json({**key._asdict(), **state, "messages": shown, "jobs": jobs_shown})
+    else:
+        print_session(console, f"{key.user} / {key.session}", view, messages, jobs, most=most)
+
+
+async def command_show(console: Console, arguments: argparse.Namespace) -> int:
+    """Print a session; returns the exit code."""
+    key = SessionKey(arguments.user, arguments.session)
+    async with open_to_read(arguments) as runtime:
+        await show_session(
+            console,
+            runtime,
+            directory_of(arguments),
+            key,
+            most=arguments.n,
+            as_json=arguments.json,
+        )
+    return 0
+
+
+async def command_recall(console: Console, arguments: argparse.Namespace) -> int:
+    """Print recalled memories; returns the exit code."""
+    async with open_to_read(arguments, long_term=True) as runtime:
+        user = runtime.user(arguments.user)
+        if not await user.sessions():
+            raise InvalidInput(f"there is no user {arguments.user} in this memory")
+        found = await user.recall(arguments.question, k=arguments.k)
+    if arguments.json:
+        for memory in found:
+            print_json(memory)
+    else:
+        print_memories(console, found)
+    return 0

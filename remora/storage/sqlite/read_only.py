@@ -1,0 +1,142 @@
+"""Reading a journal that another process may own: one moment of it, and no write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from remora.errors import CommitFailed, DirectoryUnusable, StorageError
+from remora.ids import SessionKey
+from remora.runtime.jobs import Job
+from remora.runtime.log import LogStatistics, Write
+from remora.storage.journal_port import Erased, Erasure, Retention
+from remora.storage.sqlite.connection import JournalConnection
+from remora.storage.sqlite.opening import open_error
+from remora.storage.sqlite.peek import peek_format, read_only_address
+from remora.storage.sqlite.reading import JournalReader
+from remora.storage.sqlite.schema import FORMAT
+
+__all__ = ["ReadOnlyJournal"]
+
+_BUSY_MS = 5_000
+_REFUSED = "the memory was opened read-only: nothing was written"
+
+
+class ReadOnlyJournal(JournalReader):
+    """Implements `remora.storage.ports.Journal` without writing. Made by `open`.
+
+    All queries see the journal as it was at the first of them. Every write fails with
+    `CommitFailed`. Background work is the owner's: `jobs`, `erasures` and what asks for sessions to
+    work on return nothing.
+
+    Attributes:
+        instance: of the journal.
+    """
+
+    def __init__(self, reader: JournalConnection, *, instance: str, next_sid: int) -> None:
+        super().__init__(reader, next_sid=next_sid)
+        self.instance = instance
+        self._refused: list[Write] = []
+        self._queued = anyio.Event()
+
+    @classmethod
+    async def open(cls, path: Path) -> ReadOnlyJournal:
+        """Open a journal for reading. No file changes.
+
+        Args:
+            path: the ``journal.db`` of a memory directory, which a running server may own.
+
+        Raises:
+            JournalTooNew: a newer remora wrote it.
+            JournalDamaged: it is no journal, or SQLite finds it malformed.
+            DirectoryUnusable: it cannot be read, or an earlier remora wrote it.
+        """
+        found = await anyio.to_thread.run_sync(peek_format, path)
+        if found != FORMAT:
+            raise DirectoryUnusable(
+                f"{path} has the format {found} of an earlier remora, and this one reads {FORMAT}: "
+                "start the application once with this remora, which brings it up to date",
+                path=path.parent,
+            )
+        address = await anyio.to_thread.run_sync(read_only_address, path)
+        reader = JournalConnection(address)
+        try:
+            await reader
+            await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            await reader.execute("BEGIN")
+            settings = {
+                str(name): str(value)
+                for name, value in await reader.execute_fetchall("SELECT name, value FROM settings")
+            }
+            ((last_sid,),) = await reader.execute_fetchall(
+                "SELECT coalesce(max(sid), 0) FROM actors"
+            )
+        except BaseException as e:
+            with anyio.CancelScope(shield=True):
+                await reader.close()
+            if isinstance(e, sqlite3.Error | UnicodeDecodeError):
+                raise open_error(e, path) from e
+            raise
+        return cls(reader, instance=settings.get("instance", "000000"), next_sid=int(last_sid) + 1)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, write: Write) -> None:
+        self._refused.append(write)
+        self._queued.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._queued.wait()
+            self._queued = anyio.Event()
+            refused, self._refused = self._refused, []
+            for write in refused:
+                write.acknowledge(CommitFailed(_REFUSED) if write.records else None)
+
+    async def init_setting(self, name: str, value: str) -> str:
+        """The setting's value; `value` if it was never set, which stays so."""
+        found = await self.setting(name)
+        return value if found is None else found
+
+    async def change_settings(self, settings: Mapping[str, str]) -> None:
+        raise StorageError(_REFUSED)
+
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        raise CommitFailed(_REFUSED)
+
+    async def finish_erasure(self, number: int) -> None:
+        raise CommitFailed(_REFUSED)
+
+    # -- the owner's work --------------------------------------------------------------------------
+
+    async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
+        return await super().jobs(dead=True) if dead else []
+
+    async def erasures(self) -> Sequence[Erasure]:
+        return []
+
+    async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
+        return []
+
+    async def sessions_with_fallbacks(self, limit: int) -> Sequence[SessionKey]:
+        return []
+
+    async def scrub(self) -> None:
+        """Nothing: no row was deleted here."""
+
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        return 0
+
+    async def checkpoint(self) -> None:
+        """Nothing: no commit was made here."""
+
+    def statistics(self) -> LogStatistics:
+        return LogStatistics(0, 0, 0, 0, len(self._refused))
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._reader.close()

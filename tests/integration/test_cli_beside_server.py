@@ -1,0 +1,133 @@
+"""Commands that read, while a runtime owns the directory and writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from remora import Config, Runtime
+from remora.cli.main import main
+from remora.errors import CommitFailed, DirectoryUnusable
+from remora.storage.sqlite.read_only import ReadOnlyJournal
+
+CONFIG = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "models": {"embedder": "none"},
+        "long_term": {"shards": 2, "batch_ms": 1},
+    }
+)
+Run = Any
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command on the directory in another thread; its exit code, and the JSON it prints."""
+    monkeypatch.setenv("REMORA_MODELS__EMBEDDER", "none")
+    monkeypatch.setenv("REMORA_TOKENS__COUNTER", "heuristic")
+
+    async def run(*arguments: str) -> tuple[int, list[Any]]:
+        capsys.readouterr()
+        line = [*arguments, "--json", "--dir", str(tmp_path / "memory")]
+        code = await anyio.to_thread.run_sync(main, line)
+        return code, [json.loads(one) for one in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not path.name.endswith("-shm")  # has the locks of readers
+    }
+
+
+async def test_every_reading_command(run: Run, tmp_path: Path) -> None:
+    """Each sees what was acknowledged before, and changes no file."""
+    directory = tmp_path / "memory"
+    async with Runtime(directory, config=CONFIG) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(
+            [
+                {"role": "user", "content": "My cat Figaro hates thunder."},
+                {"role": "assistant", "content": "Poor Figaro."},
+            ]
+        )
+        await chat.flush()
+        await runtime.settle()
+        await runtime.session("bob", "new").append({"role": "user", "content": "Just now."})
+        before = digests(directory)
+
+        code, (shown,) = await run("show", "alice", "chat")
+        assert code == 0
+        assert [one["content"] for one in shown["messages"]] == [
+            "My cat Figaro hates thunder.",
+            "Poor Figaro.",
+        ]
+        code, (shown,) = await run("show", "bob", "new", "-n", "1")
+        assert (code, shown["messages"][0]["content"]) == (0, "Just now.")
+        code, (figures,) = await run("stats")
+        assert (code, figures["messages"], figures["sessions"]) == (0, 3, 2)
+        code, (figures,) = await run("stats", "alice")
+        assert (code, figures["messages"]) == (0, 2)
+        code, (figures,) = await run("stats", "alice", "chat")
+        assert (code, figures["indexed"]) == (0, 2)
+        code, memories = await run("recall", "alice", "thunder")
+        assert (code, memories[0]["text"]) == (0, "My cat Figaro hates thunder.")
+        code, (report,) = await run("export", str(tmp_path / "all.jsonl"))
+        assert (code, report["messages"]) == (0, 3)
+        code, (found,) = await run("verify", "--deep")
+        assert (code, found["clean"], found["rows"]) == (0, True, 2)
+
+        assert digests(directory) == before
+    async with Runtime(tmp_path / "copy", config=CONFIG) as runtime:
+        assert (await runtime.import_(tmp_path / "all.jsonl")).messages == 3
+
+
+async def test_a_reader_writes_nothing(tmp_path: Path) -> None:
+    """G12: what only reads refuses every write, and the owner goes on."""
+    directory = tmp_path / "memory"
+    async with Runtime(directory, config=CONFIG) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "First."})
+        config = Config.from_dict(
+            {
+                "tokens": {"counter": "heuristic"},
+                "models": {"embedder": "none"},
+                "long_term": {"enabled": False},
+            }
+        )
+        journal = await ReadOnlyJournal.open(directory / "journal.db")
+        async with Runtime.in_memory(config=config, journal=journal) as reader:
+            seen = reader.session("alice", "chat")
+            with pytest.raises(CommitFailed, match="read-only"):
+                await seen.append({"role": "user", "content": "Not stored."})
+            with pytest.raises(CommitFailed, match="read-only"):
+                await seen.clear()
+            with pytest.raises(CommitFailed, match="read-only"):
+                await reader.user("alice").forget()
+            await chat.append({"role": "user", "content": "Second."})
+            assert [one.content for one in await seen.history()] == ["First."]
+        assert [one.content for one in await chat.history()] == ["First.", "Second."]
+
+
+async def test_an_earlier_format(tmp_path: Path) -> None:
+    """Reading does not bring a journal up to date: that is for its owner."""
+    path = tmp_path / "memory" / "journal.db"
+    async with Runtime(path.parent, config=CONFIG):
+        pass
+    import sqlite3  # noqa: PLC0415
+
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    with pytest.raises(DirectoryUnusable, match="start the application once"):
+        await ReadOnlyJournal.open(path)
