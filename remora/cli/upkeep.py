@@ -41,7 +41,7 @@ def add_upkeep_parsers(
         description="Check the journal and long-term memory, and compare them: damaged files and "
         "messages; rows that are missing, orphaned, doubled, or another user's. No byte of DIR "
         "changes; the journal is copied to the system's temporary directory (TMPDIR). While a "
-        "server owns DIR, only what two looks find is reported, since work under way looks like "
+        "server owns DIR, only what two looks find is reported, since unfinished work looks like "
         "damage for a moment.",
         epilog="exit codes: 0 consistent, 1 findings, 2 DIR cannot be read",
     )

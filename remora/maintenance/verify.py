@@ -62,7 +62,7 @@ async def verify(
     """Verify a directory; no byte of it changes.
 
     A process may use it: then two looks are compared, and what only one of them found is left out
-    as work under way. Needs room for a copy of the journal in the system's temporary directory
+    as unfinished work. Needs room for a copy of the journal in the system's temporary directory
     (``TMPDIR``).
 
     Args:
@@ -91,7 +91,7 @@ async def verify(
 async def _verify_in_use(
     directory: Path, config: Config, *, deep: bool, progress: Progress | None
 ) -> Verification:
-    """Look twice: what is under way looks like damage once, and is done or elsewhere afterwards."""
+    """Look twice: unfinished work looks like damage once, and is done afterwards."""
     first = await _verify_mirror(directory, config, _mirror_in_use, deep=deep, progress=progress)
     found = first
     if first.findings:
