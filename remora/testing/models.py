@@ -42,6 +42,10 @@ class ScriptedChatModel:
         self._responses = list(responses)
         self.requests: list[list[ChatDict]] = []
 
+    def script(self, *responses: str | ChatResponse | Exception) -> None:
+        """Add answers after those that are left."""
+        self._responses += responses
+
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """The next answer.
 

@@ -110,6 +110,7 @@ def end(*_):
     sys.exit(7)
 
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
 async def embed(texts):
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))
