@@ -3,7 +3,8 @@
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py unit      install, and run the quick tests: most of them
     python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, import contract, tests, probes, checklist: what CI runs
+    python3 tasks.py check     lint, types, import contract, package, tests, probes, checklist: CI
+    python3 tasks.py build     the sdist and the wheel into dist/, checked, and tried by themselves
 
 Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
 checklist, format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``.
@@ -65,14 +66,20 @@ def demo(*words: str) -> None:
     run(BIN / "remora", "demo", *words)
 
 
+LONGEST_S = 900
+"""After this, a process whose test not even a signal ends is ended, and the test has failed."""
+
+
 def pytest(*words: str, **environment: str) -> None:
     """Run tests, in as many processes as there are CPUs."""
     setup()
-    run(PYTHON, "-m", "pytest", "-n", str(cpus()), "--dist", "worksteal", *words, **environment)
+    workers = ("-n", str(cpus()), "--dist", "worksteal")
+    watch = ("-o", f"faulthandler_timeout={LONGEST_S}", "-o", "faulthandler_exit_on_timeout=true")
+    run(PYTHON, "-m", "pytest", *workers, *watch, *words, **environment)
 
 
 def cpus() -> int:
-    """How many this process may use, and at most as many as there is memory for."""
+    """How many this process may use; eight at most, as each needs some 300 MB for its tests."""
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(usable, 8)
 
@@ -92,7 +99,8 @@ def prop(*words: str) -> None:
 def prop_soak(*words: str) -> None:
     where = ("tests/property", "tests/simulation/test_seeds.py")
     seeds = os.environ.get("REMORA_SEEDS", "50")
-    pytest(*where, "-o", "timeout=0", *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
+    endless = ("-o", "timeout=0", "-o", "faulthandler_timeout=0")
+    pytest(*where, *endless, *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
 
 
 def soak(*words: str) -> None:
@@ -147,6 +155,11 @@ def bench(*words: str) -> None:
     run(PYTHON, "-m", "benchmarks.speed", *words)
 
 
+def build(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "tools.package", *words)
+
+
 def checklist(*words: str) -> None:
     run(sys.executable, "tools/checklist.py", *words)  # needs nothing installed
 
@@ -156,6 +169,7 @@ def check() -> None:
     lint()
     types()
     imports()
+    build()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
     checklist("--check", "--junit", junit)
@@ -177,6 +191,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "types": types,
     "imports": imports,
     "bench": bench,
+    "build": build,
     "checklist": checklist,
     "check": check,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(example: str, *words: str) -> str:
+def run(example: str, *words: str, **environment: str) -> str:
     command = [sys.executable, "-m", f"examples.{example}", *words]
+    given = {**os.environ, **environment}
     return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
+        command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT, env=given
     ).stdout
 
 
@@ -48,15 +50,20 @@ def test_human_in_the_loop(tmp_path: Path, words: str, result: str) -> None:
     twice, it is once.
     """
     directory = str(tmp_path / "memory")
-    assert "waiting for a human: call-1" in run("human_in_the_loop", directory, "ask")
-    assert "waiting for a human: call-1" in run("human_in_the_loop", directory, "ask")
-    shown = run("human_in_the_loop", directory, "answer", words)
+
+    def run_step(*step: str) -> str:
+        # nothing is recalled: these processes need not load the embedder
+        return run("human_in_the_loop", directory, *step, REMORA_LONG_TERM__ENABLED="false")
+
+    assert "waiting for a human: call-1" in run_step("ask")
+    assert "waiting for a human: call-1" in run_step("ask")
+    shown = run_step("answer", words)
     assert shown.splitlines() == [
         "user: Take me to Porto on Friday, cheaply.",
         "assistant: book_train",
         f"tool: {result}",
     ]
-    assert "nothing to decide" in run("human_in_the_loop", directory, "answer", words)
+    assert "nothing to decide" in run_step("answer", words)
 
 
 def test_pinned_files() -> None:
