@@ -213,6 +213,8 @@ class Lifetime:
         if internals.supervisor.in_a_job():
             raise ReentrantAsk("a background job closes the runtime, which waits for that job")
         internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
+        with anyio.CancelScope(shield=True):  # each is bounded in time
+            await internals.turns.interrupt()
         internals.registry.stop_intake()
         drain_s = self.options.config.supervisor.drain_s
         try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
 from remora.actors.session.messages import Append, FindTurn, StoredTurn, TurnMark, TurnView
 from remora.actors.user.messages import ExpireSynopsis
+from remora.api.streaming import INCOMPLETE, Chunk, OnInterrupt, ReadChunk, StreamedReply
 from remora.errors import (
     CommitFailed,
     InvalidInput,
@@ -31,14 +33,18 @@ from remora.messages import (
     restore_message,
 )
 from remora.recall.context import Context
-from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int, check_query, check_seconds
+from remora.services.arguments import (
+    MAX_TEXT_CHARACTERS,
+    check_choice,
+    check_function,
+    check_int,
+    check_query,
+    check_seconds,
+)
 from remora.services.intake import as_batch
 from remora.services.parts import PartsHolder, Turns
 
-__all__ = ["INCOMPLETE", "Query", "Spoken", "Turn", "is_incomplete"]
-
-INCOMPLETE = "incomplete"
-"""Key in the metadata of a reply that was interrupted."""
+__all__ = ["Query", "Spoken", "Turn"]
 
 Spoken: TypeAlias = str | MessageLike | Iterable[MessageLike]
 """What is said in a turn: text, a message, or several messages."""
@@ -70,11 +76,13 @@ class Turn:
         "_mark",
         "_messages",
         "_part",
+        "_passing",
         "_phase",
         "_query",
         "_replies",
         "_session",
         "_stored",
+        "_streamed",
         "_text",
         "_timeout_s",
         "_uncertain",
@@ -108,6 +116,8 @@ class Turn:
         self._uncertain: _Sent | None = None
         self._entries: list[Entry] = []
         self._replies: list[Message] = []
+        self._streamed: StreamedReply | None = None
+        self._passing: AsyncGenerator[Any, None] | None = None
 
     def __repr__(self) -> str:
         return f"Turn({self._session.user!r}, {self._session.session!r}, {self._phase})"
@@ -183,9 +193,20 @@ class Turn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self.replayed:
-            self._phase = "ended"
-        self._end()
+        try:
+            await self._end_stream()
+        finally:
+            if not self.replayed:
+                self._phase = "ended"
+            self._end()
+
+    async def _end_stream(self) -> None:
+        """Interrupt a stream that nobody reads to its end."""
+        if self._streamed is None or self._passing is None or not self._streamed.running:
+            return
+        with suppress(RuntimeError):  # another task waits for its next chunk
+            await self._passing.aclose()
+        await self._streamed.interrupt()
 
     def _end(self) -> None:
         line, self._line = self._line, None
@@ -215,7 +236,7 @@ class Turn:
             )
         self._stored = stored
         replies = list(stored.replies)
-        incomplete = replies.pop() if replies and is_incomplete(replies[-1]) else None
+        incomplete = replies.pop() if replies and _is_incomplete(replies[-1]) else None
         self._note_opening(stored.opening[-1], replaces=incomplete.seq if incomplete else 0)
         self._entries = replies
         self._replies = [
@@ -325,6 +346,47 @@ class Turn:
             self._holder.parts.actors.post(UserKey(self._session.user), ExpireSynopsis())
         return receipt
 
+    def stream(
+        self,
+        chunks: AsyncIterable[Chunk],
+        *,
+        read: ReadChunk | None = None,
+        on_interrupt: OnInterrupt = "keep",
+    ) -> AsyncGenerator[Chunk, None]:
+        """Pass on what the model streams, and store the whole reply when it ends.
+
+        When this is closed or cancelled before that (the client has disconnected), when the model
+        or the block raises, and when the runtime closes, the text that was streamed is stored as an
+        incomplete reply, and the model's stream is closed. Tool calls are stored whole or not at
+        all. A stream without text and tool calls stores nothing, so the turn is not answered.
+
+        Args:
+            chunks: text, or ``chat.completion.chunk`` objects or dicts of OpenAI's format.
+            read: for chunks of another shape: gives the text that a chunk adds, a ``delta`` dict of
+                OpenAI's format, or None for nothing.
+            on_interrupt: ``keep`` the text that the user may have read, so that later turns know of
+                it; or ``discard`` it.
+
+        Yields:
+            The chunks, unchanged.
+
+        Raises:
+            TurnClosed: outside of the turn's block, or another stream of the turn is running.
+            InvalidInput: an argument is not valid, or, in the loop, a chunk that cannot be read.
+            RuntimeClosed: in the loop: the runtime has closed.
+        """
+        self._check_open()
+        check_choice(on_interrupt, "on_interrupt", get_args(OnInterrupt))
+        check_function(read, "read")
+        if not isinstance(chunks, AsyncIterable):
+            raise InvalidInput(f"chunks must be an async iterable, not {type(chunks).__name__}")
+        if self._streamed is not None and self._streamed.running:
+            raise TurnClosed("a stream of this turn is running: read it to its end, or close it")
+        streamed = StreamedReply(self.reply, read, on_interrupt)
+        self._holder.parts.turns.watch(self._session, streamed.interrupt)
+        self._streamed, self._passing = streamed, streamed.pass_on(chunks)
+        return self._passing
+
     async def _append(self, sent: _Sent, timeout_s: float | None) -> Receipt:
         key = None
         if self._key is not None:
@@ -336,7 +398,7 @@ class Turn:
     def _note_replies(self, entries: Sequence[Entry], receipt: Receipt) -> None:
         numbered = [one.with_seq(seq) for one, seq in zip(entries, receipt.seqs, strict=True)]
         ids = list(receipt.ids)
-        if is_incomplete(numbered[-1]):
+        if _is_incomplete(numbered[-1]):
             self._mark = msgspec.structs.replace(self._mark, replaces=numbered.pop().seq)
         self._entries.extend(numbered)
         self._replies.extend(map(restore_message, numbered, ids))
@@ -356,7 +418,7 @@ class _Sent(msgspec.Struct, frozen=True):
     mark: TurnMark
 
 
-def is_incomplete(entry: Entry) -> bool:
+def _is_incomplete(entry: Entry) -> bool:
     """Whether a stored message is a reply that was interrupted."""
     if entry.role != "assistant" or entry.meta is None:
         return False

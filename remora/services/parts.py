@@ -6,7 +6,7 @@ same handles get other implementations of the same ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -105,6 +105,10 @@ class Turns(Protocol):
 
     def end(self, key: SessionKey) -> None:
         """End the session's turn; the next in line begins."""
+        ...
+
+    def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
+        """Call `interrupt` when the runtime closes before the session's turn has ended."""
         ...
 
 

@@ -7,16 +7,21 @@ is no `anyio.Lock`. The end of a turn begins the next in line, so a later one ca
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 import anyio
 
 from remora.config import TurnConfig
 from remora.errors import RemoraError, RuntimeClosed, SessionBusy
 from remora.ids import SessionKey
+from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 
 __all__ = ["LocalTurns"]
+
+
+_AT_ONCE = 64  # interrupted replies that are stored at the same time
 
 
 class _Waiter:
@@ -39,6 +44,7 @@ class LocalTurns:
     def __init__(self, config: TurnConfig) -> None:
         self._config = config
         self._lines: dict[SessionKey, deque[_Waiter]] = {}
+        self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
         self._closed: RuntimeClosed | None = None
 
     def try_begin(self, key: SessionKey) -> bool:
@@ -91,6 +97,7 @@ class LocalTurns:
 
     def end(self, key: SessionKey) -> None:
         """End the session's turn; the next in line begins."""
+        self._streams.pop(key, None)
         line = self._lines[key]
         if line:
             waiter = line.popleft()
@@ -98,6 +105,15 @@ class LocalTurns:
             waiter.promise.resolve(None)
         else:
             del self._lines[key]
+
+    def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
+        """Call `interrupt` when the runtime closes before the session's turn has ended."""
+        self._streams[key] = interrupt
+
+    async def interrupt(self) -> None:
+        """Have what is being streamed stored, before the runtime closes."""
+        interrupts = list(self._streams.values())
+        await map_concurrently(lambda one: one(), interrupts, concurrency=_AT_ONCE)
 
     def close(self, error: RuntimeClosed) -> None:
         """Refuse turns that wait, and later ones."""

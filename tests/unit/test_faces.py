@@ -59,7 +59,7 @@ VERBS: dict[type, str] = {
         get_formatted_messages get_last_message get_messages get_recent history inspect key load
         load_state_dict rewind search settle size state_dict stats to_json truncate_to_size turn
     """,
-    Turn: "context key load replayed replies reply resumed",
+    Turn: "context key load replayed replies reply resumed stream",
     User: """
         agent append_many export_arrow forget id import_session inspect learn memories prune recall
         recall_many record record_many remember remember_many retrieve retrieve_many search_working
