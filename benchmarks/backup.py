@@ -53,7 +53,7 @@ async def fill(directory: Path, users: int, messages: int) -> None:
                 runtime.session(f"user-{number}", "chat")
                 for number in range(start, min(start + 100, users))
             ]
-            texts = [
+            texts: list[dict[str, Any]] = [
                 {"role": "user", "content": f"{n} " + " ".join(WORDS[n % 7 :] + WORDS[: n % 5])}
                 for n in range(messages)
             ]

@@ -225,7 +225,7 @@ def _large_journal(base: Path, extent: Extent, done: Done) -> Line:
         }
     )
     wanted = int(extent.gigabytes * (1 << 30))
-    pool = [{"role": "user", "content": f"{one['content']} " * 4} for one in texts(_LOADED)]
+    pool = [{**one, "content": f"{one['content']} " * 4} for one in texts(_LOADED)]
     sent = 0
 
     async def fill() -> None:

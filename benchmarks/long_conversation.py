@@ -57,7 +57,7 @@ class Conversation:
         self._rng = random.Random(seed)
         self._numbers = itertools.count()
 
-    def message(self) -> dict[str, str]:
+    def message(self) -> dict[str, Any]:
         number = next(self._numbers)
         words = " ".join(self._texts.message().split()[:10])
         role = "assistant" if number % 2 else "user"

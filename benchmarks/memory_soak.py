@@ -198,7 +198,7 @@ class MemorySoak:
     ) -> Iterator[Callable[[], Awaitable[Any]]]:
         session, person = runtime.session(user, name), runtime.user(user)
         for _ in range(rng.randint(10, 40)):
-            turn = [
+            turn: list[dict[str, Any]] = [
                 {"role": "user", "content": _text(rng, rng.randint(5, 60))},
                 {"role": "assistant", "content": _text(rng, rng.randint(5, 120))},
             ]

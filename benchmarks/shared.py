@@ -32,7 +32,7 @@ _WORDS = [
 ]
 
 
-def texts(count: int, seed: int = 1) -> list[dict[str, str]]:
+def texts(count: int, seed: int = 1) -> list[dict[str, Any]]:
     """Messages of about forty tokens."""
     rng = random.Random(seed)
     return [{"role": "user", "content": " ".join(rng.choices(_WORDS, k=38))} for _ in range(count)]

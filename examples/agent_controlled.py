@@ -2,7 +2,7 @@
 
 A scripted model replaces the real one, so that the example runs without a key; with OpenAI's
 client, `complete` becomes
-``client.chat.completions.create(messages=…, tools=tools.openai_specs())``.
+``client.chat.completions.create(messages=…, tools=tools.openai())``.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ async def chat(user: remora.User, session: str, model: ToolModel, text: str) -> 
     await conversation.append({"role": "user", "content": text})
     while True:
         messages = (await conversation.load()).messages
-        message = await model.complete(messages, tools.openai_specs())
-        results = []
+        message = await model.complete(messages, tools.openai())
+        results: list[dict[str, Any]] = []
         for call in message.get("tool_calls") or ():
             result = await tools.call(call["function"]["name"], call["function"]["arguments"])
             print(f"{call['function']['name']}({call['function']['arguments']}) -> {result}")

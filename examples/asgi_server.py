@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -68,7 +68,7 @@ def refusal(error: errors.RemoraError) -> tuple[int, int | None]:
     return (503, 5) if getattr(error, "retryable", False) else (500, None)
 
 
-async def think(messages: list[dict[str, Any]]) -> str:
+async def think(messages: Sequence[Mapping[str, Any]]) -> str:
     return f"I can see {len(messages)} messages, the last: {messages[-1]['content']}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from typing import Any
 
 import remora
 
@@ -20,7 +21,7 @@ async def ask(chat: remora.Session) -> None:
         {"role": "user", "content": "Take me to Porto on Friday, cheaply."}, key="request-1"
     )
     # a model's answer: it calls a tool that must not run before a human has agreed
-    call = {"id": "call-1", "type": "function", "function": BOOKING}
+    call: dict[str, Any] = {"id": "call-1", "type": "function", "function": BOOKING}
     await chat.append(
         {"role": "assistant", "content": None, "tool_calls": [call]}, key="request-1/calls"
     )

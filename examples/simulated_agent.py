@@ -6,6 +6,7 @@ Run: python examples/simulated_agent.py.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from remora import Runtime
 from remora.errors import CommitFailed, MailboxFull, OutcomeUnknown
@@ -36,7 +37,8 @@ class Agent:
         for part, role, text in ((0, "user", question), (1, "assistant", f"Answer {number}.")):
             while True:
                 try:
-                    await chat.append({"role": role, "content": text}, key=f"{number}.{part}")
+                    message: dict[str, Any] = {"role": role, "content": text}
+                    await chat.append(message, key=f"{number}.{part}")
                     break
                 except (CommitFailed, MailboxFull, OutcomeUnknown):
                     # retry with the same key: it is stored once

@@ -22,7 +22,8 @@ from remora.api.turn import Turn
 from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.faces import publish
-from remora.messages import Message, Receipt
+from remora.messages import Message, MessageDict, MessageLike, Receipt
+from remora.models.ports import ChatModel, Embedder, Line, Summarizer
 from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import Memory
 from remora.recall.sources import Sources
@@ -32,12 +33,17 @@ __all__ = [
     "Agent",
     "BufferPolicy",
     "BufferPreset",
+    "ChatModel",
     "Config",
     "Context",
     "ContextEntry",
+    "Embedder",
     "ErasureReceipt",
+    "Line",
     "Memory",
     "Message",
+    "MessageDict",
+    "MessageLike",
     "Receipt",
     "Runtime",
     "Session",
@@ -45,6 +51,7 @@ __all__ = [
     "SharedScope",
     "Source",
     "Sources",
+    "Summarizer",
     "Synopsis",
     "Turn",
     "User",

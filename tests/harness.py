@@ -18,7 +18,7 @@ from remora.config import BufferConfig
 from remora.ids import SessionKey, key_digest
 from remora.jobs.repair import Resummarizer
 from remora.jobs.summarize import SummarizeHandler
-from remora.messages import Entry, MessageLike, decode_chat, encode_message
+from remora.messages import Entry, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
 from remora.runtime.actor import Decision
@@ -28,6 +28,7 @@ from remora.runtime.limits import RegistryLimits
 from remora.runtime.log import Write
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.intake import PlainMessage
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import HeuristicCounter, count_message
@@ -70,7 +71,7 @@ def user(text: Any, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": text, **more}
 
 
-def entry(message: MessageLike, seq: int = 0) -> Entry:
+def entry(message: PlainMessage, seq: int = 0) -> Entry:
     encoded, chat = encode_message(message)
     return Entry(
         seq,
@@ -85,7 +86,7 @@ def entry(message: MessageLike, seq: int = 0) -> Entry:
     )
 
 
-def append(*messages: MessageLike, key: str | None = None) -> Append:
+def append(*messages: PlainMessage, key: str | None = None) -> Append:
     entries = tuple(entry(message) for message in messages)
     return Append(entries, key_digest(key) if key else None, sum(e.size for e in entries))
 

@@ -163,7 +163,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "Session.append": {
         "1 000 messages": lambda w: w.new.append(lines(w)),
         "1 000 messages with ids": lambda w: w.new.append(
-            [{**one, "id": f"{w.number} {place}"} for place, one in enumerate(lines(w))]
+            [dict[str, Any](one, id=f"{w.number} {place}") for place, one in enumerate(lines(w))]
         ),
         "1 000 parts": lambda w: w.new.append(parts()),
         "1 000 tool calls": lambda w: w.new.append(with_calls()),

@@ -44,7 +44,7 @@ CONFIG = Config.from_dict({"long_term": {"enabled": False}})
 """Sessions alone: neither long-term memory nor an embedder."""
 
 
-def messages(seed: int, count: int = 1_000) -> list[dict[str, str]]:
+def messages(seed: int, count: int = 1_000) -> list[dict[str, Any]]:
     """Messages of 300 bytes of natural text, the user's and the assistant's by turns."""
     return [
         {"role": role_of(n), "content": text}

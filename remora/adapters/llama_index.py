@@ -143,7 +143,7 @@ class ChatMemory:
             messages: shown to the memory blocks instead of the conversation.
         """
         context = await self.session.load(input, messages=messages, max_tokens=self.token_limit)
-        return context.messages
+        return [*context.messages]
 
     async def get_all(self) -> list[ChatDict]:
         """Every message in the buffer, without a budget."""

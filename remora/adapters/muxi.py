@@ -35,7 +35,7 @@ class BufferMemory:
             InvalidMessage: it is not a chat message; nothing was written.
         """
         return await self.session.append(
-            {"role": role, "content": content, "metadata": dict(metadata) if metadata else None}
+            Message(role=role, content=content, metadata=dict(metadata) if metadata else None)
         )
 
     async def get_messages(

@@ -31,7 +31,7 @@ class ConversationSummaryBufferMemory:
 
     async def load(self, session: str) -> list[ChatDict]:
         """The summary, as a message, and later messages; see `remora.Session.load`."""
-        return (await self._user.session(session).load()).messages
+        return [*(await self._user.session(session).load()).messages]
 
     async def clear(self, session: str) -> None:
         """Remove messages and summary of this session; see `remora.Session.clear`."""

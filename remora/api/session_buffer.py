@@ -13,13 +13,13 @@ from remora.actors.policies.bm25 import bm25_scores
 from remora.actors.session.messages import SessionView
 from remora.config import ContextConfig
 from remora.errors import InvalidInput, InvalidMessage
-from remora.messages import ChatDict, Message, MessageLike, Role, decode_chat, plain_text
+from remora.messages import ChatDict, Message, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.quotes import summary_message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, collect
-from remora.services.intake import Intake
+from remora.services.intake import Intake, PlainMessage, as_messages
 from remora.storage.records import Summary
 
 __all__ = [
@@ -156,7 +156,7 @@ def _state_of(buffer: SessionView, instance: str) -> dict[str, Any]:
     return {"messages": messages, "summary": text}
 
 
-def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[MessageLike], str | None]:
+def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[PlainMessage], str | None]:
     """The messages and the summary of a `to_state`.
 
     Raises:
@@ -175,7 +175,7 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[Message
     text = state.get("summary")
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
-    return collect(messages, "messages", most=MAX_IDS), text or None
+    return as_messages(messages, most=MAX_IDS), text or None
 
 
 async def encode_state(buffer: SessionView, instance: str) -> str:

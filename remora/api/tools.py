@@ -1,13 +1,17 @@
 """Two tools by which a model uses its own long-term memory, for any tool-call loop.
 
+`MemoryTools` describes them in the shape that each API wants, and is iterable: its tools are async
+functions with annotations and docstrings, as frameworks make tools of.
+
 A tool never raises into the loop: its result has the error, so that the model can report it or try
 something else.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from remora.errors import InvalidInput, RemoraError
@@ -131,6 +135,10 @@ class MemoryTools:
     record_to_memory = save_to_memory
     retrieve_from_memory = recall_from_memory
 
+    def __iter__(self) -> Iterator[Callable[..., Awaitable[dict[str, Any]]]]:
+        """The tools as async functions: ``[function_tool(tool) for tool in user.tools()]``."""
+        return iter((self.save_to_memory, self.recall_from_memory))
+
     def specs(self) -> list[dict[str, Any]]:
         """Plain specifications: ``name``, ``description``, ``function``."""
         return [
@@ -138,21 +146,23 @@ class MemoryTools:
             for name in (_SAVE, _RECALL)
         ]
 
-    def openai_specs(self) -> list[dict[str, Any]]:
-        """The ``tools`` of an OpenAI chat request."""
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "description": _DESCRIPTIONS[name],
-                    "parameters": json.loads(
-                        json.dumps(_PARAMETERS[name])
-                    ),  # a copy: callers may add to it
-                },
-            }
-            for name in (_SAVE, _RECALL)
-        ]
+    def openai(self) -> list[Any]:
+        """The ``tools`` of a request to OpenAI's Chat Completions API, or one like it."""
+        return [{"type": "function", "function": one} for one in _describe("parameters")]
+
+    def responses(self) -> list[Any]:
+        """The ``tools`` of a request to OpenAI's Responses API."""
+        return [{"type": "function", **one, "strict": False} for one in _describe("parameters")]
+
+    def anthropic(self) -> list[Any]:
+        """The ``tools`` of a request to Anthropic's Messages API."""
+        return _describe("input_schema")
+
+    def gemini(self) -> list[Any]:
+        """The ``tools`` of a request to Gemini, for ``GenerateContentConfig``."""
+        return [{"function_declarations": _describe("parameters_json_schema")}]
+
+    openai_specs = openai
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Run the tool that a model called; returns JSON for the tool message, also on failure.
@@ -244,6 +254,18 @@ class MemoryTools:
             if not isinstance(e, RemoraError):
                 _logger.exception("memory_tool_failed")
             return {"success": False, "error": f"{e}" or type(e).__name__}
+
+
+def _describe(schema: str) -> list[dict[str, Any]]:
+    """Name, description and parameters of each tool, the parameters under the key `schema`."""
+    return [
+        {
+            "name": name,
+            "description": _DESCRIPTIONS[name],
+            schema: copy.deepcopy(_PARAMETERS[name]),  # callers may add to it
+        }
+        for name in _PARAMETERS
+    ]
 
 
 def _require_texts(value: object, what: str) -> list[str]:

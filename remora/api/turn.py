@@ -41,7 +41,7 @@ from remora.services.arguments import (
     check_query,
     check_seconds,
 )
-from remora.services.intake import as_batch
+from remora.services.intake import PlainMessage, as_batch
 from remora.services.parts import PartsHolder, Turns
 
 __all__ = ["Query", "Spoken", "Turn"]
@@ -434,8 +434,10 @@ def _are_same(stored: Sequence[Entry], given: Sequence[Entry]) -> bool:
     return len(stored) == len(given) and all(is_same_chat(a.chat, b.chat) for a, b in pairs)
 
 
-def _as_batch(messages: Spoken, role: str) -> list[MessageLike]:
-    return as_batch({"role": role, "content": messages} if isinstance(messages, str) else messages)
+def _as_batch(messages: Spoken, role: Literal["user", "assistant"]) -> list[PlainMessage]:
+    if isinstance(messages, str):
+        return as_batch(Message(role=role, content=messages))
+    return as_batch(messages)
 
 
 def _check_roles(entries: Sequence[Entry], roles: frozenset[str], rule: str) -> None:

@@ -124,7 +124,9 @@ class FallbackWriter:
         text, failed = earlier, False
         for _ in range(_TRIES):
             try:
-                text = await summarizer.summarize(earlier or None, lines, max_tokens=max(room, 1))
+                text = await summarizer.summarize(
+                    earlier or None, [*lines], max_tokens=max(room, 1)
+                )
             except Exception:
                 probe("extract_failed")
                 _logger.exception("fallback_summary_failed")

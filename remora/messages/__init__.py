@@ -13,7 +13,6 @@ from remora.faces import publish
 from remora.messages.chat import (
     ChatDict,
     Message,
-    MessageLike,
     Receipt,
     Role,
     ToolCall,
@@ -26,6 +25,7 @@ from remora.messages.entry import (
     is_same_chat,
     restore_message,
 )
+from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
     dated_line,
@@ -35,21 +35,42 @@ from remora.messages.text import (
     split_tool_calls,
     without_surrogates,
 )
+from remora.messages.typed import (
+    AssistantMessageDict,
+    ContextMessage,
+    ContextMessages,
+    MessageDict,
+    MessageLike,
+    MessageObject,
+    SystemMessageDict,
+    ToolMessageDict,
+    UserMessageDict,
+)
 
 __all__ = [
+    "AssistantMessageDict",
     "ChatDict",
+    "ContextMessage",
+    "ContextMessages",
     "Entry",
     "Message",
+    "MessageDict",
     "MessageLike",
+    "MessageObject",
     "Receipt",
     "Role",
+    "SystemMessageDict",
     "ToolCall",
     "ToolFunction",
+    "ToolMessageDict",
+    "UserMessageDict",
+    "chat_of_object",
     "dated_line",
     "decode_chat",
     "encode_message",
     "escape_tags",
     "indent",
+    "is_message_object",
     "is_same_chat",
     "media_parts",
     "plain_name",

@@ -1,6 +1,5 @@
 """The public message type, in the OpenAI chat format."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self, TypeAlias
 
@@ -9,7 +8,6 @@ import msgspec
 __all__ = [
     "ChatDict",
     "Message",
-    "MessageLike",
     "Receipt",
     "Role",
     "ToolCall",
@@ -106,9 +104,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.extra:
             chat.update(self.extra)
         return chat
-
-
-MessageLike: TypeAlias = Message | Mapping[str, Any]
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):

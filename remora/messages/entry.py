@@ -10,7 +10,8 @@ import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
-from remora.messages.chat import ChatDict, Message, MessageLike, Role, ToolCall
+from remora.messages.chat import ChatDict, Message, Role, ToolCall
+from remora.messages.objects import chat_of_object, is_message_object
 
 __all__ = ["Entry", "decode_chat", "encode_message", "is_same_chat", "restore_message"]
 
@@ -132,7 +133,7 @@ def is_same_chat(one: bytes, other: bytes) -> bool:
 
 
 def encode_message(
-    message: MessageLike, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
+    message: object, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
 ) -> tuple[Entry, ChatDict]:
     """Check one message and encode it.
 
@@ -156,6 +157,10 @@ def encode_message(
     else:
         chat, id_, created_at, metadata = _split_envelope(message, index)
     try:
+        if len(chat) > 2 and None in chat.values():  # not in the common case: role and content
+            chat = {
+                key: value for key, value in chat.items() if value is not None or key == "content"
+            }
         checked = msgspec.convert(chat, _Chat)
         encoded = _shrink(_encoder.encode(chat))
         meta = None
@@ -195,6 +200,8 @@ def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, An
     if isinstance(message, Mapping):
         chat = {key: value for key, value in message.items() if key not in _ENVELOPE}
         return chat, message.get("id"), message.get("created_at"), message.get("metadata")
+    if is_message_object(message):
+        return _split_envelope(chat_of_object(message), index)
     raise InvalidMessage(
         f"message {index} is a {type(message).__name__}; "
         "pass a dict in the OpenAI chat format or a remora.Message",

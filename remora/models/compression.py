@@ -147,7 +147,7 @@ class CompressionMeter:
         """The other summarizer's result; its exceptions are counted as failures."""
         self._calls += 1
         try:
-            text = await self._summarizer.summarize(previous, lines, max_tokens=max_tokens)
+            text = await self._summarizer.summarize(previous, [*lines], max_tokens=max_tokens)
             check_answer_length(text)
             given = "\n".join(
                 [

@@ -36,6 +36,7 @@ __all__ = [
     "EmbedderLike",
     "Line",
     "Summarizer",
+    "Vectors",
     "as_chat_model",
     "as_embedder",
     "check_answer_length",
@@ -45,12 +46,24 @@ __all__ = [
 ]
 
 
+Vectors: TypeAlias = "npt.NDArray[Any] | Sequence[npt.NDArray[Any]] | Sequence[Sequence[float]]"
+"""Vectors of equal length: an array of shape (n, dimension), or a list of arrays or of lists."""
+
+
 @runtime_checkable
 class ChatModel(Protocol):
-    """A chat model."""
+    """A chat model: a class with an async ``complete``.
 
-    async def complete(self, messages: Sequence[ChatDict]) -> str:
+    Spell it as you like: messages are a list of chat dicts, whose type may be the client's own::
+
+        async def complete(self, messages: list[dict[str, object]]) -> str: ...
+    """
+
+    async def complete(self, messages: list[Any], /) -> str:
         """The assistant's text.
+
+        Args:
+            messages: dicts in the OpenAI chat format.
 
         Raises:
             ModelError: no usable answer.
@@ -60,14 +73,25 @@ class ChatModel(Protocol):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """An embedder."""
+    """An embedder: a class with ``name``, ``dimension`` and an async ``embed``.
 
-    name: str
-    """Model id, stored with the rows so that another model is noticed."""
-    dimension: int
+    For instance::
 
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """One vector per text, shape (n, dimension).
+        async def embed(self, texts: list[str]) -> list[list[float]]: ...
+    """
+
+    @property
+    def name(self) -> str:
+        """Model id, stored with the rows so that another model is noticed."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        ...
+
+    async def embed(self, texts: list[str], /) -> Vectors:
+        """One vector per text, shape (n, dimension): a numpy array, or lists of numbers.
 
         Raises:
             ModelError: no usable answer.
@@ -90,12 +114,15 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Summarizer(Protocol):
-    """Writes the running summary."""
+    """Writes the running summary: a class with ``name`` and an async ``summarize``."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Stored with each summary that it writes."""
+        ...
 
     async def summarize(
-        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+        self, previous: str | None, lines: list[Line], /, *, max_tokens: int
     ) -> str:
         """A text of at most `max_tokens` that continues `previous` with the content of `lines`.
 
@@ -350,7 +377,7 @@ async def _ask(embedder: Embedder, texts: Sequence[str], timeout_s: float) -> An
     """The embedder's answer, whatever it is."""
     try:
         with anyio.fail_after(timeout_s):
-            return await call_guarded(embedder.embed, texts)
+            return await call_guarded(embedder.embed, [*texts])
     except ModelError:
         raise
     except TimeoutError as e:

@@ -9,6 +9,7 @@ message, where it moves nothing in front of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
@@ -17,7 +18,7 @@ from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
-from remora.messages import ChatDict, Entry, decode_chat
+from remora.messages import ChatDict, ContextMessages, Entry, decode_chat
 from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
 from remora.recall.sources import Sources
@@ -71,7 +72,7 @@ class Context(msgspec.Struct, frozen=True):
             in `memories`. A message keeps its entry if recalled memories or blocks are put into it.
     """
 
-    messages: list[ChatDict]
+    messages: ContextMessages
     tokens: int
     summary: str | None
     memories: tuple[Memory, ...]
@@ -122,7 +123,7 @@ def build_plain_context(
     messages: list[ChatDict] = [summary_message(one, config) for one in summaries]
     messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
     return Context(
-        messages=messages,
+        messages=cast("ContextMessages", messages),
         tokens=snapshot.tokens,
         summary="\n".join([one.text for one in summaries]) if summaries else None,
         memories=(),
@@ -157,7 +158,7 @@ def build_context(
         entries.insert(newest, None)
     omitted = len(snapshot.entries) - len(chosen.entries)
     return Context(
-        messages=messages,
+        messages=cast("ContextMessages", messages),
         tokens=chosen.tokens,
         summary="\n".join(one.text for one in chosen.summaries) or None,
         memories=chosen.memories,

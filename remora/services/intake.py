@@ -20,8 +20,10 @@ from remora.messages import (
     Entry,
     Message,
     MessageLike,
+    chat_of_object,
     encode_message,
     indent,
+    is_message_object,
     without_surrogates,
 )
 from remora.models.cache import CachingEmbedder
@@ -30,16 +32,19 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import is_requested
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
-from remora.services.arguments import MAX_PARTS, collect
+from remora.services.arguments import MAX_BATCH, MAX_PARTS, collect
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Intake", "are_large", "as_batch"]
+__all__ = ["Intake", "PlainMessage", "are_large", "as_batch", "as_messages"]
 
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
 _MANY_TEXTS = 100
 
+
+PlainMessage: TypeAlias = Message | Mapping[str, Any]
+"""A message as it is encoded: what other libraries' objects became."""
 
 _Counted: TypeAlias = tuple[Entry, ChatDict, int]
 """An entry, the chat dict that it encodes, and the tokens of that."""
@@ -66,7 +71,7 @@ class Intake(msgspec.Struct, frozen=True):
     embedder: CachingEmbedder | None
     turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
 
-    async def encode_in_turn(self, key: SessionKey, batch: Sequence[MessageLike]) -> list[Entry]:
+    async def encode_in_turn(self, key: SessionKey, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode`; calls for one session return in the order in which they were made.
 
         The caller must send the entries before it awaits anything else: so a long message, which is
@@ -83,7 +88,7 @@ class Intake(msgspec.Struct, frozen=True):
         async with self.turns(key):
             return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
 
-    async def encode(self, batch: Sequence[MessageLike]) -> list[Entry]:
+    async def encode(self, batch: Sequence[PlainMessage]) -> list[Entry]:
         """The entries of a batch, not yet numbered; made in a thread if they are many or long.
 
         Raises:
@@ -99,7 +104,7 @@ class Intake(msgspec.Struct, frozen=True):
             return [entry for entry, _, _ in encoded]
         return [entry.with_weight(tokens, _score(scorer, chat)) for entry, chat, tokens in encoded]
 
-    def _encode(self, batch: Sequence[MessageLike], now_us: int) -> list[_Counted]:
+    def _encode(self, batch: Sequence[PlainMessage], now_us: int) -> list[_Counted]:
         """The entries, with their tokens, and what they encode; blocks."""
         limit, counter = self.buffer.max_message_bytes, self.counter
         if len(batch) > _INLINE_MESSAGES:
@@ -144,25 +149,42 @@ def are_large(texts: Sequence[str]) -> bool:
     return len(texts) > _MANY_TEXTS or sum(map(len, texts)) > INLINE_CHARACTERS
 
 
-def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[MessageLike]:
-    """One message or many, as a list.
+def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[PlainMessage]:
+    """`as_messages`, at least one.
 
     Raises:
-        InvalidMessage: it is neither, or there is none.
-        InvalidInput: more than `MAX_BATCH`.
+        InvalidMessage, InvalidInput: see `as_messages`; or there is none.
     """
-    # a dict is the usual case, and the check of an abstract class is slow
-    if isinstance(messages, (dict, Message, Mapping)):
-        return [messages]
-    found: object = messages
-    if isinstance(found, (str, bytes)) or not isinstance(messages, Iterable):
-        raise InvalidMessage(
-            "a message is a dict in the OpenAI chat format or a remora.Message, not "
-            f"{type(messages).__name__}"
-        )
-    batch = collect(messages, "messages")
+    batch = as_messages(messages)
     if not batch:
         raise InvalidMessage("there is no message to append")
+    return batch
+
+
+def as_messages(
+    messages: MessageLike | Iterable[MessageLike], *, most: int = MAX_BATCH
+) -> list[PlainMessage]:
+    """One message or many, as a list; objects of client libraries are chat dicts in it.
+
+    Raises:
+        InvalidMessage: it is neither.
+        InvalidInput: more than `most`.
+    """
+    given: Any = messages
+    # a dict is the usual case, and the check of an abstract class is slow
+    if isinstance(given, (dict, Message, Mapping)):
+        return [given]
+    if is_message_object(given):
+        return [chat_of_object(given)]
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise InvalidMessage(
+            "a message is a dict in the OpenAI chat format or a remora.Message, not "
+            f"{type(given).__name__}"
+        )
+    batch = collect(given, "messages", most=most)
+    for one in batch:
+        if type(one) is not dict:
+            return [chat_of_object(one) if is_message_object(one) else one for one in batch]
     return batch
 
 

@@ -16,14 +16,12 @@ from remora.config import BufferConfig
 from remora.errors import (
     CommitFailed,
     InvalidInput,
-    InvalidMessage,
     OutcomeUnknown,
     RecordingFailed,
 )
 from remora.ids import memory_id, validate_id
 from remora.jobs.rows import MEMORY_TYPES, ROW_TYPES
 from remora.messages import (
-    Message,
     MessageLike,
     dated_line,
     decode_chat,
@@ -34,7 +32,7 @@ from remora.messages import (
 from remora.recall.quotes import said_in
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
-from remora.services.intake import Intake, are_large
+from remora.services.intake import Intake, are_large, as_messages
 from remora.storage.records import MemoryItem
 
 __all__ = [
@@ -168,15 +166,8 @@ def conversation_texts(
     Raises:
         InvalidMessage: one of them is not a chat message.
     """
-    batch = [messages] if isinstance(messages, (Message, Mapping)) else messages
-    found: object = batch
-    if isinstance(found, (str, bytes)) or not isinstance(found, Iterable):
-        raise InvalidMessage(
-            "messages are dicts in the OpenAI chat format or remora.Message, not "
-            f"{type(found).__name__}"
-        )
     texts = []
-    for number, message in enumerate(collect(batch, "messages")):
+    for number, message in enumerate(as_messages(messages)):
         entry, _ = encode_message(message, index=number, max_bytes=buffer.max_message_bytes)
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)

@@ -143,7 +143,7 @@ class FaultySummarizer(_Faulty[Summarizer]):
     ) -> str:
         """See `Summarizer.summarize`."""
         return await self._answer(
-            lambda: self.inner.summarize(previous, lines, max_tokens=max_tokens)
+            lambda: self.inner.summarize(previous, [*lines], max_tokens=max_tokens)
         )
 
 
@@ -155,7 +155,7 @@ class FaultyChatModel(_Faulty[ChatModel]):
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """See `ChatModel.complete`."""
-        return await self._answer(lambda: self.inner.complete(messages))
+        return await self._answer(lambda: self.inner.complete([*messages]))
 
 
 class FaultyEmbedder(_Faulty[Embedder]):
@@ -183,6 +183,8 @@ class FaultyEmbedder(_Faulty[Embedder]):
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """See `Embedder.embed`."""
-        return await self._answer(
-            lambda: self.inner.embed(texts), lambda make: make(len(texts), self.dimension)
+        inner: Any = self.inner
+        vectors: npt.NDArray[np.float32] = await self._answer(
+            lambda: inner.embed([*texts]), lambda make: make(len(texts), self.dimension)
         )
+        return vectors

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from remora.actors.policies.buffer import BufferPolicy
 from remora.errors import InvalidMessage
 from remora.ids import SessionKey, UserKey
+from remora.messages import Message
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered
 from remora.runtime.log import Write, commit_records
 from remora.storage.records import (
@@ -49,9 +50,8 @@ async def what_was_acknowledged_is_there_again(opened: OpenJournal) -> None:
     """Contexts and histories are the same after opening again, metadata, ids and times included."""
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
-        receipt = await chat.append(
-            [user_message("one"), {**user_message("two"), "metadata": {"a": [1]}}]
-        )
+        two = {**user_message("two"), "metadata": {"a": [1]}}
+        receipt = await chat.append([user_message("one"), two])
         before = (await chat.load()).messages, await chat.history()
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
@@ -65,7 +65,7 @@ async def a_batch_is_all_or_nothing(opened: OpenJournal) -> None:
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
         try:
-            await chat.append([user_message("good"), {"role": "user"}])
+            await chat.append([user_message("good"), Message(role="user")])
         except InvalidMessage:
             assert await chat.history() == []
         else:

@@ -16,7 +16,7 @@ from remora.adapters.protocol import AgentMemory
 
 __all__ = ["MEMORY_CHECKS"]
 
-_CALL = {
+_CALL: dict[str, Any] = {
     "id": "call_1",
     "type": "function",
     "function": {"name": "look", "arguments": '{"at": "sea"}'},
@@ -35,7 +35,7 @@ async def an_empty_memory_gives_nothing(memory: AgentMemory) -> None:
 
 async def what_was_put_comes_back_in_order(memory: AgentMemory) -> None:
     """Role and content, oldest first."""
-    said = [
+    said: list[dict[str, Any]] = [
         {"role": role, "content": f"{role} {n}"} for n in range(5) for role in ("user", "assistant")
     ]
     for message in said:

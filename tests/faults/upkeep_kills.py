@@ -296,7 +296,9 @@ async def _fill(directory: Path, evidence: _Evidence) -> None:
         for number in range(40):
             for user in USERS:
                 texts = [f"{user} {number}.{place} likes bridges" for place in range(4)]
-                messages = [{"role": "user", "content": text} for text in texts]
+                messages: list[dict[str, Any]] = [
+                    {"role": "user", "content": text} for text in texts
+                ]
                 receipt = await runtime.session(user, "chat").append(messages)
                 evidence.sent.setdefault(user, {}).update(zip(receipt.seqs, texts, strict=True))
 

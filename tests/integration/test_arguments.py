@@ -194,7 +194,7 @@ async def test_what_a_call_may_carry(tmp_path: Path) -> None:
         session, user = world.runtime.session("bob", "chat"), world.runtime.user("bob")
         most = [{**said(f"line {number}"), "id": f"line-{number}"} for number in range(1_000)]
         parts = [{"type": "text", "text": "x"}] * 1_001
-        call_ = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        call_: dict[str, Any] = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
         long_text = "tea " * 25_001
         refused: list[Callable[[], Any]] = [
             lambda: session.append([*most, said("one more")]),

@@ -171,7 +171,10 @@ async def test_media_cost_what_is_configured(tmp_path: Path) -> None:
     """S3.32: what an image costs is configured, and an image in a message is stored and counted
     with it.
     """
-    message = {"role": "user", "content": [{"type": "text", "text": "look here"}, IMAGE]}
+    message: dict[str, Any] = {
+        "role": "user",
+        "content": [{"type": "text", "text": "look here"}, IMAGE],
+    }
     cheap = CallableCounter(str.split, media_tokens={"image_url": 10})
     async with Runtime(tmp_path / "a", config=config(), counter=cheap) as runtime:
         chat = runtime.session("alice", "one")

@@ -103,7 +103,9 @@ async def test_window_in_one_batch_and_around_tools() -> None:
     async with session(BufferPolicy.window(5)) as chat:
         await chat.append([user(f"Message {number}") for number in range(10)])
         assert said(await chat.get_messages()) == [f"Message {number}" for number in range(5, 10)]
-        calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+        calls: list[dict[str, Any]] = [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ]
         await chat.append([{"role": "assistant", "content": None, "tool_calls": calls}])
         await chat.append(
             [
@@ -441,7 +443,9 @@ async def test_delete() -> None:
 
 async def test_truncate() -> None:
     """S4.14, S4.06, G8: sizes n, n + 1, 0; what leaves is archived; never an orphaned tool message."""  # noqa: E501
-    calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    calls: list[dict[str, Any]] = [
+        {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    ]
     async with session() as chat:
         await chat.append([user(str(number)) for number in range(6)])
         assert await chat.truncate_to_size(7) == 0

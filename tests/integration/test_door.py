@@ -48,8 +48,8 @@ async def test_redaction_before_the_journal(tmp_path: Path) -> None:
     """S4.43: what the hook takes out stands in no file and in no answer: content, parts, arguments,
     results, metadata.
     """
-    image = {"type": "image_url", "image_url": {"url": "data:x"}}
-    call = {
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:x"}}
+    call: dict[str, Any] = {
         "id": "c",
         "type": "function",
         "function": {"name": "pay", "arguments": '{"card": "1111-2222"}'},
@@ -219,7 +219,7 @@ async def test_media_are_kept_and_counted(
     is configured.
     """
     config = Config.from_dict({**SMALL, "tokens": {"counter": "heuristic", key: 77}})
-    message = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
+    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
     async with Runtime(tmp_path, config=config) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append(message)

@@ -116,7 +116,7 @@ async def test_chat_memory_from_defaults() -> None:
         await memory.put_messages([user("Hello, world!"), Message.ai("Hello, world to you too!")])
         assert said(await memory.get()) == ["Hello, world!", "Hello, world to you too!"]
         with pytest.raises(InvalidMessage):
-            await memory.put_messages([user("good"), {"role": "user"}, user("never")])
+            await memory.put_messages([user("good"), dict[str, Any](role="user"), user("never")])
         assert len(await memory.aget_all()) == 2
         await memory.set([user("another")])
         assert said(await memory.get_all()) == ["another"]

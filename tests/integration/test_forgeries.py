@@ -97,7 +97,7 @@ async def test_recalled_names() -> None:
     """A name that could pass for a label is not shown."""
     async with Runtime(config=config(), embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
-        named = [
+        named: list[dict[str, Any]] = [
             {"role": "user", "name": name, "content": f"{MARK} number {number}"}
             for number, name in enumerate(NAMES.values())
         ]

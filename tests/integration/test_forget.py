@@ -95,7 +95,7 @@ async def talk(runtime: Runtime, user: str, session: str, count: int = 14) -> No
     for number in range(count):
         await chat.append(spoken(user, session, number), key=f"{user}-{session}-{number}")
     mark = CANARY if user == USER else "plain"
-    call = {
+    call: dict[str, Any] = {
         "id": f"{mark}call",
         "type": "function",
         "function": {"name": f"{mark}tool", "arguments": f'{{"a": "{mark}arg"}}'},

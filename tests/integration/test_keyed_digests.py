@@ -63,7 +63,7 @@ class CountingEmbedder(HashEmbedder):
         return await super().embed(texts)
 
 
-def says(text: str) -> dict[str, str]:
+def says(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 

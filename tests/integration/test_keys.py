@@ -15,7 +15,7 @@ from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
-ANSWER = {"role": "assistant", "content": "hello"}
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "hello"}
 Open = Callable[[], AbstractAsyncContextManager[Runtime]]
 
 

@@ -53,7 +53,7 @@ class Model:
         return " ".join(dict.fromkeys(tags))
 
 
-def message(number: int) -> dict[str, str]:
+def message(number: int) -> dict[str, Any]:
     return {"role": "user", "content": f"Q{number}x {'and the garden of my sister ' * 6}too"}
 
 

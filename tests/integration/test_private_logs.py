@@ -124,8 +124,8 @@ async def test_errors_that_quote_ids(tmp_path: Path, caplog: pytest.LogCaptureFi
         tmp_path / "memory", config=CONFIG, embedder=HashEmbedder(), summarizer=Quoting()
     ) as runtime:
         for number in range(40):
-            message = {"role": "user", "content": f"{CANARY} {number} fills the buffer soon"}
-            await runtime.session(USER, SESSION).append(message)
+            text = f"{CANARY} {number} fills the buffer soon"
+            await runtime.session(USER, SESSION).append({"role": "user", "content": text})
         await runtime.settle()
     lines = [logging.Formatter().format(record) for record in caplog.records]
     assert any("was not summarized" in line for line in lines)

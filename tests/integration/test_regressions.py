@@ -281,9 +281,11 @@ async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
     """G11: one unreadable row is that session's trouble, although hundreds are read at once."""
     async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
         for number in range(10):
-            call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
             await runtime.session("alice", f"{number}").append(
-                {"role": "assistant", "tool_calls": [call]}
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+                }
             )
         sid = (await runtime.session("alice", "3").inspect()).sid
         damage = "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = "

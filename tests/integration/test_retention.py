@@ -38,7 +38,7 @@ def config(retention: dict[str, Any], **long_term: Any) -> Config:
     )
 
 
-def said(number: int) -> dict[str, str]:
+def said(number: int) -> dict[str, Any]:
     return {
         "role": "user",
         "content": f"sentence {number} with words enough for it to be folded away before long",

@@ -170,7 +170,7 @@ async def test_golden_summary_buffer() -> None:
         chat = runtime.session("test", "test")
         roles = ["user", "assistant", "user", "assistant"]
         for role, text in zip(roles, texts, strict=True):
-            await chat.append({"role": role, "content": text})
+            await chat.append(dict[str, Any](role=role, content=text))
         await chat.settle()
         context = await chat.load()
         assert context.messages == [
@@ -192,7 +192,7 @@ async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
     async with Runtime(tmp_path, config=small) as runtime:
         chat = runtime.session("alice", "tools")
         for number in range(12):
-            calls = [
+            calls: list[dict[str, Any]] = [
                 {
                     "id": f"call_{n}",
                     "type": "function",

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import ToolParam
+from google.genai.types import GenerateContentConfig, Tool
+from openai.types.chat import ChatCompletionFunctionToolParam
+from openai.types.responses import FunctionToolParam
+from pydantic import TypeAdapter
 
 from remora import Config, Runtime
 from remora.api.tools import MemoryTools
@@ -228,3 +233,28 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
     assert [memory.type for memory in await alice.recall("birthday", types="context")] == [
         "context"
     ]
+
+
+async def test_shapes_of_other_apis(runtime: Runtime) -> None:
+    """The clients' own types take each shape; all describe the same tools."""
+    tools = runtime.user("alice").tools()
+    names = ["save_to_memory", "recall_from_memory"]
+    assert [tool.__name__ for tool in tools] == names
+    assert tools.openai() == tools.openai_specs()
+    chat = TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(tools.openai())
+    assert [one["function"]["name"] for one in chat] == names
+    flat = TypeAdapter(list[FunctionToolParam]).validate_python(tools.responses())
+    assert [one["name"] for one in flat] == names
+    claude = TypeAdapter(list[ToolParam]).validate_python(tools.anthropic())
+    assert [one["name"] for one in claude] == names
+    (gemini,) = GenerateContentConfig.model_validate({"tools": tools.gemini()}).tools or []
+    assert isinstance(gemini, Tool)
+    declared = gemini.function_declarations or []
+    assert [one.name for one in declared] == names
+    for place, one in enumerate(declared):
+        schema = chat[place]["function"]["parameters"]
+        assert one.parameters_json_schema == schema == flat[place]["parameters"]
+        assert claude[place]["input_schema"] == schema
+    first = tools.openai()
+    first[0]["function"]["parameters"].clear()
+    assert tools.openai() != first, "each call gives new dicts"

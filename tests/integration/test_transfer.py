@@ -850,7 +850,7 @@ async def test_append_many() -> None:
             [
                 (one, user("m1"), "k1"),
                 (two, [user("m2"), user("m3")], None),
-                (one, {"role": "robot", "content": "x"}, None),
+                (one, dict[str, Any](role="robot", content="x"), None),
                 (one, user("m1"), "k1"),
                 *((one, user(f"n{number}"), None) for number in range(50)),
             ],

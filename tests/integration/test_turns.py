@@ -27,15 +27,15 @@ from tests.harness import user
 pytestmark = pytest.mark.anyio
 TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
 PLAIN = Config.from_dict(TREE)
-CALL = {
+CALL: dict[str, Any] = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
         {"id": "call-1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     ],
 }
-RESULT = {"role": "tool", "tool_call_id": "call-1", "content": "noon"}
-HALF = {"role": "assistant", "content": "It is", "metadata": {"incomplete": True}}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call-1", "content": "noon"}
+HALF: dict[str, Any] = {"role": "assistant", "content": "It is", "metadata": {"incomplete": True}}
 Open = Callable[[], AbstractAsyncContextManager[Runtime]]
 
 

@@ -36,7 +36,7 @@ def runtime_on(directory: Path, **options: Any) -> Runtime:
     return Runtime(directory, config=CONFIG, embedder=EMBEDDER, **options)
 
 
-def says(text: str) -> dict[str, str]:
+def says(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 

@@ -38,7 +38,7 @@ def reaching(*names: str) -> Iterator[None]:
     )
 
 
-def long(number: int) -> dict[str, str]:
+def long(number: int) -> dict[str, Any]:
     return user(f"m{number} {'x' * 20}")
 
 

@@ -50,7 +50,9 @@ class Remora:
         return self.runtime.session(user_of(session), session.partition("/")[2])
 
     async def append(self, session: str, texts: Sequence[str], *, key: str = "") -> None:
-        messages = [{"role": _ROLES[n % 2], "content": text} for n, text in enumerate(texts)]
+        messages: list[dict[str, Any]] = [
+            {"role": _ROLES[n % 2], "content": text} for n, text in enumerate(texts)
+        ]
         await self._session(session).append(messages, key=key or None)
 
     async def load(self, session: str, query: str = "") -> list[str]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -133,7 +134,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
     return found
 
 
-def _encoded(pool: Sequence[dict[str, str]]) -> float:
+def _encoded(pool: Sequence[dict[str, Any]]) -> float:
     """Bytes of a session's messages."""
     return sum(len(msgspec.msgpack.encode(message)) for message in pool) / len(pool) * _MESSAGES
 

@@ -52,13 +52,15 @@ class Remora(Store):
         return found
 
     async def append(self, session: str, role: str, text: str) -> None:
-        await self._session(session).append({"role": role, "content": text})
+        await self._session(session).append(dict[str, Any](role=role, content=text))
 
     async def load(self, session: str) -> Sequence[Any]:
         return (await self._session(session).load(max_tokens=BUDGET)).messages
 
     async def fill(self, session: str, texts: Sequence[str]) -> None:
-        messages = [{"role": role_of(n), "content": text} for n, text in enumerate(texts)]
+        messages: list[dict[str, Any]] = [
+            {"role": role_of(n), "content": text} for n, text in enumerate(texts)
+        ]
         for at in range(0, len(messages), 500):
             await self._session(session).append(messages[at : at + 500])
 

@@ -1,0 +1,83 @@
+"""Messages of client libraries, as `append` takes them."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+
+from remora import Config, Message, MessageDict, Runtime
+from remora.errors import InvalidMessage
+from remora.messages import encode_message
+from remora.tokens import HeuristicCounter, count_message
+
+pytestmark = pytest.mark.anyio
+PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
+CALLED = ChatCompletionMessage.model_validate(
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ],
+    }
+)
+CALLED_CHAT = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    ],
+}
+
+
+async def test_answers_of_the_client_are_appended() -> None:
+    """Alone, in a list, and as what `model_dump` makes of them: without keys that are not set."""
+    said = ChatCompletionMessage(role="assistant", content="hello", annotations=[])
+    result: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "a ship"}
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append({"role": "user", "content": "hi"})
+        await chat.append(CALLED)
+        await chat.append([result, said, Message.user("and?"), said.model_dump()])
+        context = await chat.load()
+        shown: list[Any] = list(context.messages)
+        assert shown[1:] == [
+            CALLED_CHAT,
+            result,
+            {"role": "assistant", "content": "hello"},
+            {"role": "user", "content": "and?"},
+            {"role": "assistant", "content": "hello", "annotations": []},
+        ]
+        counter = HeuristicCounter()
+        assert context.tokens == sum(count_message(counter, one) for one in context.messages)
+        assert runtime.message_tokens(CALLED) == count_message(counter, CALLED_CHAT)
+
+
+async def test_what_is_no_message_is_refused() -> None:
+    """A whole response names what to append; nothing is written."""
+    response = ChatCompletion.model_construct(id="r", choices=[])
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        with pytest.raises(InvalidMessage, match=r"append its choices\[0\].message"):
+            await chat.append([{"role": "user", "content": "hi"}, typing.cast("Any", response)])
+        assert await chat.history() == []
+
+
+def test_keys_of_none_are_left_out() -> None:
+    """Except the content of an assistant that calls tools: chat APIs ask for the key."""
+    dumped = {**CALLED.model_dump(), "refusal": None, "function_call": None}
+    assert encode_message(dumped)[1] == CALLED_CHAT
+    _, chat = encode_message({"role": "user", "content": "hi", "name": None, "metadata": None})
+    assert chat == {"role": "user", "content": "hi"}
+    assert dumped["refusal"] is None, "the caller's dict is as it was"
+
+
+def test_a_type_for_each_role() -> None:
+    roles = {
+        role
+        for one in typing.get_args(MessageDict)
+        for role in typing.get_args(typing.get_type_hints(one)["role"])
+    }
+    assert roles == {"system", "developer", "user", "assistant", "tool"}
