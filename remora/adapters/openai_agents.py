@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from remora.api.session import Session
 from remora.errors import InvalidInput, InvalidMessage
-from remora.messages import ChatDict, Message, plain_text
+from remora.messages import KEPT_PREFIX, ChatDict, Message, plain_text
 
 try:
     from agents import SessionSettings, TResponseInputItem
@@ -27,6 +27,7 @@ except ImportError as e:
 __all__ = ["RemoraSession", "chat_messages", "response_items"]
 
 _KEY = "openai_agents"
+_KEPT = f"{KEPT_PREFIX}{_KEY}"  # of items without a role: these count as tokens
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _CALLS = frozenset({"function_call", "reasoning"})
 
@@ -41,14 +42,22 @@ class RemoraSession:
     Args:
         session: the conversation.
         session_settings: the SDK's own; the runner applies its ``limit``.
+        opaque: keep items that have neither a role nor a known type, such as those of the SDK's
+            ``EncryptedSession``; otherwise they are refused. They count towards the tokens of a
+            context, which shows a word in their place.
     """
 
     def __init__(
-        self, session: Session, *, session_settings: SessionSettings | None = None
+        self,
+        session: Session,
+        *,
+        session_settings: SessionSettings | None = None,
+        opaque: bool = False,
     ) -> None:
         self.session = session
         self.session_id = f"{session.key.user}/{session.key.session}"
         self.session_settings = session_settings
+        self._opaque = opaque
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The summary and the buffer as items, or the newest `limit` of them.
@@ -72,7 +81,7 @@ class RemoraSession:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if items:
-            await self.session.append(chat_messages(items))
+            await self.session.append(chat_messages(items, opaque=self._opaque))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the newest item; None if the buffer is empty.
@@ -83,7 +92,7 @@ class RemoraSession:
             items = response_items(message)
             assert message.id is not None
             if len(items) > 1:  # one of several parallel calls: the others stay
-                await self.session.append(chat_messages(items[:-1]))
+                await self.session.append(chat_messages(items[:-1], opaque=self._opaque))
             if await self.session.delete(ids=message.id):
                 return items[-1]
         return None
@@ -93,7 +102,7 @@ class RemoraSession:
         await self.session.clear()
 
 
-def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
+def chat_messages(items: Iterable[TResponseInputItem], *, opaque: bool = False) -> list[ChatDict]:
     """Equivalent chat messages, as `Session.append` takes them.
 
     Raises:
@@ -120,14 +129,19 @@ def chat_messages(items: Iterable[TResponseInputItem]) -> list[ChatDict]:
             calls.append(found)
             continue
         close()
-        messages.append(_message(_message_of_item(found), [found]))
+        if opaque and "role" not in found and "type" not in found:
+            kept = {_KEPT: [dict(found)]}
+            messages.append({"role": "assistant", "content": "[item]", "metadata": kept})
+        else:
+            messages.append(_message(_message_of_item(found), [found]))
     close()
     return messages
 
 
 def response_items(message: Message) -> list[TResponseInputItem]:
     """The items that a message was made from; equivalent items for other messages."""
-    kept = (message.metadata or {}).get(_KEY)
+    metadata = message.metadata or {}
+    kept = metadata.get(_KEY, metadata.get(_KEPT))
     items = kept if kept is not None else _items(message.to_chat())
     return [cast("TResponseInputItem", item) for item in items]
 

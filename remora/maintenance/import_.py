@@ -31,7 +31,7 @@ from remora.maintenance.import_redaction import (
     import_synopsis,
     import_working_item,
 )
-from remora.messages import ChatDict, Entry, encode_message
+from remora.messages import ChatDict, Entry, counted_chat, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
 from remora.services.arguments import check_int
@@ -279,7 +279,8 @@ def _entry(intake: Intake, message: MessageExport) -> Entry:
         chat = redact_chat(chat, redact)
         metadata = None if metadata is None else redact_metadata(metadata, redact)
     entry = _encode_entry(message, chat, metadata, intake.buffer.max_message_bytes)
-    return msgspec.structs.replace(entry, tokens=count_message(intake.counter, chat))
+    tokens = count_message(intake.counter, counted_chat(chat, entry.meta))
+    return msgspec.structs.replace(entry, tokens=tokens)
 
 
 def _encode_entry(

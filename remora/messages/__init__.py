@@ -19,7 +19,9 @@ from remora.messages.chat import (
     ToolFunction,
 )
 from remora.messages.entry import (
+    KEPT_PREFIX,
     Entry,
+    counted_chat,
     decode_chat,
     encode_message,
     is_same_chat,
@@ -48,6 +50,7 @@ from remora.messages.typed import (
 )
 
 __all__ = [
+    "KEPT_PREFIX",
     "AssistantMessageDict",
     "ChatDict",
     "ContextMessage",
@@ -65,6 +68,7 @@ __all__ = [
     "ToolMessageDict",
     "UserMessageDict",
     "chat_of_object",
+    "counted_chat",
     "dated_line",
     "decode_chat",
     "encode_message",

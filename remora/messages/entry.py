@@ -13,7 +13,15 @@ from remora.ids import validate_id
 from remora.messages.chat import ChatDict, Message, Role, ToolCall
 from remora.messages.objects import chat_of_object, is_message_object
 
-__all__ = ["Entry", "decode_chat", "encode_message", "is_same_chat", "restore_message"]
+__all__ = [
+    "KEPT_PREFIX",
+    "Entry",
+    "counted_chat",
+    "decode_chat",
+    "encode_message",
+    "is_same_chat",
+    "restore_message",
+]
 
 
 _without_seq = attrgetter(
@@ -112,6 +120,9 @@ class _Chat(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+KEPT_PREFIX = "remora."
+"""Begins the metadata keys of what `remora.formats` keeps verbatim."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(dict[str, Any])
 _PLAIN = frozenset({str, type(None)})
@@ -125,6 +136,16 @@ _NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 def decode_chat(chat: bytes) -> ChatDict:
     """A fresh chat dict, which the caller may change."""
     return _decoder.decode(chat)
+
+
+def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
+    """What a message's tokens are counted of: its chat dict, and what it keeps for another API."""
+    if meta is None or KEPT_PREFIX.encode() not in meta:
+        return chat
+    kept = {
+        key: value for key, value in _decoder.decode(meta).items() if key.startswith(KEPT_PREFIX)
+    }
+    return {**chat, **kept}
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:

@@ -13,6 +13,7 @@ from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
 from remora.actors.policies.summary import shorten
 from remora.config import BufferConfig
 from remora.errors import InvalidMessage
+from remora.formats import as_chats
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import (
@@ -20,7 +21,7 @@ from remora.messages import (
     Entry,
     Message,
     MessageLike,
-    chat_of_object,
+    counted_chat,
     encode_message,
     indent,
     is_message_object,
@@ -116,7 +117,10 @@ class Intake(msgspec.Struct, frozen=True):
         ]
         if self.redact is not None:
             encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
-        counted = [(entry, chat, count_message(counter, chat)) for entry, chat in encoded]
+        counted = [
+            (entry, chat, count_message(counter, counted_chat(chat, entry.meta)))
+            for entry, chat in encoded
+        ]
         if self.scorer is not None:  # an application's code, which is called on the event loop
             return counted
         return [(e.with_weight(tokens, NEUTRAL_SCORE), chat, tokens) for e, chat, tokens in counted]
@@ -175,7 +179,7 @@ def as_messages(
     if isinstance(given, (dict, Message, Mapping)):
         return [given]
     if is_message_object(given):
-        return [chat_of_object(given)]
+        return as_chats([given])
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidMessage(
             "a message is a dict in the OpenAI chat format or a remora.Message, not "
@@ -184,7 +188,7 @@ def as_messages(
     batch = collect(given, "messages", most=most)
     for one in batch:
         if type(one) is not dict:
-            return [chat_of_object(one) if is_message_object(one) else one for one in batch]
+            return as_chats(batch)
     return batch
 
 

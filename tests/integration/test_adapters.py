@@ -242,6 +242,21 @@ async def test_agents_refuse_what_is_no_item() -> None:
         assert await session.get_items() == []
 
 
+async def test_agents_items_without_a_role() -> None:
+    """What an encrypting wrapper makes is kept as it is where it is asked for, and is not shown."""
+    sealed: Any = [{"__enc__": 1, "v": 1, "kid": "k", "payload": f"secret {n}"} for n in range(2)]
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "sealed")
+        with pytest.raises(InvalidMessage):
+            await RemoraSession(chat).add_items(sealed)
+        session = RemoraSession(chat, opaque=True)
+        await session.add_items(sealed)
+        assert await session.get_items() == sealed
+        assert "secret" not in str((await chat.load()).messages)
+        assert await session.pop_item() == sealed[1]
+        assert await session.get_items() == sealed[:1]
+
+
 def test_other_messages_as_items() -> None:
     """S3.03: a session that was written by other means can be handed to the SDK: parts, audio,
     files, tool calls.

@@ -9,7 +9,7 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id_prefix
-from remora.messages import ChatDict, Entry, decode_chat
+from remora.messages import ChatDict, Entry, counted_chat, decode_chat
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.records import (
@@ -210,7 +210,9 @@ def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> Sav
         return msgspec.structs.replace(one, tokens=tokens, brief_tokens=brief)
 
     def entry(one: Entry) -> Entry:
-        return msgspec.structs.replace(one, tokens=count(decode_chat(one.chat)))
+        return msgspec.structs.replace(
+            one, tokens=count(counted_chat(decode_chat(one.chat), one.meta))
+        )
 
     return msgspec.structs.replace(
         image,

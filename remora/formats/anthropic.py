@@ -1,0 +1,244 @@
+"""Messages of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+from remora.errors import InvalidMessage
+from remora.formats.plain import (
+    ChatMessages,
+    chat_content,
+    data_url,
+    merge,
+    no_form,
+    opened,
+    parse_arguments,
+    parts_of,
+    plain_list,
+    split_data_url,
+    text_of,
+    with_kept,
+)
+from remora.messages import ChatDict
+
+__all__ = ["AnthropicPrompt", "from_anthropic", "to_anthropic"]
+
+_API = "anthropic"
+_REASONING = frozenset({"thinking", "redacted_thinking"})
+_OPENING = "(The conversation began earlier.)"
+
+
+class AnthropicPrompt(TypedDict):
+    """Arguments of ``client.messages.create``.
+
+    ``system`` is left out if there is none.
+    """
+
+    system: NotRequired[str]
+    messages: list[Any]
+
+
+def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
+    """Chat messages of Anthropic's, for `Session.append`.
+
+    A user message with tool results becomes a tool message for each, and a user message of the
+    rest.
+
+    Args:
+        messages: one or many: dicts, or objects such as the answer of ``client.messages.create``.
+        opaque: keep messages with reasoning, and with parts that have no form in a chat, as they
+            came. Otherwise reasoning is left out, and other such parts are refused.
+
+    Raises:
+        InvalidMessage: one of them is no message of Anthropic's, or has a part without a form in a
+            chat.
+    """
+    chats: list[ChatDict] = []
+    for index, message in enumerate(plain_list(messages, "messages of Anthropic")):
+        role, blocks = message.get("role"), message.get("content")
+        if isinstance(blocks, str):
+            blocks = [{"type": "text", "text": blocks}]
+        if (
+            role not in {"user", "assistant"}
+            or not isinstance(blocks, list)
+            or not all(isinstance(block, dict) for block in blocks)
+        ):
+            raise InvalidMessage(
+                f"message {index} is no message of Anthropic: it needs the role user or assistant, "
+                "and text or blocks as its content",
+                index=index,
+            )
+        read = _read_assistant if role == "assistant" else _read_user
+        chats.extend(read(blocks, index, opaque=opaque))
+    return chats
+
+
+def _read_assistant(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> list[ChatDict]:
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    exact = True
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "text":
+            parts.append({"type": "text", "text": block.get("text")})
+            exact = exact and not calls
+        elif kind == "tool_use":
+            function = {
+                "name": block.get("name"),
+                "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False),
+            }
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        else:
+            exact = False
+            if kind not in _REASONING:
+                if not opaque:
+                    raise no_form("Anthropic", index, kind)
+                parts.append({"type": "text", "text": f"[{kind}]"})
+    if not parts and not calls:
+        if exact or not opaque:
+            return []
+        parts.append({"type": "text", "text": "[thinking]"})
+    chat: ChatDict = {"role": "assistant", "content": chat_content(parts)}
+    if calls:
+        chat["tool_calls"] = calls
+    return [with_kept(chat, _API, blocks) if opaque and not exact else chat]
+
+
+def _read_user(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> list[ChatDict]:
+    results: list[ChatDict] = []
+    said: list[dict[str, Any]] = []
+    exact = True
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            results.append(_read_result(block, index, opaque=opaque))
+            continue
+        said.append(block)
+    parts = []
+    for block in said:
+        if (part := _read_part(block)) is None:
+            if not opaque:
+                raise no_form("Anthropic", index, block.get("type"))
+            exact, part = False, {"type": "text", "text": f"[{block.get('type')}]"}
+        parts.append(part)
+    if not parts:
+        return results
+    chat: ChatDict = {"role": "user", "content": chat_content(parts)}
+    return [*results, chat if exact else with_kept(chat, _API, said)]
+
+
+def _read_result(block: dict[str, Any], index: int, *, opaque: bool) -> ChatDict:
+    content = block.get("content") or ""
+    exact, parts = True, []
+    for one in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        if (part := _read_part(one)) is None:
+            if not opaque:
+                raise no_form("Anthropic", index, one.get("type"))
+            exact, part = False, {"type": "text", "text": f"[{one.get('type')}]"}
+        parts.append(part)
+    chat: ChatDict = {
+        "role": "tool",
+        "tool_call_id": block.get("tool_use_id"),
+        "content": chat_content(parts) or "",
+    }
+    return chat if exact and not block.get("is_error") else with_kept(chat, _API, [block])
+
+
+def _read_part(block: dict[str, Any]) -> dict[str, Any] | None:
+    """The content part of a block; None if there is none."""
+    source: Any = block.get("source") or {}
+    match block.get("type"), source.get("type"):
+        case "text", _:
+            return {"type": "text", "text": block.get("text")}
+        case "image", "base64":
+            url = data_url(source["media_type"], source["data"])
+            return {"type": "image_url", "image_url": {"url": url}}
+        case "image", "url":
+            return {"type": "image_url", "image_url": {"url": source["url"]}}
+        case "document", "base64":
+            file = {"file_data": data_url(source["media_type"], source["data"])}
+            if title := block.get("title"):
+                file["filename"] = title
+            return {"type": "file", "file": file}
+        case (("image" | "document"), "file"):
+            return {"type": "file", "file": {"file_id": source["file_id"]}}
+    return None
+
+
+def to_anthropic(messages: ChatMessages) -> AnthropicPrompt:
+    """The system prompt and the messages for ``client.messages.create(…, **prompt)``.
+
+    System messages are joined, wherever they stand. Roles alternate: neighbours of one role are one
+    message, and tool results are the user's. A conversation that begins with the assistant gets a
+    user message in front. Names of speakers have no place there; sounds are shown as a word.
+
+    Args:
+        messages: of a context or of a history.
+    """
+    system: list[str] = []
+    turns: list[tuple[str, list[Any]]] = []
+    for message in messages:
+        chat, kept = opened(message, _API)
+        match chat["role"]:
+            case "system" | "developer":
+                system.extend(map(text_of, parts_of(chat)))
+            case "assistant":
+                turns.append(("assistant", kept or _assistant_blocks(chat)))
+            case "tool":
+                turns.append(("user", kept or [_result_block(chat)]))
+            case _:
+                turns.append(("user", kept or [*map(_block, parts_of(chat))]))
+    merged = merge(turns)
+    if merged and merged[0][0] == "assistant":
+        merged.insert(0, ("user", [{"type": "text", "text": _OPENING}]))
+    prompt: AnthropicPrompt = {
+        "messages": [{"role": role, "content": blocks} for role, blocks in merged]
+    }
+    if system:
+        prompt["system"] = "\n\n".join(system)
+    return prompt
+
+
+def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = [
+        {"type": "text", "text": text_of(part)} for part in parts_of(chat)
+    ]
+    for call in chat.get("tool_calls") or ():
+        function = call["function"]
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": call["id"],
+                "name": function["name"],
+                "input": parse_arguments(function["arguments"]),
+            }
+        )
+    return blocks
+
+
+def _result_block(chat: Mapping[str, Any]) -> dict[str, Any]:
+    content = chat.get("content")
+    shown = content if isinstance(content, str) else [*map(_block, parts_of(chat))]
+    return {"type": "tool_result", "tool_use_id": chat["tool_call_id"], "content": shown}
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any]:
+    match part["type"]:
+        case "image_url":
+            url = part["image_url"]["url"]
+            return {"type": "image", "source": _source(url)}
+        case "file" if data := part["file"].get("file_data"):
+            block: dict[str, Any] = {"type": "document", "source": _source(data)}
+            if name := part["file"].get("filename"):
+                block["title"] = name
+            return block
+        case "file" if file_id := part["file"].get("file_id"):
+            return {"type": "document", "source": {"type": "file", "file_id": file_id}}
+    return {"type": "text", "text": text_of(part)}
+
+
+def _source(url: str) -> dict[str, Any]:
+    if (found := split_data_url(url)) is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": found[0], "data": found[1]}

@@ -1,0 +1,288 @@
+"""Contents of Gemini's API (google-genai)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import mimetypes
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+from remora.errors import InvalidMessage
+from remora.formats.plain import (
+    ChatMessages,
+    chat_content,
+    data_url,
+    merge,
+    no_form,
+    opened,
+    parse_arguments,
+    parts_of,
+    plain_list,
+    split_data_url,
+    text_of,
+    with_kept,
+)
+from remora.messages import ChatDict
+
+__all__ = ["GeminiPrompt", "from_gemini", "to_gemini"]
+
+_API = "gemini"
+_ROLES = {"user": "user", "model": "assistant", "function": "user", None: "user"}
+_AUDIO = {"audio/wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
+_ABOUT = frozenset({"thought", "thought_signature", "video_metadata", "media_resolution"})
+"""Keys of a part that say something about it; the others are the part itself."""
+_CAMEL = re.compile(r"(?<=[a-z])([A-Z])")
+
+
+class GeminiPrompt(TypedDict):
+    """What ``client.models.generate_content`` takes.
+
+    ``system_instruction`` belongs into its ``config``, and is left out if there is none.
+    """
+
+    system_instruction: NotRequired[str]
+    contents: list[Any]
+
+
+def from_gemini(contents: Any, *, opaque: bool = False) -> list[ChatDict]:
+    """Chat messages of Gemini's contents, for `Session.append`.
+
+    A call without an id gets its function's name as its id (``name#2`` for a second one of the same
+    content), and so does its result.
+
+    Args:
+        contents: one or many: dicts (with keys in either spelling), objects, or a whole response.
+        opaque: keep contents with thoughts or their signatures, and with parts that have no form
+            in a chat, as they came. Otherwise thoughts and signatures are left out, and other such
+            parts are refused.
+
+    Raises:
+        InvalidMessage: one of them is no content, or has a part without a form in a chat.
+    """
+    chats: list[ChatDict] = []
+    for index, one in enumerate(plain_list(contents, "contents of Gemini")):
+        content = _first_candidate(one)
+        role, parts = content.get("role"), content.get("parts")
+        if role not in _ROLES or not isinstance(parts, list):
+            raise InvalidMessage(
+                f"content {index} is no content of Gemini: it needs parts, and the role user or "
+                "model",
+                index=index,
+            )
+        given = [_named(part, index) for part in parts]
+        chats.extend(_read(_ROLES[role], given, index, opaque=opaque))
+    return chats
+
+
+def _first_candidate(one: dict[str, Any]) -> dict[str, Any]:
+    """The content of a response's first candidate; any other dict unchanged."""
+    candidates = one.get("candidates")
+    if isinstance(candidates, list) and candidates and isinstance(candidates[0], dict):
+        content = candidates[0].get("content")
+        return content if isinstance(content, dict) else {}
+    return one
+
+
+def _named(part: Any, index: int) -> dict[str, Any]:
+    """A part with the spelling of Python's keys, without what is not set."""
+    if isinstance(part, str):
+        return {"text": part}
+    if not isinstance(part, dict):
+        raise InvalidMessage(
+            f"content {index} has a part that is a {type(part).__name__}", index=index
+        )
+    return {_snake(key): _with_snakes(value) for key, value in part.items() if value is not None}
+
+
+def _snake(key: str) -> str:
+    return _CAMEL.sub(r"_\1", key).lower()
+
+
+def _with_snakes(value: Any) -> Any:
+    """The keys of a part's value; what is inside arguments and responses stays as it is."""
+    if isinstance(value, dict):
+        return {_snake(key): one for key, one in value.items() if one is not None}
+    return value
+
+
+def _read(role: str, given: list[dict[str, Any]], index: int, *, opaque: bool) -> list[ChatDict]:
+    parts: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    results: list[ChatDict] = []
+    named: Counter[str] = Counter()
+    exact = True
+    for part in given:
+        exact = exact and _ABOUT.isdisjoint(part)
+        if part.get("thought"):
+            continue
+        if call := part.get("function_call"):
+            exact = exact and not results
+            function = {
+                "name": call.get("name"),
+                "arguments": json.dumps(call.get("args") or {}, ensure_ascii=False),
+            }
+            calls.append({"id": _id(call, named), "type": "function", "function": function})
+        elif result := part.get("function_response"):
+            results.append(_read_result(result, named))
+        elif (shown := _read_part(part)) is not None:
+            exact = exact and not calls
+            parts.append(shown)
+        else:
+            kind = next(iter(part.keys() - _ABOUT), "part")
+            exact = False
+            if not opaque:
+                raise no_form("Gemini", index, kind)
+            parts.append({"type": "text", "text": f"[{kind}]"})
+    keep = opaque and not exact
+    if keep and not (parts or calls or results):
+        parts.append({"type": "text", "text": "[thought]"})
+    if not parts and not calls:
+        return results
+    chat: ChatDict = {"role": role, "content": chat_content(parts)}
+    if calls:
+        chat["tool_calls"] = calls
+    said = [part for part in given if "function_response" not in part]
+    return [*results, with_kept(chat, _API, said) if keep else chat]
+
+
+def _id(call: Mapping[str, Any], named: Counter[str]) -> str:
+    name = str(call.get("name"))
+    named[name] += 1
+    return str(call.get("id") or (name if named[name] == 1 else f"{name}#{named[name]}"))
+
+
+def _read_result(result: Mapping[str, Any], named: Counter[str]) -> ChatDict:
+    response = result.get("response")
+    output = response.get("output") if isinstance(response, dict) and len(response) == 1 else None
+    text = output if isinstance(output, str) else json.dumps(response or {}, ensure_ascii=False)
+    return {"role": "tool", "tool_call_id": _id(result, named), "content": text}
+
+
+def _read_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The content part of a part; None if there is none."""
+    if isinstance(text := part.get("text"), str):
+        return {"type": "text", "text": text}
+    if isinstance(blob := part.get("inline_data"), dict):
+        media_type, data = blob.get("mime_type") or "", blob.get("data") or b""
+        if isinstance(data, str):  # base64, at times of the kind for URLs
+            data = data.replace("-", "+").replace("_", "/")
+        url = data_url(media_type, data)
+        if media_type.startswith("image/"):
+            return {"type": "image_url", "image_url": {"url": url}}
+        if media_type in _AUDIO:
+            audio = {"data": url.partition(",")[2], "format": _AUDIO[media_type]}
+            return {"type": "input_audio", "input_audio": audio}
+        file: dict[str, Any] = {"file_data": url}
+        if name := blob.get("display_name"):
+            file["filename"] = name
+        return {"type": "file", "file": file}
+    if isinstance(linked := part.get("file_data"), dict) and (uri := linked.get("file_uri")):
+        if str(linked.get("mime_type")).startswith("image/"):
+            return {"type": "image_url", "image_url": {"url": uri}}
+        return {"type": "file", "file": {"file_id": uri}}
+    return None
+
+
+def to_gemini(messages: ChatMessages) -> GeminiPrompt:
+    """The system instruction and the contents for ``client.models.generate_content``.
+
+    System messages are joined, wherever they stand. Roles alternate: neighbours of one role are one
+    content, and tool results are the user's. Names of speakers have no place there.
+
+    Args:
+        messages: of a context or of a history.
+    """
+    system: list[str] = []
+    turns: list[tuple[str, list[Any]]] = []
+    functions: dict[str, str] = {}
+    for message in messages:
+        chat, kept = opened(message, _API)
+        for call in chat.get("tool_calls") or ():
+            functions[call["id"]] = call["function"]["name"]
+        match chat["role"]:
+            case "system" | "developer":
+                system.extend(map(text_of, parts_of(chat)))
+            case "assistant":
+                turns.append(("model", _restored(kept) if kept else _model_parts(chat)))
+            case "tool":
+                name = functions.get(chat["tool_call_id"]) or chat.get("name")
+                turns.append(("user", [_result_part(chat, name or chat["tool_call_id"])]))
+            case _:
+                said = _restored(kept) if kept else [*map(_part, parts_of(chat))]
+                turns.append(("user", said))
+    prompt: GeminiPrompt = {
+        "contents": [{"role": role, "parts": parts} for role, parts in merge(turns)]
+    }
+    if system:
+        prompt["system_instruction"] = "\n\n".join(system)
+    return prompt
+
+
+def _model_parts(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = [*map(_part, parts_of(chat))]
+    for call in chat.get("tool_calls") or ():
+        function = call["function"]
+        made: dict[str, Any] = {
+            "name": function["name"],
+            "args": parse_arguments(function["arguments"]),
+        }
+        parts.append({"function_call": _with_id(made, call["id"])})
+    return parts
+
+
+def _result_part(chat: Mapping[str, Any], name: str) -> dict[str, Any]:
+    content = chat.get("content")
+    text = content if isinstance(content, str) else "\n".join(map(text_of, parts_of(chat)))
+    made: dict[str, Any] = {"name": name, "response": {"output": text}}
+    return {"function_response": _with_id(made, chat["tool_call_id"])}
+
+
+def _with_id(made: dict[str, Any], id_: str) -> dict[str, Any]:
+    """With its id, unless `from_gemini` made the id of the name."""
+    return made if id_.partition("#")[0] == made["name"] else {"id": id_, **made}
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    match part["type"]:
+        case "image_url":
+            return _blob(part["image_url"]["url"], "image/jpeg")
+        case "input_audio":
+            audio = part["input_audio"]
+            return _blob(data_url(f"audio/{audio['format']}", audio["data"]), "")
+        case "file" if url := part["file"].get("file_data") or part["file"].get("file_id"):
+            return _blob(url, "application/octet-stream", part["file"].get("filename"))
+    return {"text": text_of(part)}
+
+
+def _blob(url: str, media_type: str, name: str | None = None) -> dict[str, Any]:
+    if (found := split_data_url(url)) is None:
+        guessed = mimetypes.guess_type(url.partition("?")[0])[0]
+        return {"file_data": {"file_uri": url, "mime_type": guessed or media_type}}
+    blob: dict[str, Any] = {"mime_type": found[0], "data": _bytes(found[1])}
+    if name:
+        blob["display_name"] = name
+    return {"inline_data": blob}
+
+
+def _restored(kept: list[Any]) -> list[Any]:
+    """Parts as they came: what they have in base64 is bytes again."""
+    parts: list[Any] = []
+    for part in kept:
+        restored = dict(part)
+        if isinstance(signature := restored.get("thought_signature"), str):
+            restored["thought_signature"] = _bytes(signature)
+        if isinstance(blob := restored.get("inline_data"), dict):
+            restored["inline_data"] = {**blob, "data": _bytes(blob.get("data", ""))}
+        parts.append(restored)
+    return parts
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/") + "==")
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,130 @@
+"""Conversations keep their texts, calls, ids and order through the shapes of other APIs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+from anthropic.types import MessageParam
+from google.genai.types import Content
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.responses import ResponseInputItemParam
+from pydantic import TypeAdapter
+
+from remora.formats import (
+    from_anthropic,
+    from_gemini,
+    from_responses,
+    to_anthropic,
+    to_gemini,
+    to_responses,
+)
+from remora.messages import encode_message
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}}
+ANTHROPIC = TypeAdapter(list[MessageParam])
+RESPONSES = TypeAdapter(list[ResponseInputItemParam])
+
+words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda t: t.strip())
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=4,
+)
+arguments = st.dictionaries(words, values, max_size=3).map(json.dumps)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """A system message, and turns of a user and an assistant that may call tools."""
+    messages: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(words)})
+    number = 0
+    for _ in range(draw(st.integers(1, 4))):
+        text: Any = draw(words)
+        if draw(st.booleans()):
+            text = [{"type": "text", "text": text}, IMAGE, {"type": "text", "text": draw(words)}]
+        messages.append({"role": "user", "content": text})
+        for _ in range(draw(st.integers(0, 2))):
+            ids = [f"call_{number + n}" for n in range(draw(st.integers(1, 3)))]
+            number += len(ids)
+            calls = [
+                {
+                    "id": one,
+                    "type": "function",
+                    "function": {"name": draw(st.sampled_from("fg")), "arguments": draw(arguments)},
+                }
+                for one in ids
+            ]
+            said = draw(st.none() | words)
+            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            messages += [
+                {"role": "tool", "tool_call_id": one, "content": draw(words)} for one in ids
+            ]
+        messages.append({"role": "assistant", "content": draw(words)})
+    return messages
+
+
+def events(messages: list[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """What was said, called and answered, one after the other."""
+    for message in messages:
+        encode_message(message)  # it can be appended
+        content: Any = message.get("content")
+        parts: list[Any] = (
+            [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        )
+        for part in parts:
+            if message["role"] == "tool":
+                yield "result", message["tool_call_id"], part["text"]
+            elif part["type"] == "text":
+                yield "said", message["role"], part["text"]
+            else:
+                yield "shown", message["role"], part["image_url"]["url"]
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            yield "called", call["id"], function["name"], json.loads(function["arguments"])
+
+
+def alternate(roles: list[str]) -> bool:
+    return all(one != other for one, other in pairwise(roles))
+
+
+def without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [message for message in messages if message["role"] != "system"]
+
+
+def same(messages: list[dict[str, Any]], back: Callable[[], list[dict[str, Any]]]) -> None:
+    assert list(events(back())) == list(events(messages))
+
+
+@given(conversations())
+def test_anthropic(messages: list[dict[str, Any]]) -> None:
+    prompt = to_anthropic(messages)
+    ANTHROPIC.validate_python(prompt["messages"])
+    assert alternate([one["role"] for one in prompt["messages"]])
+    assert prompt["messages"][0]["role"] == "user"
+    if messages[0]["role"] == "system":
+        assert prompt.get("system") == messages[0]["content"]
+    same(without_system(messages), lambda: from_anthropic(prompt["messages"]))
+
+
+@given(conversations())
+def test_responses(messages: list[dict[str, Any]]) -> None:
+    items = to_responses(messages)
+    RESPONSES.validate_python(items)
+    same(messages, lambda: from_responses(items))
+
+
+@given(conversations())
+def test_gemini(messages: list[dict[str, Any]]) -> None:
+    prompt = to_gemini(messages)
+    contents = [Content.model_validate(one) for one in prompt["contents"]]
+    assert alternate([str(one.role) for one in contents])
+    if messages[0]["role"] == "system":
+        assert prompt.get("system_instruction") == messages[0]["content"]
+    same(without_system(messages), lambda: from_gemini(prompt["contents"]))
+    same(without_system(messages), lambda: from_gemini(contents))
