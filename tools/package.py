@@ -98,7 +98,7 @@ def try_wheel(wheel: Path, version: str) -> None:
         told = f"import remora, sys; assert remora.__version__ == {version!r}"
         loaded = "assert not {'lancedb', 'pyarrow', 'numpy'} & sys.modules.keys()"
         _run(python, "-I", "-c", f"{told}; {loaded}", in_=directory)
-        _run(bin_ / "remora", "--help", in_=directory)
+        _run(bin_ / "remora", "--version", in_=directory)
         for example in ("quickstart.py", "tested_agent.py"):
             shutil.copy(ROOT / "examples" / example, directory)
         _run(python, "-I", "quickstart.py", in_=directory)

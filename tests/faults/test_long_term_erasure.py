@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from remora.errors import LongTermError
 from remora.ids import session_key, user_key
+from remora.runtime.probes import count_probes
 from remora.storage.lance.shard import Shard
 from remora.storage.ports import MemoryRow
 from tests.lance import copied, data_files, held, lance, put, rows_of, vectors_of
@@ -153,6 +155,24 @@ async def test_the_last_rows_of_a_table(tmp_path: Path) -> None:
         assert [one.row.id for one in await store.search("bob", "number2", None, depth=1)] == [
             "bob-2"
         ]
+
+
+async def test_rows_that_wait_for_their_commit(tmp_path: Path) -> None:
+    """G13: rows that are queued are erased, too; whoever brought them is not left waiting, and the
+    rows of others that came with them are stored.
+    """
+    base = tmp_path / "lance"
+    async with lance(base, batch_ms=60_000, batch_rows=12) as store:
+        with count_probes() as counts:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(put, store, [*secrets(), *rows_of("bob", range(3))])
+                await anyio.wait_all_tasks_blocked()
+                await store.erase(user_key("victim@example"))
+                await put(store, rows_of("carol", range(12)))  # as many as are committed at once
+        assert counts["queued_rows_dropped"]
+        found = await store.search("bob", "number2", None, depth=1)
+        assert [one.row.id for one in found] == ["bob-2"]
+    assert hits(base, needles(EVERYTHING)) == []
 
 
 async def test_a_table_that_was_put_aside(tmp_path: Path) -> None:
