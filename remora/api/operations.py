@@ -13,10 +13,17 @@ from remora.ids import validate_id
 from remora.recall.index_cache import UserIndexStatistics
 from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import Job
-from remora.services.arguments import check_function, check_path, check_seconds, check_text
+from remora.services.arguments import (
+    check_function,
+    check_page,
+    check_path,
+    check_seconds,
+    check_text,
+)
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
-from remora.storage.ports import JournalCounts, LongTermStatistics
+from remora.storage.listing import ListingOrder
+from remora.storage.ports import JournalCounts, LongTermStatistics, UserListing
 
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
@@ -49,6 +56,35 @@ class Operations:
         if user is not None:
             user = validate_id(user, "a user id")
         return await self._lifetime.internals.parts.archive.counts(user)
+
+    async def users(
+        self,
+        *,
+        prefix: str = "",
+        order: ListingOrder = "name",
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> Sequence[UserListing]:
+        """The users with their number of sessions and last use, a page of them.
+
+        A user is listed from the first write on: a message, a memory, a profile. The next page
+        begins behind the last one of a page: ``after=page[-1].cursor``. It stays right while users
+        are added and forgotten; in an order by use, one who writes between two pages moves to a new
+        place.
+
+        Args:
+            prefix: only users whose id begins with this.
+            order: ``name``: by id; ``newest``: who wrote last comes first, who has no messages
+                last; ``oldest``: the reverse.
+            limit: how many at most; None for all.
+            after: the `cursor` of a listing in the same order; None for the first page.
+
+        Raises:
+            InvalidInput: an argument is out of range, or `after` is no cursor in this order.
+            RuntimeClosed: the runtime is not open.
+        """
+        page = check_page(order, prefix, limit, after)
+        return await self._lifetime.holder.parts.archive.users(page)
 
     async def long_term_statistics(self) -> LongTermStatistics:
         """How much long-term memory holds.

@@ -36,6 +36,7 @@ from remora.services.arguments import (
     check_flag,
     check_int,
     check_length,
+    check_page,
     check_query,
     check_result_count,
     check_seconds,
@@ -47,6 +48,7 @@ from remora.services.intake import are_large
 from remora.services.parts import PartsHolder
 from remora.services.recording import check_types, name_failures
 from remora.storage.export.transfer import SessionExport
+from remora.storage.listing import ListingOrder
 from remora.storage.ports import SessionListing
 
 __all__ = ["User", "WorkingHit"]
@@ -97,9 +99,32 @@ class User(LongTermHandle):
         """
         return Session(self._holder, SessionKey(self.id, validate_id(session, "a session id")))
 
-    async def sessions(self) -> Sequence[SessionListing]:
-        """The user's sessions, the one with the newest message last."""
-        return await self._holder.parts.archive.sessions(self.id)
+    async def sessions(
+        self,
+        *,
+        prefix: str = "",
+        order: ListingOrder = "oldest",
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Sequence[SessionListing]:
+        """The user's sessions with their number of messages and last use, all or a page of them.
+
+        A session without a message is not listed. The next page begins behind the last one of a
+        page: ``after=page[-1].cursor``. It stays right while sessions are added and forgotten; one
+        that is used in the meantime moves to its new place.
+
+        Args:
+            prefix: only sessions whose id begins with this.
+            order: ``oldest``: the one with the newest message last; ``newest``: first; ``name``:
+                by id.
+            limit: how many at most; None for all.
+            after: the `cursor` of a listing in the same order; None for the first page.
+
+        Raises:
+            InvalidInput: an argument is out of range, or `after` is no cursor in this order.
+        """
+        page = check_page(order, prefix, limit, after)
+        return await self._holder.parts.archive.sessions(self.id, page)
 
     async def append_many(
         self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]

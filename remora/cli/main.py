@@ -21,6 +21,7 @@ from remora.api.runtime import Runtime
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import command_forget
 from remora.cli.jobs import command_jobs
+from remora.cli.listing import command_sessions, command_users
 from remora.cli.opening import open_runtime, require_memory
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
@@ -160,6 +161,8 @@ _COMMANDS = {
     "replay": _command_replay,
     "show": command_show,
     "recall": command_recall,
+    "users": command_users,
+    "sessions": command_sessions,
     "demo": _command_demo,
     "export": command_export,
     "import": command_import,
@@ -171,6 +174,9 @@ _COMMANDS = {
     "repair": command_repair,
     "jobs": command_jobs,
 }
+_NEED_MEMORY = frozenset(
+    {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget"}
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -198,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return 0
         arguments.configured = _load_config(arguments)
-        if arguments.command in {"show", "recall", "export", "reembed", "stats", "jobs", "forget"}:
+        if arguments.command in _NEED_MEMORY:
             require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import remora
 from remora.cli.erasure import add_forget_parser
 from remora.cli.jobs import add_jobs_parser
+from remora.cli.listing import add_listing_parsers
 from remora.cli.transfer import add_transfer_parsers
 from remora.cli.upkeep import add_upkeep_parsers
 
@@ -26,6 +27,7 @@ _EPILOG = """\
 examples:
   remora demo                               replay conversations that ship with remora, and recall
   remora replay chats.jsonl --dir memory    replay a file of conversations (docs/replay-format.md)
+  remora users --dir memory                 who is in it; remora sessions alice: what they have
   remora show alice chat-42 --dir memory    a session's summary and its recent messages
   remora recall alice "where do I live?" --dir memory
   remora export backup.jsonl --dir memory   everything to a file; remora import reads it
@@ -65,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     context, printing = _context_options(), _printing_options()
     _add_conversation_parsers(commands, common, printing, context)
+    add_listing_parsers(commands, common, printing, _at_least(1))
     add_transfer_parsers(commands, common, printing, context)
     add_forget_parser(commands, common, printing)
     add_upkeep_parsers(commands, common, printing)

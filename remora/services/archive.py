@@ -21,8 +21,10 @@ from remora.storage.lookups import EarlierBuffer
 from remora.storage.ports import (
     Journal,
     JournalCounts,
+    ListingPage,
     SessionListing,
     SummaryFigures,
+    UserListing,
     earlier_buffer,
 )
 from remora.storage.records import MessageRange
@@ -192,9 +194,13 @@ class LocalArchive:
             embedding_hit_rate=embedding_rate,
         )
 
-    async def sessions(self, user: str) -> Sequence[SessionListing]:
+    async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
         """See `remora.User.sessions`."""
-        return await self._journal.sessions(user)
+        return await self._journal.list_sessions(user, page)
+
+    async def users(self, page: ListingPage) -> Sequence[UserListing]:
+        """See `remora.Runtime.users`."""
+        return await self._journal.list_users(page)
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """See `remora.Runtime.counts`."""

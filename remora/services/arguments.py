@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from remora.errors import InvalidInput
 from remora.messages import without_surrogates
+from remora.storage.listing import ListingOrder, ListingPage
 
 __all__ = [
     "MAX_BATCH",
@@ -23,6 +24,7 @@ __all__ = [
     "check_function",
     "check_int",
     "check_length",
+    "check_page",
     "check_path",
     "check_query",
     "check_result_count",
@@ -90,6 +92,26 @@ def check_seconds(value: object, name: str) -> float | None:
     if math.isnan(value) or value < 0:
         raise InvalidInput(f"{name} must be at least 0 seconds, not {value}")
     return value
+
+
+def check_page(order: object, prefix: object, limit: object, after: object) -> ListingPage:
+    """The page of a listing that a caller wants.
+
+    Raises:
+        InvalidInput: an argument is of another type or out of range, or `after` is no cursor.
+    """
+    check_choice(order, "order", ("name", "newest", "oldest"))
+    if limit is not None:
+        check_int(limit, "limit", low=1)
+    prefix = without_surrogates(check_text(prefix, "prefix"))
+    if after is not None and not check_text(after, "after"):
+        raise InvalidInput("after must be the cursor of a listing; leave it out for the first page")
+    return ListingPage.behind(
+        None if after is None else without_surrogates(str(after)),
+        order=cast("ListingOrder", order),
+        prefix=prefix,
+        limit=cast("int | None", limit),
+    )
 
 
 def check_flag(value: object, name: str) -> bool:

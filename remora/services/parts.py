@@ -25,7 +25,14 @@ from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake
 from remora.storage.export.transfer import SessionExport
-from remora.storage.ports import Journal, JournalCounts, Scope, SessionListing
+from remora.storage.ports import (
+    Journal,
+    JournalCounts,
+    ListingPage,
+    Scope,
+    SessionListing,
+    UserListing,
+)
 
 __all__ = [
     "Actors",
@@ -129,8 +136,12 @@ class Archive(Protocol):
         """The user in figures."""
         ...
 
-    async def sessions(self, user: str) -> Sequence[SessionListing]:
-        """The user's sessions, the most recently used last."""
+    async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
+        """A page of the user's sessions."""
+        ...
+
+    async def users(self, page: ListingPage) -> Sequence[UserListing]:
+        """A page of all users."""
         ...
 
     async def counts(self, user: str | None = None) -> JournalCounts:

@@ -11,6 +11,7 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.runtime.log import Log
+from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import BufferStart
 from remora.storage.records import MemoryItem, StateItem
 
@@ -21,7 +22,6 @@ __all__ = [
     "Journal",
     "JournalCounts",
     "Retention",
-    "SessionListing",
     "SummaryFigures",
 ]
 
@@ -53,14 +53,6 @@ class SummaryFigures(msgspec.Struct, frozen=True):
     tokens_in: int
     tokens_out: int
     degraded: int
-
-
-class SessionListing(msgspec.Struct, frozen=True):
-    """One session in a listing."""
-
-    key: SessionKey
-    messages: int
-    last_at_us: int
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -196,6 +188,14 @@ class Journal(Log, Protocol):
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         """A user's sessions; the one with the newest message comes last."""
+        ...
+
+    async def list_sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
+        """A page of a user's sessions, those without a message left out."""
+        ...
+
+    async def list_users(self, page: ListingPage) -> Sequence[UserListing]:
+        """A page of all users, those without sessions included; shared scopes are no users."""
         ...
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:

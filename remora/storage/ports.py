@@ -11,9 +11,9 @@ from remora.storage.journal_port import (
     Journal,
     JournalCounts,
     Retention,
-    SessionListing,
     SummaryFigures,
 )
+from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.long_term_port import (
     BLOCK_TYPE,
     EVERYTHING,
@@ -37,6 +37,7 @@ __all__ = [
     "Finding",
     "Journal",
     "JournalCounts",
+    "ListingPage",
     "LongTermStatistics",
     "LongTermStore",
     "MemoryRow",
@@ -44,6 +45,7 @@ __all__ = [
     "Scope",
     "SessionListing",
     "SummaryFigures",
+    "UserListing",
     "Vector",
     "Write",
     "earlier_buffer",

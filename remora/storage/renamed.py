@@ -6,7 +6,15 @@ import inspect
 import warnings
 from typing import Any, TypeVar, cast
 
-from remora.ids import SessionKey
+from remora.ids import SHARED_PREFIX, SessionKey
+from remora.storage.listing import (
+    ListingPage,
+    SessionListing,
+    UserListing,
+    first_page,
+    session_listing,
+    user_listing,
+)
 from remora.storage.long_term_port import BLOCK_TYPE
 
 __all__ = ["with_current_names"]
@@ -27,6 +35,10 @@ _RENAMED = {
 """Methods of `Journal`, and what they were called."""
 
 
+_ADDED = ("list_sessions", "list_users", "session_indexed_through")
+"""Methods of `Journal` that earlier ones do not have."""
+
+
 class _Renamed:
     """Passes calls on, under the old names where the port has them."""
 
@@ -40,12 +52,29 @@ class _Renamed:
             return self._add
         if name == "count" and not hasattr(self._port, name):
             return self._count
-        if name == "session_indexed_through" and not hasattr(self._port, name):
-            return self._session_indexed_through
+        if name in _ADDED and not hasattr(self._port, name):
+            return getattr(self, f"_{name}")
         return getattr(self._port, self._names.get(name, name))
 
     async def _session_indexed_through(self, key: SessionKey) -> int:
         return int(dict(await self.indexed_through()).get(key, 0))
+
+    async def _list_sessions(self, user: str, page: ListingPage) -> list[SessionListing]:
+        found = [
+            (one.key.session, one.messages, one.last_at_us)
+            for one in await self._port.sessions(user)
+        ]
+        wanted = first_page(found, page, lambda one: (one[2], one[0]))
+        return [session_listing(user, *one, page.order) for one in wanted]
+
+    async def _list_users(self, page: ListingPage) -> list[UserListing]:
+        found = []
+        for user in {key.user for key, _ in await self.indexed_through()}:
+            if not user.startswith(SHARED_PREFIX):
+                times = [one.last_at_us for one in await self._port.sessions(user)]
+                found.append((user, len(times), max(times, default=0)))
+        wanted = first_page(found, page, lambda one: (one[2], one[0]))
+        return [user_listing(*one, page.order) for one in wanted]
 
     async def _count(self, user: str) -> int:
         return sum(row.memory_type != BLOCK_TYPE for row in await self._port.rows(user))
@@ -63,7 +92,9 @@ def with_current_names(port: Port) -> Port:
     }
     add = getattr(port, "add", None)
     doubtful = add is not None and "doubtful" in inspect.signature(add).parameters
-    incomplete = hasattr(port, "indexed_through") and not hasattr(port, "session_indexed_through")
+    incomplete = hasattr(port, "indexed_through") and any(
+        not hasattr(port, name) for name in _ADDED
+    )
     incomplete = incomplete or (add is not None and not hasattr(port, "count"))
     if not names and not doubtful:
         if not incomplete:

@@ -36,6 +36,7 @@ from remora.testing.journal_erasure import (
     forgetting_a_user_leaves_nothing_of_them,
     what_is_being_forgotten_is_noted_until_it_is_gone,
 )
+from remora.testing.journal_listings import users_and_sessions_have_pages
 from remora.testing.journal_retention import (
     nothing_that_is_needed_is_trimmed,
     originals_are_kept_as_long_as_they_must_be,
@@ -261,6 +262,7 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     a_write_without_records_is_settled_in_its_turn,
     a_key_has_one_effect,
     sessions_and_users_are_apart,
+    users_and_sessions_have_pages,
     a_fold_keeps_what_it_takes,
     clearing_keeps_the_history,
     the_past_can_be_looked_at,

@@ -5,6 +5,7 @@ Plain data.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ RECORDED_AS = {
     "archived_through": "summarized",
     "cleared_through": "cleared",
     "indexing_through": "flushing",
+    "last_at": "last_at_us",
     "queue": "lane",
     "state_items": "facets",
     "summarizing_through": "folding",
@@ -69,6 +71,8 @@ def _plain(value: Any) -> Any:
         return {"": RECORDED_AS.get(name, name), **fields}
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, datetime):
+        return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     if isinstance(value, frozenset | set):
         return sorted(_plain(one) for one in value)
     if isinstance(value, list | tuple):

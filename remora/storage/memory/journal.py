@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 
 from remora.errors import CommitFailed
-from remora.ids import SessionKey, UserKey
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
@@ -26,8 +26,15 @@ from remora.storage.journal_port import (
     Erasure,
     JournalCounts,
     Retention,
-    SessionListing,
     SummaryFigures,
+)
+from remora.storage.listing import (
+    ListingPage,
+    SessionListing,
+    UserListing,
+    first_page,
+    session_listing,
+    user_listing,
 )
 from remora.storage.lookups import (
     Answer,
@@ -207,15 +214,41 @@ class MemoryJournal(MemoryTables):
         return [as_resumed(job) for job in self._jobs.values() if job.dead == dead]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
+        return await self.list_sessions(user, ListingPage())
+
+    async def list_sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
         await anyio.lowlevel.checkpoint()
-        found = []
-        for actor in self._actors.values():
-            entries = actor.visible(1, actor.last)
-            if isinstance(actor.key, SessionKey) and actor.key.user == user and entries:
-                found.append(
-                    SessionListing(actor.key, len(entries), max(entry.at_us for entry in entries))
-                )
-        return sorted(found, key=lambda listing: listing.last_at_us)
+        sessions = [(key, actor) for key, actor in self._sessions() if key.user == user]
+        found = [
+            (key.session, len(seen), actor.used_us)
+            for key, actor in sessions
+            if (seen := actor.visible(1, actor.last))
+        ]
+        wanted = first_page(found, page, lambda one: (one[2], one[0]))
+        return [session_listing(user, *one, page.order) for one in wanted]
+
+    async def list_users(self, page: ListingPage) -> Sequence[UserListing]:
+        await anyio.lowlevel.checkpoint()
+        users: dict[str, list[Actor]] = {
+            actor.key.user: []
+            for actor in self._actors.values()
+            if not actor.key.user.startswith(SHARED_PREFIX)
+        }
+        for key, actor in self._sessions():
+            users[key.user].append(actor)
+        found = [
+            (user, len(actors), max((actor.used_us for actor in actors), default=0))
+            for user, actors in users.items()
+        ]
+        wanted = first_page(found, page, lambda one: (one[2], one[0]))
+        return [user_listing(*one, page.order) for one in wanted]
+
+    def _sessions(self) -> list[tuple[SessionKey, Actor]]:
+        return [
+            (actor.key, actor)
+            for actor in self._actors.values()
+            if isinstance(actor.key, SessionKey)
+        ]
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
         await anyio.lowlevel.checkpoint()

@@ -61,6 +61,11 @@ class Actor:
         """The newest message's number."""
         return self.trimmed + len(self.entries)
 
+    @property
+    def used_us(self) -> int:
+        """When its newest message was created; 0 without any."""
+        return self.entries[-1].at_us if self.entries else 0
+
     def visible(self, first: int, last: int, at: int | None = None) -> list[Entry]:
         return [
             entry

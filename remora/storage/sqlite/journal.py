@@ -36,11 +36,13 @@ from remora.storage.sqlite.trimming import messages_beyond, trim_rows
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
 
-__all__ = ["SqliteJournal"]
+__all__ = ["MANY_SESSIONS", "SqliteJournal"]
 
 T = TypeVar("T")
 
 _logger = get_logger(__name__)
+MANY_SESSIONS = 1_000
+"""Sessions whose newest messages are looked at in less time than a commit takes."""
 
 
 class SqliteJournal(JournalReader, JournalWriter):
@@ -139,6 +141,37 @@ class SqliteJournal(JournalReader, JournalWriter):
             self._files.wal_held_s,
             "" if self._lost is None else str(self._lost),
         )
+
+    # -- listings ----------------------------------------------------------------------------------
+
+    async def _uses_are_indexed(self, where: str, *parameters: str) -> bool:
+        """Write the uses first, unless looking at so few newest messages takes less time."""
+        ((count,),) = await self._read(
+            f"SELECT count(*) FROM (SELECT 1 FROM actors {where} LIMIT ?)",
+            (*parameters, MANY_SESSIONS + 1),
+        )
+        return bool(count > MANY_SESSIONS) and await self._write_uses()
+
+    async def _write_uses(self) -> bool:
+        """Write when sessions were last used; False if that is not possible now."""
+        try:
+            while not self._uses.complete:
+                await self.transaction(self._compute_uses, self._uses.computed)
+            if self._uses.any:
+                await self.transaction(self._store_uses, lambda _: self._uses.committed())
+        except (CommitFailed, OutcomeUnknown, StorageError):
+            self._uses.take_back()
+            return False
+        return True
+
+    async def _compute_uses(self) -> int:
+        select = "SELECT coalesce(max(sid), 0) FROM actors"
+        ((last_sid,),) = await self._writer.execute_fetchall(select)
+        await self._writer.run(self._uses.compute_some(last_sid))
+        return int(last_sid)
+
+    async def _store_uses(self) -> None:
+        await self._writer.run(self._uses.take())
 
     # -- settings ----------------------------------------------------------------------------------
 

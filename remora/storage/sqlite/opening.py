@@ -22,6 +22,7 @@ from remora.storage.sqlite.mark import (
     read_mark,
 )
 from remora.storage.sqlite.schema import APPLICATION_ID, FORMAT, MIGRATIONS
+from remora.storage.sqlite.uses import USES_COMPLETE
 
 __all__ = [
     "SYNCHRONOUS",
@@ -53,18 +54,27 @@ class Ownership:
         commits: counted commits; see `mark`.
         next_sid: number of the next actor.
         mark: the commit mark.
+        uses_complete: when sessions were last used is written; see `uses`.
     """
 
-    __slots__ = ("commits", "epoch", "instance", "mark", "next_sid")
+    __slots__ = ("commits", "epoch", "instance", "mark", "next_sid", "uses_complete")
 
     def __init__(
-        self, epoch: int, instance: str, commits: int, next_sid: int, mark: CommitMark
+        self,
+        epoch: int,
+        instance: str,
+        commits: int,
+        next_sid: int,
+        mark: CommitMark,
+        *,
+        uses_complete: bool,
     ) -> None:
         self.epoch = epoch
         self.instance = instance
         self.commits = commits
         self.next_sid = next_sid
         self.mark = mark
+        self.uses_complete = uses_complete
 
 
 async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
@@ -175,6 +185,7 @@ async def take_ownership(
     settings: dict[str, str] = {  # noqa: C416
         n: v for n, v in await writer.execute_fetchall("SELECT name, value FROM settings")
     }
+    await writer.execute("DELETE FROM settings WHERE name = ?", (USES_COMPLETE,))
     ((last_sid,),) = await writer.execute_fetchall("SELECT coalesce(max(sid), 0) FROM actors")
     await writer.execute("COMMIT")
     if begun:  # a mark is recognized by it, though the write-ahead log may be lost
@@ -197,7 +208,14 @@ async def take_ownership(
         CommitMark.open, mark_path(path), settings["lineage"], durability, commits
     )
     next_sid = max(int(last_sid), used) + 1
-    return Ownership(epoch, settings["instance"], commits, next_sid, mark)
+    return Ownership(
+        epoch,
+        settings["instance"],
+        commits,
+        next_sid,
+        mark,
+        uses_complete=USES_COMPLETE in settings or next_sid == 1,
+    )
 
 
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:

@@ -20,11 +20,25 @@ from remora.storage.erasure_notes import (
     list_waiting,
     of_user,
 )
+from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
+from remora.storage.sqlite.listing import (
+    read_session_rows,
+    read_user_rows,
+    session_query,
+    user_query,
+)
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
-__all__ = ["peek_erasures", "peek_format", "peek_jobs", "read_only_address"]
+__all__ = [
+    "peek_erasures",
+    "peek_format",
+    "peek_jobs",
+    "peek_sessions",
+    "peek_users",
+    "read_only_address",
+]
 
 _BUSY_S = 5.0
 _FIRST_WITH_ERASURES = 2  # format of the journal
@@ -84,6 +98,19 @@ def read_only_address(journal: Path) -> str:
     # Without a write-ahead log no process has it open, and this must not create one.
     alone = not journal.with_name(f"{journal.name}-wal").exists()
     return f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+
+
+def peek_users(journal: Path, page: ListingPage) -> Sequence[UserListing]:
+    """A page of the users of a journal; see `peek_jobs`."""
+    with _peek(journal) as (database, _):
+        return read_user_rows(database.execute(*user_query(page, by_index=False)).fetchall(), page)
+
+
+def peek_sessions(journal: Path, user: str, page: ListingPage) -> Sequence[SessionListing]:
+    """A page of a user's sessions; see `peek_jobs`."""
+    with _peek(journal) as (database, format_):
+        query = session_query(user, page, by_index=False, format_=format_)
+        return read_session_rows(database.execute(*query).fetchall(), user, page)
 
 
 @contextmanager

@@ -24,7 +24,8 @@ from remora.messages import Entry
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import decode_note
-from remora.storage.journal_port import Erasure, JournalCounts, SessionListing, SummaryFigures
+from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
+from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
     Answer,
     BufferStart,
@@ -54,12 +55,19 @@ from remora.storage.sqlite.decoding import (
     decode_summary,
     row_damage,
 )
+from remora.storage.sqlite.listing import (
+    read_session_rows,
+    read_user_rows,
+    session_query,
+    user_query,
+)
 from remora.storage.sqlite.restore import SavedActor, restore_actors
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
+_IN_THREAD = 500  # listings from which on making them is a thread's work
 _CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 
 
@@ -238,16 +246,21 @@ class JournalReader:
         return decode_jobs(rows)
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
-        rows = await self._read(
-            f"SELECT s.session, count(*), max(m.at_us) FROM actors AS s JOIN messages AS m "
-            f"ON m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} "
-            "WHERE s.user = ? AND m.removed IS NULL GROUP BY s.sid ORDER BY 3, s.sid",
-            (user,),
-        )
-        return [
-            SessionListing(SessionKey(user, session), count, at_us)
-            for session, count, at_us in rows
-        ]
+        return await self.list_sessions(user, ListingPage())
+
+    async def list_sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
+        indexed = page.order != "name" and await self._uses_are_indexed("WHERE user = ?", user)
+        rows = await self._read(*session_query(user, page, by_index=indexed))
+        large = len(rows) > _IN_THREAD
+        return await run_in_thread_if(large, read_session_rows, rows, user, page)
+
+    async def list_users(self, page: ListingPage) -> Sequence[UserListing]:
+        rows = await self._read(*user_query(page, by_index=await self._uses_are_indexed("")))
+        return await run_in_thread_if(len(rows) > _IN_THREAD, read_user_rows, rows, page)
+
+    async def _uses_are_indexed(self, where: str, *parameters: str) -> bool:  # noqa: ARG002
+        """Whether `actors.used_us` of these actors can be relied on."""
+        return False
 
     async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
         rows = await self._read(

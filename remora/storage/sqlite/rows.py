@@ -188,6 +188,7 @@ class Rows:
         "counted",
         "newest",
         "records",
+        "uses",
     )
 
     def __init__(self) -> None:
@@ -196,6 +197,8 @@ class Rows:
         """It was stored as a counted commit; see `mark`."""
         self.newest = 0
         """Position of the message that is stored last; 0 without any."""
+        self.uses: dict[int, int] = {}
+        """When each session's newest message was created, by the session's number."""
         self._messages: list[tuple[Any, ...]] = []
         self._content: list[bytes] = []
         self._offset = 1  # SQL counts from 1
@@ -292,6 +295,8 @@ class Rows:
                 self._offset += len(digest)
                 digest = keyed = None  # the key stands on the first message alone
             self.newest = pos
+        if entries:
+            self.uses[sid] = entries[-1].at_us
 
     def _set_watermarks(self, sid: int, m: Watermarks) -> None:
         watermarks = (

@@ -137,6 +137,18 @@ ALTER TABLE folds ADD COLUMN cover BLOB;
 CREATE INDEX folds_with_losses ON folds (sid) WHERE cover IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_V1, _V2, _V3)
+# For listings: when a session was last used, written a while after its messages
+# (`remora.storage.sqlite.uses`), and the removed messages, which are not counted.
+# For memories: key, metadata and the like (`remora.storage.sqlite.rows.MemoryDetails`); NULL where
+# a memory has none of them, and in older rows.
+_V4 = """
+ALTER TABLE actors ADD COLUMN used_us INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX actors_by_use ON actors (user, used_us, session);
+CREATE INDEX actors_by_any_use ON actors (used_us, user);
+CREATE INDEX messages_removed ON messages (pos) WHERE removed IS NOT NULL;
+ALTER TABLE memories ADD COLUMN details BLOB;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_V1, _V2, _V3, _V4)
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""

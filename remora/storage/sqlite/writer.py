@@ -50,6 +50,7 @@ from remora.storage.identity import FilesGone
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows, count_rows
+from remora.storage.sqlite.uses import SessionUses
 
 __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
 
@@ -125,6 +126,7 @@ class JournalWriter:
         self.instance = ownership.instance
         self._writer = writer
         self._mark = ownership.mark
+        self._uses = SessionUses(complete=ownership.uses_complete)
         self._max_batch = max_batch_writes
         self._epoch = ownership.epoch
         self._commit_number = ownership.commits
@@ -235,10 +237,12 @@ class JournalWriter:
                 self._busy = True
             await self._store(steps)
         except (*_FAILURES, _NotOwner) as e:
+            self._uses.take_back()
             await self._commit_failed(batch, e)
             return
         if rows.records:
             self._count_commit(rows.newest, counted=rows.counted)
+            self._uses.committed(rows.uses)
         self._writes += len(batch)
         self._records += rows.records
         self._committed.extend(batch)
@@ -270,6 +274,8 @@ class JournalWriter:
                 rows.add(record)
         messages = rows.messages
         others = [Step(statement, parameters) for statement, parameters in rows.others()]
+        if self._uses.many:
+            others += self._uses.take()
         rows.counted = bool(others)
         steps = (
             []
@@ -455,6 +461,13 @@ class JournalWriter:
         self._closed = True
         await self._commit_queued()
         self._acknowledge_all()
+        steps = self._uses.finish()
+        if steps and self._lost is None:
+            try:
+                await self._store([_BEGIN, *steps, _COMMIT])
+                self._count_commit(0, counted=True)
+            except _FAILURES:  # the next start looks at the messages
+                await self._roll_back()
 
 
 def _is_large(batch: Sequence[Write]) -> bool:

@@ -1,0 +1,154 @@
+"""``remora users`` and ``remora sessions``: who and what is in a memory directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from remora.cli.opening import directory_of
+from remora.cli.render import counted, printable
+from remora.errors import InvalidInput
+from remora.services.arguments import check_page
+from remora.storage.sqlite.peek import peek_sessions, peek_users
+
+__all__ = ["add_listing_parsers", "command_sessions", "command_users"]
+
+_LIMIT = 50
+_BESIDE = "A server may have the directory open: the command is read-only."
+
+
+class _UserLine(msgspec.Struct, frozen=True):
+    """What ``--json`` prints of a user; `last_at` is ISO 8601, None without messages."""
+
+    user: str
+    sessions: int
+    last_at: datetime | None
+    cursor: str
+
+
+class _SessionLine(msgspec.Struct, frozen=True):
+    """What ``--json`` prints of a session; `last_at` is ISO 8601."""
+
+    user: str
+    session: str
+    messages: int
+    last_at: datetime | None
+    cursor: str
+
+
+def add_listing_parsers(
+    commands: Any,
+    common: argparse.ArgumentParser,
+    printing: argparse.ArgumentParser,
+    positive: Callable[[str], int],
+) -> None:
+    """Describe the commands to the parser.
+
+    Args:
+        commands: the parser of commands.
+        common: options of all commands.
+        printing: options of those that print results.
+        positive: reads a number of results.
+    """
+    page = argparse.ArgumentParser(add_help=False)
+    page.add_argument("--prefix", default="", metavar="TEXT", help="only ids that begin with TEXT")
+    page.add_argument(
+        "--order",
+        choices=("newest", "oldest", "name"),
+        default="newest",
+        help="by last use, the last one first or last, or by id (newest)",
+    )
+    page.add_argument(
+        "--limit", type=positive, default=_LIMIT, metavar="N", help=f"how many at most ({_LIMIT})"
+    )
+    page.add_argument(
+        "--after", metavar="CURSOR", help="what follows the page that ended with this cursor"
+    )
+    commands.add_parser(
+        "users",
+        parents=[common, printing, page],
+        help="list users, with their number of sessions and last use",
+        description=f"Print the users of the memory directory, a page of them. {_BESIDE}",
+    )
+    command = commands.add_parser(
+        "sessions",
+        parents=[common, printing, page],
+        help="list a user's sessions, with their number of messages and last use",
+        description=f"Print the sessions of a user, a page of them. {_BESIDE}",
+    )
+    command.add_argument("user", metavar="USER")
+
+
+async def command_users(console: Console, arguments: argparse.Namespace) -> int:
+    """List users; returns the exit code."""
+    page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
+    found = await anyio.to_thread.run_sync(peek_users, _journal(arguments), page)
+    lines = [_UserLine(one.user, one.sessions, one.last_at, one.cursor) for one in found]
+    cells = [(one.user, counted(one.sessions, "session"), _shown(one.last_at)) for one in lines]
+    _print(console, arguments, lines, cells, "there is no user here")
+    return 0
+
+
+async def command_sessions(console: Console, arguments: argparse.Namespace) -> int:
+    """List a user's sessions; returns the exit code."""
+    page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
+    found = await anyio.to_thread.run_sync(peek_sessions, _journal(arguments), arguments.user, page)
+    if not found and not arguments.prefix and arguments.after is None:
+        raise InvalidInput(f"{arguments.user} has no sessions; remora users lists who has")
+    lines = [
+        _SessionLine(one.key.user, one.key.session, one.messages, one.last_at, one.cursor)
+        for one in found
+    ]
+    cells = [(one.session, counted(one.messages, "message"), _shown(one.last_at)) for one in lines]
+    _print(console, arguments, lines, cells, "there is no such session here")
+    return 0
+
+
+def _journal(arguments: argparse.Namespace) -> Path:
+    return directory_of(arguments) / "journal.db"
+
+
+def _shown(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _print(
+    console: Console,
+    arguments: argparse.Namespace,
+    lines: Sequence[_UserLine | _SessionLine],
+    cells: Sequence[tuple[str, str, str]],
+    none: str,
+) -> None:
+    if arguments.json:
+        sys.stdout.writelines(msgspec.json.encode(one).decode() + "\n" for one in lines)
+        return
+    if not cells:
+        console.print(none)
+        return
+    rows = [(printable(name), count, at) for name, count, at in cells]
+    widths = [max(len(row[place]) for row in rows) for place in range(2)]
+    for name, count, at in rows:
+        line = Text.assemble((f"{name:{widths[0]}}", "cyan"), f"  {count:>{widths[1]}}  ", at)
+        console.print(line, soft_wrap=True, highlight=False)  # one line each: for grep
+    if len(cells) == arguments.limit:
+        console.print(
+            f"there may be more: --after {_quoted(lines[-1].cursor)}",
+            style="dim",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
+        )
+
+
+def _quoted(cursor: str) -> str:
+    """As a shell takes it; a cursor holds an id, which may hold anything printable."""
+    return "'" + printable(cursor).replace("'", "'\\''") + "'"

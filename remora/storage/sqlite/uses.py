@@ -1,0 +1,104 @@
+"""When sessions were last used, as an indexed column: written behind, so that appends pay nothing.
+
+An update with every append would double what a commit writes, since sessions that are used at the
+same time are far apart in the table and in its indices. So the last use of each session is held in
+memory, and written when a listing needs it, with a commit when many are held, and at the end. A
+setting says that all are written; the next owner that does not find it, after a crash, looks at
+every session's newest message once, before the first listing that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from remora.storage.sqlite.connection import Step
+from remora.storage.sqlite.listing import LAST_USE
+
+__all__ = ["COMPUTED_AT_ONCE", "MANY_HELD", "USES_COMPLETE", "SessionUses"]
+
+USES_COMPLETE = "uses_complete"
+"""The setting: ``1`` while no last use is held in memory alone."""
+_ALL_WRITTEN = Step(f"INSERT OR REPLACE INTO settings VALUES ('{USES_COMPLETE}', '1')")
+
+MANY_HELD = 4_096
+"""Sessions whose last use is held in memory before a commit writes it."""
+COMPUTED_AT_ONCE = 2_000
+"""Sessions whose newest messages are looked at in one transaction."""
+_UPDATE = (
+    "UPDATE actors SET used_us = u.value FROM json_each(?) AS u WHERE sid = CAST(u.key AS INTEGER)"
+)
+_COMPUTE = (
+    f"UPDATE actors AS s SET used_us = {LAST_USE} "
+    f"WHERE s.sid BETWEEN ? AND ? AND s.session != '' AND s.used_us != {LAST_USE}"
+)
+_NONE: Mapping[int, int] = {}
+_encode = msgspec.json.Encoder().encode
+
+
+class SessionUses:
+    """The last uses that are not written yet.
+
+    Args:
+        complete: all earlier ones are written.
+    """
+
+    def __init__(self, *, complete: bool) -> None:
+        self._held: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        """What the running transaction writes."""
+        self._computed_through: int | None = None if complete else 0
+
+    @property
+    def any(self) -> bool:
+        """Some are held."""
+        return bool(self._held)
+
+    @property
+    def many(self) -> bool:
+        """So many are held that the next commit should write them."""
+        return len(self._held) >= MANY_HELD
+
+    @property
+    def complete(self) -> bool:
+        """All are written, or held."""
+        return self._computed_through is None
+
+    def compute_some(self, last_sid: int) -> list[Step]:
+        """Statements that look at the next sessions' newest messages, up to `last_sid`.
+
+        They go into one transaction; `computed` comes after it.
+        """
+        assert self._computed_through is not None
+        first = self._computed_through + 1
+        return [Step(_COMPUTE, [(first, min(first + COMPUTED_AT_ONCE - 1, last_sid))])]
+
+    def computed(self, last_sid: int) -> None:
+        """What `compute_some` gave is committed."""
+        assert self._computed_through is not None
+        done = self._computed_through + COMPUTED_AT_ONCE
+        self._computed_through = None if done >= last_sid else done
+
+    def take(self) -> list[Step]:
+        """Statements that write what is held; `committed` or `take_back` comes after them."""
+        self._taken, self._held = self._held, {}
+        return [Step(_UPDATE, [(_encode(self._taken).decode(),)])] if self._taken else []
+
+    def take_back(self) -> None:
+        """What `take` gave was not committed."""
+        self._held = {**self._taken, **self._held}
+        self._taken = {}
+
+    def committed(self, uses: Mapping[int, int] = _NONE) -> None:
+        """What `take` gave is written, and messages of these sessions.
+
+        Args:
+            uses: when each session's newest message was created, by the session's number.
+        """
+        self._taken = {}
+        self._held.update(uses)
+
+    def finish(self) -> list[Step]:
+        """The last statements of an owner; empty if the next one has to look at the messages."""
+        return [*self.take(), _ALL_WRITTEN] if self.complete else []

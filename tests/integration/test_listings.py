@@ -1,0 +1,260 @@
+"""Listings of users and sessions: pages, orders, cursors; after a crash, and beside a server."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora import Config, Runtime
+from remora.cli.main import main
+from remora.errors import InvalidInput
+from remora.ids import SessionKey
+from remora.storage.listing import ListingOrder, prefix_end
+from remora.storage.memory.journal import MemoryJournal
+from remora.storage.renamed import with_current_names
+from remora.storage.sqlite import journal as sqlite_journal
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+
+PLAIN = Config.from_dict(
+    {
+        "long_term": {"enabled": False},
+        "tokens": {"counter": "heuristic"},
+        "models": {"embedder": "none"},
+        "journal": {"durability": "none"},
+    }
+)
+BEGIN = 1_700_000_000
+ORDERS: tuple[ListingOrder, ...] = ("name", "newest", "oldest")
+
+
+def said(at: float) -> dict[str, Any]:
+    return {"role": "user", "content": "hello", "created_at": BEGIN + at}
+
+
+async def append(runtime: Runtime, user: str, session: str, at: float) -> None:
+    await runtime.session(user, session).append(said(at))
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with Runtime(tmp_path / "memory", config=PLAIN) as opened:
+        yield opened
+
+
+async def all_pages(runtime: Runtime, order: ListingOrder, limit: int) -> list[str]:
+    found: list[str] = []
+    after = None
+    while page := await runtime.users(order=order, limit=limit, after=after):
+        found += [one.user for one in page]
+        after = page[-1].cursor
+    return found
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_pages_are_parts_of_the_whole(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
+) -> None:
+    """In every order, whether the last uses are indexed or looked up."""
+    if indexed:
+        monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+    rng = random.Random(3)
+    last: dict[tuple[str, str], float] = {}
+    for _ in range(60):
+        user, session = f"user {rng.randrange(8)}", f"s{rng.randrange(5)}"
+        at = max(last.values(), default=0.0) + rng.randrange(3)
+        last[user, session] = at
+        await append(runtime, user, session, at)
+        if rng.random() < 0.1:
+            await runtime.users(order="newest", limit=1)  # writes the last uses, if indexed
+    used: dict[str, float] = {}
+    for (user, _), at in last.items():
+        used[user] = max(used.get(user, 0.0), at)
+    by_use = sorted(used, key=lambda user: (used[user], user))
+    assert await all_pages(runtime, "name", 3) == sorted(used)
+    assert await all_pages(runtime, "oldest", 3) == by_use
+    assert await all_pages(runtime, "newest", 2) == by_use[::-1]
+    for one in await runtime.users():
+        assert one.last_at == datetime.fromtimestamp(BEGIN + used[one.user], UTC)
+        assert one.sessions == sum(user == one.user for user, _ in last)
+    for user in used:
+        mine = sorted((at, session) for (who, session), at in last.items() if who == user)
+        for order in ORDERS:
+            found = await runtime.user(user).sessions(order=order)
+            names = [session for _, session in mine]
+            expected = {"name": sorted(names), "newest": names[::-1], "oldest": names}[order]
+            assert [one.key.session for one in found] == expected
+            if len(found) > 1:
+                behind = await runtime.user(user).sessions(order=order, after=found[0].cursor)
+                assert behind == found[1:]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_a_cursor_holds_while_sessions_come_and_go(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
+) -> None:
+    """The page behind it has neither a repeated session nor a hole."""
+    if indexed:
+        monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+    for number in range(6):
+        await append(runtime, "alice", f"s{number}", number)
+    alice = runtime.user("alice")
+    first = await alice.sessions(order="newest", limit=3)
+    assert [one.key.session for one in first] == ["s5", "s4", "s3"]
+    await append(runtime, "alice", "s4", 50)
+    await append(runtime, "alice", "new", 51)
+    await alice.session("s3").forget()
+    second = await alice.sessions(order="newest", limit=3, after=first[-1].cursor)
+    assert [one.key.session for one in second] == ["s2", "s1", "s0"]
+    again = await alice.sessions(order="newest", limit=2)
+    assert [one.key.session for one in again] == ["new", "s4"]
+
+
+async def test_counts_are_those_of_messages_that_are_left(runtime: Runtime) -> None:
+    """Deleted and rewound messages do not count; a session without any is not listed."""
+    chat = runtime.session("alice", "chat")
+    await chat.append([said(n) for n in range(6)])
+    await chat.delete([0, 1])
+    await chat.rewind(5)
+    (listed,) = await runtime.user("alice").sessions()
+    assert listed.messages == len(await chat.history()) == 3
+    assert listed.key == SessionKey("alice", "chat")
+    assert listed.last_at_us == (BEGIN + 5) * 1_000_000
+    await chat.delete([0, 1, 2])
+    assert await runtime.user("alice").sessions() == []
+
+
+async def test_users_without_sessions_are_listed(runtime: Runtime) -> None:
+    """They come last in the order of use; shared scopes are no users."""
+    await runtime.shared("team").as_("bo").grant("cy")
+    await append(runtime, "bob", "chat", 0)
+    async with Runtime.in_memory(config=PLAIN) as other:
+        await append(other, "bob", "chat", 0)
+        for opened in (runtime, other):
+            (found,) = await opened.users(order="newest")
+            assert (found.user, found.sessions) == ("bob", 1)
+
+
+async def test_bad_arguments_are_refused(runtime: Runtime) -> None:
+    """With the reason, before anything is read."""
+    bad: tuple[dict[str, Any], ...] = (
+        {"order": "size"},
+        {"limit": 0},
+        {"limit": True},
+        {"prefix": 3},
+        {"after": 3},
+        {"after": ""},
+        {"order": "newest", "after": "alice"},
+        {"order": "oldest", "after": "1/"},
+    )
+    for arguments in bad:
+        with pytest.raises(InvalidInput):
+            await runtime.users(**arguments)
+        with pytest.raises(InvalidInput):
+            await runtime.user("alice").sessions(**arguments)
+
+
+async def test_prefixes_are_texts_not_patterns(runtime: Runtime) -> None:
+    """Wildcards, quotes and the last characters of Unicode mean themselves."""
+    names = ["a%b", "a_b", "aab", "a'b", "a\U0010ffff", "a\U0010ffffz", "b", "\ud7ff1", "\ue0001"]
+    for name in names:
+        await append(runtime, name, name, 0)
+        await append(runtime, "lister", name, 0)
+    for prefix in ("a%", "a_", "a'", "a\U0010ffff", "a", "\ud7ff", "zz", ""):
+        expected = sorted(name for name in [*names, "lister"] if name.startswith(prefix))
+        assert [one.user for one in await runtime.users(prefix=prefix)] == expected
+        for order in ORDERS:
+            found = await runtime.user("lister").sessions(prefix=prefix, order=order)
+            mine = [name for name in expected if name != "lister"]
+            assert sorted(one.key.session for one in found) == mine
+    assert prefix_end("\U0010ffff") is None
+
+
+async def test_the_order_is_right_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Last uses that were held in memory alone are found again from the messages."""
+    monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+    monkeypatch.setattr("remora.storage.sqlite.uses.COMPUTED_AT_ONCE", 2)
+    crashed = tmp_path / "crashed"
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        for number in range(5):
+            await append(runtime, "alice", f"s{number}", number)
+        await runtime.users(order="newest")
+        await append(runtime, "alice", "s1", 10)
+        shutil.copytree(tmp_path / "memory", crashed, ignore=shutil.ignore_patterns("*.lock"))
+    for place in (crashed, tmp_path / "memory", crashed):
+        async with Runtime(place, config=PLAIN) as runtime:
+            found = await runtime.user("alice").sessions(order="newest")
+            assert [one.key.session for one in found] == ["s1", "s4", "s3", "s2", "s0"]
+
+
+async def test_many_last_uses_are_written_with_a_commit(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held in memory is bounded, and the order stays right."""
+    monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 3)
+    for number in range(10):
+        await append(runtime, "alice", f"s{number}", number)
+    found = await runtime.user("alice").sessions(order="newest", limit=3)
+    assert [one.key.session for one in found] == ["s9", "s8", "s7"]
+
+
+async def test_a_journal_without_listings_is_taken() -> None:
+    """An application's own one that lists a user's sessions only."""
+
+    class Earlier:
+        def __init__(self) -> None:
+            self._journal = MemoryJournal()
+
+        def __getattr__(self, name: str) -> Any:
+            if name in {"list_users", "list_sessions"}:
+                raise AttributeError(name)
+            return getattr(self._journal, name)
+
+    journal: Any = with_current_names(Earlier())
+    async with Runtime.in_memory(config=PLAIN, journal=journal) as runtime:
+        await append(runtime, "alice", "one", 1)
+        await append(runtime, "alice", "two", 2)
+        await append(runtime, "bob", "one", 3)
+        assert [one.user for one in await runtime.users(order="newest")] == ["bob", "alice"]
+        (newest,) = await runtime.user("alice").sessions(order="newest", limit=1)
+        assert newest.key.session == "two"
+
+
+async def test_the_command_line_lists_beside_a_server(
+    runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Users and sessions, page by page, as text and as JSON, while a server has them open."""
+    import anyio.to_thread  # noqa: PLC0415
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        where = ["--dir", str(tmp_path / "memory")]
+        code = await anyio.to_thread.run_sync(main, [*arguments, *where])
+        return code, capsys.readouterr().out
+
+    for number, (user, session) in enumerate([("alice", "a"), ("alice", "b"), ("bob'; ", "c")]):
+        await append(runtime, user, session, number)
+    code, out = await run("users", "--json", "--limit", "1")
+    (line,) = map(json.loads, out.splitlines())
+    assert (code, line["user"], line["sessions"]) == (0, "bob'; ", 1)
+    assert line["last_at"] == "2023-11-14T22:13:22Z"
+    code, out = await run("users", "--json", "--after", line["cursor"])
+    assert [json.loads(one)["user"] for one in out.splitlines()] == ["alice"]
+    code, out = await run("sessions", "alice", "--limit", "1")
+    assert "b  1 message  2023-11-14 22:13:21" in out
+    assert "--after '1700000001000000/b'" in out
+    code, out = await run("sessions", "alice", "--json", "--order", "name")
+    assert [json.loads(one)["session"] for one in out.splitlines()] == ["a", "b"]
+    code, out = await run("users", "--prefix", "zoe")
+    assert (code, out) == (0, "there is no user here\n")
+    code, out = await run("sessions", "zoe")
+    assert code == 1
