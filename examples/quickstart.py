@@ -23,8 +23,6 @@ async def main(directory: str) -> None:
         await monday.append(
             {"role": "assistant", "content": "Lovely! How does Figaro like it?"}, key="req-1/reply"
         )
-        await monday.flush()  # the conversation is over: index it for recall
-        await monday.settle()
 
         friday = alice.session("friday")
         await friday.append(

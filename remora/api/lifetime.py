@@ -189,7 +189,7 @@ class Lifetime:
         internals.eraser.start(tasks)
         internals.warm_up.start(tasks)
         if internals.recall is not None:
-            tasks.start_soon(internals.recall.run, name="remora.recall")
+            internals.recall.start(tasks)
             flush = partial(
                 flush_unindexed,
                 internals.journal,

@@ -72,8 +72,8 @@ class LongTermHandle:
     ) -> list[str]:
         """Record one memory or many in long-term memory, all or none.
 
-        It can be recalled a moment later: `settle` waits for that. The same text of the same agent
-        is one memory; the first call decides its type, importance and session.
+        It can be recalled at once. The same text of the same agent is one memory; the first call
+        decides its type, importance and session.
 
         Args:
             content: a text, a dict (see `MemoryLike`), or many of either.
@@ -112,8 +112,8 @@ class LongTermHandle:
         """Record what the user and the assistant said in these messages, with type ``context``.
 
         System messages and tool results are ignored: they may hold retrieved memories, which would
-        be recorded again in every round. For a conversation that remora keeps anyway,
-        `Session.flush` does it, message by message.
+        be recorded again in every round. What is said in a conversation that remora keeps is
+        recalled without this.
 
         Returns:
             The ids of the memories; empty if neither said anything.
@@ -178,8 +178,9 @@ class LongTermHandle:
     ) -> list[Memory]:
         """What was said or recorded before and matches `query`, best first.
 
-        Searches long-term memory: what was remembered, compacted, flushed, or left idle. All the
-        given restrictions apply at once.
+        Searches all that was said in the user's sessions, or remembered, and acknowledged before
+        this call, whether it is indexed or not; of what is not, the newest
+        `recall.unindexed_rows`. All the given restrictions apply at once.
 
         Args:
             query: what is asked.
@@ -257,6 +258,8 @@ class LongTermHandle:
     ) -> list[Memory]:
         """What long-term memory holds, oldest first. It does not count as retrieved.
 
+        What is recorded appears when it is indexed, a moment later: `settle` waits for that.
+
         Args:
             types: see `recall`; messages are included unless `types` leaves them out.
             order: ``created``, or ``importance``: the most important first, of equals the older.
@@ -295,7 +298,7 @@ class LongTermHandle:
         return MemoryTools(LongTermHandle(self._holder, self._user, agent), session=session)
 
     async def settle(self) -> None:
-        """Wait until what was remembered can be recalled, and pruning is done.
+        """Wait until what was remembered is indexed, and pruning is done.
 
         For tests, scripts and shutdown.
 

@@ -40,6 +40,7 @@ from remora.runtime.schedule import Schedule
 from remora.runtime.supervisor import Supervisor
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
+from remora.services.unindexed import UnindexedRows
 from remora.services.upkeep import trim_archive
 from remora.storage.ports import Journal
 from remora.tokens import count_message
@@ -132,24 +133,31 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         if lost := base.journal.statistics().lost:  # rows in memory are of a directory that is gone
             raise OwnershipLost(lost)
 
+    async def inspect(key: UserKey) -> UserView:
+        view: UserView = await base.registry.ask_control(key, InspectUser(), keeps_alive=False)
+        return view
+
+    def note_changed(user: str) -> None:
+        recall.note_change(user, gone=False)
+        index.note_change(user, gone=False)
+
+    access = IndexAccess(
+        base.journal, store, models.embedder, options.redact_long_term, note_changed, writers
+    )
     recall = Recall(
         store,
         models.cached,
         config.recall,
         importance_weight=config.importance.weight,
         admit=admit,
-    )
-
-    def note_changed(user: str) -> None:
-        recall.note_change(user, gone=False)
-        index.note_change(user, gone=False)
-
-    async def inspect(key: UserKey) -> UserView:
-        view: UserView = await base.registry.ask_control(key, InspectUser(), keeps_alive=False)
-        return view
-
-    access = IndexAccess(
-        base.journal, store, models.embedder, options.redact_long_term, note_changed, writers
+        unindexed=UnindexedRows(
+            access,
+            base.registry.quota,
+            base.supervisor.has_jobs,
+            models.counter,
+            window_chars=config.long_term.window_chars,
+            limit=config.recall.unindexed_rows,
+        ),
     )
     flush = FlushHandler(
         access,

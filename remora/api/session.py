@@ -93,6 +93,8 @@ class Session:
     ) -> Receipt:
         """Add one message or many, all or none; returns when they are durable (G3, G4).
 
+        The user's other sessions recall them at once.
+
         Appends of one task are in the order in which it starts them, whether it awaits each or not:
         a batch over 16 000 characters is encoded and counted in a thread, and later appends to the
         session wait for that.
@@ -236,8 +238,8 @@ class Session:
     async def flush(self, *, timeout_s: float | None = None) -> int:
         """Start indexing what long-term memory does not have yet; returns how many messages.
 
-        Call it at the end of a conversation; an idle session does it by itself. `settle` waits
-        until the messages can be recalled.
+        Recall finds messages before they are indexed, so this is seldom needed: an idle session
+        does it by itself. `settle` waits for the end.
         """
         count: int = await self._ask(Flush(), timeout_s)
         return count

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -24,9 +26,11 @@ __all__ = [
     "IndexAccess",
     "KnownVectors",
     "embed_items",
+    "embedding_text",
     "entry_row",
     "memory_row",
     "message_rows",
+    "redact_row",
     "vectors_by_text",
 ]
 
@@ -35,6 +39,8 @@ MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
 
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 """The types of rows in long-term memory, except those of memory blocks."""
+
+_KEPT_BYTES = 16 << 20  # vectors of some 16 000 texts by the embedded embedder
 
 
 # -- rows of records ----------------------------------------------------------------------
@@ -129,7 +135,7 @@ def memory_row(user: str, item: MemoryItem) -> MemoryRow:
 
 def vectors_by_text(rows: Sequence[MemoryRow], vectors: Vector) -> dict[str, Vector]:
     """The vectors of rows, shape (rows, dimension), by the text that each was made of."""
-    return dict(zip(map(_embedding_text, rows), vectors, strict=True))
+    return dict(zip(map(embedding_text, rows), vectors, strict=True))
 
 
 class KnownVectors:
@@ -137,6 +143,28 @@ class KnownVectors:
 
     def __init__(self) -> None:
         self._known: list[Mapping[str, Vector]] = []
+        self._kept: OrderedDict[bytes, Vector] = OrderedDict()
+        self._kept_bytes = 0
+
+    def keep(self, texts: Sequence[str], vectors: Vector) -> None:
+        """Keep vectors until their texts are embedded, or until there are too many.
+
+        Args:
+            texts: what was embedded.
+            vectors: of the texts, shape (texts, dimension).
+        """
+        for text, vector in zip(texts, vectors, strict=True):
+            key = _digest(text)
+            if key not in self._kept:
+                self._kept[key] = vector.copy()  # a view would keep its whole batch
+                self._kept_bytes += vector.nbytes
+        while self._kept_bytes > _KEPT_BYTES:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        """Drop all that is kept."""
+        self._kept.clear()
+        self._kept_bytes = 0
 
     @contextmanager
     def holding(self, vectors: Mapping[str, Vector]) -> Iterator[None]:
@@ -154,6 +182,11 @@ class KnownVectors:
             ModelError: the embedder failed.
         """
         known = {text: one[text] for one in self._known for text in texts if text in one}
+        for text in texts if self._kept else ():
+            kept = self._kept.pop(_digest(text), None)
+            if kept is not None:
+                self._kept_bytes -= kept.nbytes
+                known[text] = kept
         new = [text for text in texts if text not in known]
         if not known:
             return await embed_texts(embedder, new)
@@ -162,6 +195,10 @@ class KnownVectors:
         import numpy as np  # noqa: PLC0415
 
         return np.stack([known[text] for text in texts])
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class IndexAccess(msgspec.Struct, frozen=True):
@@ -195,10 +232,10 @@ class IndexAccess(msgspec.Struct, frozen=True):
             ModelError: the embedder failed.
         """
         if self.redact is not None and not redacted:
-            rows = [_redact_row(row, self.redact) for row in rows]
+            rows = [redact_row(row, self.redact) for row in rows]
         if self.embedder is None:
             return rows, None
-        texts = [_embedding_text(row) for row in rows]
+        texts = [embedding_text(row) for row in rows]
         return rows, await self.known.embed(self.embedder, texts)
 
     async def delete(self, user: str, ids: Sequence[str]) -> None:
@@ -206,14 +243,19 @@ class IndexAccess(msgspec.Struct, frozen=True):
         await (await self.store()).delete(user, ids)
 
 
-def _embedding_text(row: MemoryRow) -> str:
+def embedding_text(row: MemoryRow) -> str:
     """The text that is embedded; a message's speaker is part of it, worth 16 points of recall."""
     if row.memory_type != "message":
         return row.content
     return f"{row.speaker or row.role.title()}: {row.content}"
 
 
-def _redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
+def redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
+    """The row with all its texts redacted.
+
+    Raises:
+        RedactionFailed: the hook raised or returned no text.
+    """
     names = ("content", "turn", "window")
     texts = {name: redact_text(getattr(row, name), redact) for name in names}
     return msgspec.structs.replace(row, **texts)

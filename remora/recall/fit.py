@@ -301,7 +301,9 @@ def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> b
 
 
 def _count(source: Source, count: int) -> Source:
-    return Source("ok", count) if source.status == "ok" else source
+    if source.status != "ok":
+        return source
+    return msgspec.structs.replace(source, count=count)
 
 
 def _tokens(entries: Sequence[Entry]) -> int:

@@ -116,7 +116,7 @@ async def gather(
                 found.memories = await recall(
                     key.user, query, k=config.recall.k, scope=_COMMON, without=shown
                 )
-                return Source("ok")
+                return Source("ok", detail=recall.note(key.user))
 
             tasks.start_soon(search, "long_term", ask_recall)
         if (working := tiers.working) is not None:

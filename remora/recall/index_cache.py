@@ -25,7 +25,7 @@ take longer than the deadline would never be in memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import TypeAlias
 
@@ -39,7 +39,7 @@ from remora.recall.memory import FoundMemories
 from remora.recall.user_index import UserIndex
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
-from remora.storage.ports import LongTermStore, Scope
+from remora.storage.ports import LongTermStore
 
 __all__ = [
     "MAX_RESULT_BYTES",
@@ -60,7 +60,8 @@ MAX_RESULT_BYTES = 64 << 20
 MAX_WITHOUT_INDEX = 10_000
 """Users that are known to be searched in the store."""
 
-Question: TypeAlias = tuple[str, Scope]
+Question: TypeAlias = Hashable
+"""All that an answer depends on, except the user's rows in the index."""
 
 
 class UserIndexStatistics(msgspec.Struct, frozen=True):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from typing import Protocol
+
+import anyio.abc
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
@@ -16,14 +19,36 @@ from remora.recall.index_cache import (
 )
 from remora.recall.memory import FoundMemories, Memory, make_memory
 from remora.recall.ranking import Ranked, Ranking, fuse
+from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
+from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
-__all__ = ["Recall"]
+__all__ = ["Recall", "Tails"]
 
 _IN_THREAD = 500  # rows from which on making memories of them is a thread's work
 _CHARACTERS_IN_THREAD = 100_000  # of a query and what it found, from which on it is ranked in one
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
+
+
+class Tails(Protocol):
+    """What users said that is not indexed yet; see `remora.services.unindexed.UnindexedRows`."""
+
+    async def get(self, user: str) -> Tail:
+        """The user's tail, no older than this call."""
+        ...
+
+    def note(self, user: str) -> str:
+        """What of the user's tail is not searched; empty if all is."""
+        ...
+
+    def note_change(self, user: str, *, gone: bool) -> None:
+        """The user's rows of long-term memory changed, or may have."""
+        ...
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Read tails in this group."""
+        ...
 
 
 class Recall:
@@ -39,6 +64,7 @@ class Recall:
         importance_weight: how much importance moves the rank: the most important gains this share,
             the least important loses as much, and importance 0.5 changes nothing.
         admit: raises for a user who is being forgotten.
+        unindexed: what users said that is not indexed yet; None to search indexed rows only.
     """
 
     def __init__(
@@ -49,11 +75,13 @@ class Recall:
         *,
         importance_weight: float = 0.0,
         admit: Callable[[str], None] = lambda _: None,
+        unindexed: Tails | None = None,
     ) -> None:
         self._store = store
         self._admit = admit
         self._embedder = embedder
         self._config = config
+        self._unindexed = unindexed
         self._gain = 1.0 + importance_weight
         self._users = UserIndexCache(
             store,
@@ -61,6 +89,12 @@ class Recall:
             max_rows=config.hot_rows,
             max_results=config.cache,
         )
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Read rows in this group."""
+        tasks.start_soon(self.run, name="remora.recall")
+        if self._unindexed is not None:
+            self._unindexed.start(tasks)
 
     async def run(self) -> None:
         """Read rows into memory until cancelled. Without it, each recall reads for itself."""
@@ -91,13 +125,18 @@ class Recall:
         """
         self._admit(user)
         query = without_surrogates(query)
-        question = (query, scope) if len(query) <= _MAX_HELD_QUERY else None
+        # Before the index: a row that is indexed in between is then in both, and not in neither.
+        tail = EMPTY_TAIL if self._unindexed is None else await self._unindexed.get(user)
+        shown = tail.shown(without) if without and tail else ()
+        question = (query, scope, tail.version, shown) if len(query) <= _MAX_HELD_QUERY else None
         found = None if question is None else self._users.result(user, question)
         if found is None:
             vector = await self._embed(query)
             self._admit(user)  # an erasure may have begun
             entry = await self._users.get(user)
-            found = FoundMemories(await self._search(entry, user, query, vector, scope))
+            found = FoundMemories(
+                await self._search(entry, tail, user, query, vector, scope, shown)
+            )
             if question is not None:
                 self._users.keep(user, entry, question, found)
         return found.best(k, without)
@@ -136,6 +175,10 @@ class Recall:
         self._admit(user)
         return await (await self._store()).embedded_rows(user, scope)
 
+    def note(self, user: str) -> str:
+        """What the last recall of a user could not search, for people; empty if nothing."""
+        return "" if self._unindexed is None else self._unindexed.note(user)
+
     def note_change(self, user: str, *, gone: bool) -> None:
         """The user's rows changed, or may have: later recalls see it.
 
@@ -144,6 +187,8 @@ class Recall:
             gone: rows were removed: nothing of them stays in memory (G13).
         """
         self._users.note_change(user, gone=gone)
+        if self._unindexed is not None:
+            self._unindexed.note_change(user, gone=gone)
 
     def statistics(self) -> ResultStatistics:
         """What the held results saved; zeros where none are held."""
@@ -161,15 +206,31 @@ class Recall:
         return vector if vector.any() else None
 
     async def _search(
-        self, entry: UserEntry, user: str, query: str, vector: Vector | None, scope: Scope
+        self,
+        entry: UserEntry,
+        tail: Tail,
+        user: str,
+        query: str,
+        vector: Vector | None,
+        scope: Scope,
+        shown: Collection[str],
     ) -> Ranking:
         config = self._config
         if entry.index is not None:
-            return await entry.index.rank(query, vector, scope, config, gain=self._gain)
+            if not tail:
+                return await entry.index.rank(query, vector, scope, config, gain=self._gain)
+            large = len(entry.index) > MAX_ON_LOOP
+            index = await run_in_thread_if(large, tail.combined_with, entry.index)
+            return await index.rank(query, vector, scope, config, gain=self._gain, without=shown)
         store = await self._store()
         found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)
+        if tail:
+            add = partial(
+                add_tail, candidates, tail, query, vector, scope, depth=config.depth, without=shown
+            )
+            candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, query, gain=self._gain)
         return await run_in_thread_if(size > _CHARACTERS_IN_THREAD, rank)
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from remora.storage.ports import MemoryRow
+
+if TYPE_CHECKING:  # loaded at first use
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Traits", "asks", "question_share", "rank_order", "speakers_named"]
 
@@ -16,15 +21,24 @@ _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, in which its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
 
+_COLUMNS = ("asks", "question_share", "chars", "importance", "unnamed_user", "may_answer")
+
 
 class Traits:
     """What the ranking needs to know of rows, in columns.
 
     Args:
         rows: in `rank_order`, each once.
+        earlier: the traits of earlier rows: questions are not looked for again.
+        kept: for each row its place in `earlier` if it is the same, or -1; shape (rows,).
     """
 
-    def __init__(self, rows: Sequence[MemoryRow]) -> None:
+    def __init__(
+        self,
+        rows: Sequence[MemoryRow],
+        earlier: Traits | None = None,
+        kept: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         import numpy as np  # noqa: PLC0415
 
         count = len(rows)
@@ -36,10 +50,17 @@ class Traits:
         self.after = np.fromiter(
             (place_of.get(_position(row, 1), count) for row in rows), np.int32, count
         )
-        self.asks = np.fromiter((asks(row.content) for row in rows), np.bool_, count)
-        self.question_share = np.fromiter(
-            (question_share(row.content) for row in rows), np.float32, count
-        )
+        self.asks = np.zeros(count, np.bool_)
+        self.question_share = np.zeros(count, np.float32)
+        if earlier is None or kept is None:
+            kept = np.full(count, -1)
+        else:
+            same = kept >= 0
+            self.asks[same] = earlier.asks[kept[same]]
+            self.question_share[same] = earlier.question_share[kept[same]]
+        for place in np.flatnonzero(kept < 0).tolist():
+            self.asks[place] = asks(rows[place].content)
+            self.question_share[place] = question_share(rows[place].content)
         self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
         self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
         # Where speakers have names they are all people: the role does not tell who knows.
@@ -56,6 +77,32 @@ class Traits:
             np.int32,
             count,
         )
+
+    def joined(self, others: Traits, follow: Sequence[tuple[int, int]]) -> Traits:
+        """The traits of these rows and, behind them, of others.
+
+        Args:
+            others: the traits of the other rows.
+            follow: pairs of places, in the joined columns, of messages of which the second follows
+                the first in their session, one of them here and one in `others`.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        count, more = len(self.before), len(others.before)
+        both = Traits.__new__(Traits)
+        for name in _COLUMNS:
+            setattr(both, name, np.concatenate([getattr(self, name), getattr(others, name)]))
+        for name in ("before", "after"):
+            mine, theirs = getattr(self, name), getattr(others, name)
+            near = [np.where(mine == count, more, mine - count), theirs]
+            setattr(both, name, (np.concatenate(near) + count).astype(np.int32))
+        for first, second in follow:
+            both.after[first], both.before[second] = second, first
+        both.speakers = dict(self.speakers)
+        numbers = [both.speakers.setdefault(name, len(both.speakers)) for name in others.speakers]
+        renumbered = np.array(numbers, np.int32)[others.speaker]
+        both.speaker = np.concatenate([self.speaker, renumbered])
+        return both
 
     @property
     def nbytes(self) -> int:

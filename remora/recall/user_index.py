@@ -6,7 +6,7 @@ Searching 1,000 rows takes half a millisecond, LanceDB 10 to 30 ms on both cores
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MAX_ON_LOOP", "UserIndex"]
+__all__ = ["MAX_ON_LOOP", "UserIndex", "top"]
 
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
@@ -42,6 +42,9 @@ class UserIndex:
 
     Attributes:
         rows: the rows, in the order of their places, without the texts that are searched.
+        traits: what the ranking needs to know of them.
+        texts: the indices of their words, by list: ``turn`` and ``window``.
+        embedded: which rows have a vector; only with vectors.
         size_bytes: bytes that it takes.
     """
 
@@ -65,14 +68,15 @@ class UserIndex:
             [[row.turn for row in mine], [row.window for row in mine]], before, kept
         )
         self.texts: dict[str, TextIndex] = dict(zip(("turn", "window"), made, strict=True))
-        self._traits = Traits(mine)
+        self.traits: Traits = Traits(mine, None if earlier is None else earlier.traits, kept)
+        self._place_of: dict[str, int] | None = None
         self._vectors: Vector | None = None
         if vectors is not None:
             self._vectors = np.ascontiguousarray(vectors[places], np.float32)
             lengths = np.linalg.norm(self._vectors, axis=1, keepdims=True)
             self._vectors /= np.where(lengths == 0, 1, lengths)
             # a row without a word that the embedder knows is near to nothing
-            self._embedded = lengths[:, 0] != 0
+            self.embedded = lengths[:, 0] != 0
         # Columns hold what is searched; rows share one copy of each name.
         names: dict[str, str] = {}
         self.rows = tuple([_without_search_text(row, names) for row in mine])
@@ -81,7 +85,7 @@ class UserIndex:
             for name in ("session", "agent", "memory_type")
         }
         vector_bytes = self._vectors.nbytes if self._vectors is not None else 0
-        columns = [self.hashes.nbytes, self._traits.nbytes]
+        columns = [self.hashes.nbytes, self.traits.nbytes]
         columns += [index.nbytes for index in self.texts.values()]
         columns += [column.nbytes for column in self._columns.values()]
         self.size_bytes = size_of_rows(self.rows) + vector_bytes + sum(columns)
@@ -114,7 +118,7 @@ class UserIndex:
         self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float
     ) -> Ranking:
         lists = self.lists(query, vector, scope, config.depth)
-        return rank(self.rows, self._traits, lists, config, query, gain=gain)
+        return rank(self.rows, self.traits, lists, config, query, gain=gain)
 
     def lists(
         self, query: str, vector: Vector | None, scope: Scope, depth: int
@@ -127,21 +131,39 @@ class UserIndex:
             scope: which rows to search.
             depth: candidates of each list, at most.
         """
-        import numpy as np  # noqa: PLC0415
-
-        mine, stems = self._within(scope), words(query)
+        mine, stems = self.within(scope), words(query)
         lists = {}
         for name, index in self.texts.items():
             scores = index.scores(stems)
-            lists[name] = _top(scores, (scores > 0) & mine, depth)
+            lists[name] = top(scores, (scores > 0) & mine, depth)
         if vector is not None and self._vectors is not None:
-            # No matrix product: BLAS splits even a small one among threads, and waits 10 ms for the
-            # last of them when cores are busy.
-            near = np.round(np.vecdot(self._vectors, vector).astype(np.float64), _DECIMALS)
-            lists["vector"] = _top(near, self._embedded & mine, depth)
+            lists["vector"] = top(self.cosines(vector), self.embedded & mine, depth)
         return lists
 
-    def _within(self, scope: Scope) -> npt.NDArray[np.bool_]:
+    def cosines(self, vector: Vector) -> npt.NDArray[np.float64]:
+        """How near each row is to a unit vector; there must be vectors."""
+        import numpy as np  # noqa: PLC0415
+
+        assert self._vectors is not None
+        # No matrix product: BLAS splits even a small one among threads, and waits 10 ms for the
+        # last of them when cores are busy.
+        near: npt.NDArray[np.float64] = np.vecdot(self._vectors, vector).astype(np.float64)
+        return np.round(near, _DECIMALS)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether rows are searched by meaning."""
+        return self._vectors is not None
+
+    @property
+    def place_of(self) -> Mapping[str, int]:
+        """The places of the rows, by id."""
+        if self._place_of is None:
+            self._place_of = {row.id: place for place, row in enumerate(self.rows)}
+        return self._place_of
+
+    def within(self, scope: Scope) -> npt.NDArray[np.bool_]:
+        """Which rows are in a scope."""
         import numpy as np  # noqa: PLC0415
 
         mine = np.ones(len(self), np.bool_)
@@ -178,8 +200,8 @@ class _NameColumn:
         return np.isin(self._column, wanted)
 
 
-def _top(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> ScoreList:
-    """The `depth` best of the eligible, by place; of equals, the first."""
+def top(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> ScoreList:
+    """The `depth` best of the eligible rows, by place; of equals, the first."""
     import numpy as np  # noqa: PLC0415
 
     places = np.flatnonzero(eligible)

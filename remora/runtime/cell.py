@@ -197,6 +197,7 @@ class Cell:
         """Take the state that the log holds."""
         self.state = self.behavior.restore(self.key, image)
         self.status = CellStatus.VALID
+        self.quota.note_change(self.key)  # a write whose outcome was unknown may be stored
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -269,6 +270,7 @@ class Cell:
             self.fail(error)
             return
         self.durable += 1
+        self.quota.note_change(self.key)
         held, durable = self._held, self.durable
         while held and held[0].after <= durable:
             reply = held.popleft()

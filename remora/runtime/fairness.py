@@ -36,15 +36,18 @@ class Quota:
         units: writes on their way to the log; a large one counts as several.
         blocked: the owner's actors that have messages and must wait for some of these writes, in
             order.
+        changed: keys of the owner's actors with a write that ended since somebody looked; None
+            while nobody wants to know.
     """
 
-    __slots__ = ("__weakref__", "_pool", "blocked", "bytes", "units")
+    __slots__ = ("__weakref__", "_pool", "blocked", "bytes", "changed", "units")
 
     def __init__(self, pool: QuotaPool) -> None:
         self._pool = pool
         self.bytes = 0
         self.units = 0
         self.blocked: dict[Any, None] = {}
+        self.changed: set[Hashable] | None = None
 
     def allows(self, size: int) -> bool:
         """Whether a request of so many bytes may wait; always if nothing else waits."""
@@ -80,6 +83,11 @@ class Quota:
         """Stop counting it: it is durable, or has failed."""
         self.units -= 1 + size // _UNIT_BYTES
         self.release(size)
+
+    def note_change(self, key: Hashable) -> None:
+        """The log may hold other rows of this actor than before."""
+        if self.changed is not None:
+            self.changed.add(key)
 
 
 class QuotaPool:

@@ -22,7 +22,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.deadlines import Deadlines
 from remora.runtime.dispatch import Dispatcher
 from remora.runtime.eviction import Eviction
-from remora.runtime.fairness import QuotaPool
+from remora.runtime.fairness import Quota, QuotaPool
 from remora.runtime.limits import RegistryLimits, RegistryStatistics
 from remora.runtime.log import Log
 from remora.runtime.lookups import Lookups
@@ -235,6 +235,10 @@ class ActorRegistry:
     def is_live(self, key: Hashable) -> bool:
         """Whether the actor is in memory."""
         return key in self._cells
+
+    def quota(self, key: Hashable) -> Quota:
+        """The quota of the actor's owner; it tells which of the owner's actors changed."""
+        return self._pool.quota(key)
 
     def live_keys(self) -> list[Hashable]:
         """The keys of all actors in memory."""

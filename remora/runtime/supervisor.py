@@ -214,6 +214,10 @@ class Supervisor:
         """Whether the caller is one of the supervisor's own jobs."""
         return _working_for.get() is not None
 
+    def has_jobs(self, key: Hashable) -> bool:
+        """Whether the actor has a job queued, delayed or running."""
+        return key in self._job_counts
+
     async def drain(self, key: Hashable) -> None:
         """Return when the actor has no job queued, delayed or running; dead letters do not count.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -184,6 +184,25 @@ class Journal(Log, Protocol):
 
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         """Jobs, oldest first: those to be done, or the dead letters; all are marked `resumed`."""
+        ...
+
+    async def user_jobs(self, user: str) -> Sequence[Job]:
+        """A user's jobs, and those of their sessions, oldest first; dead letters included."""
+        ...
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
+        """A user's messages that have no flush job yet, by session and number, the newest first.
+
+        Without removed ones, and those that must not be in long-term memory. It must not look at
+        the sessions of other users.
+
+        Args:
+            user: the user.
+            limit: how many at most.
+            sessions: only those of these sessions; None for all.
+        """
         ...
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:

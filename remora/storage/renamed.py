@@ -35,7 +35,7 @@ _RENAMED = {
 """Methods of `Journal`, and what they were called."""
 
 
-_ADDED = ("list_sessions", "list_users", "session_indexed_through")
+_ADDED = ("list_sessions", "list_users", "session_indexed_through", "unindexed", "user_jobs")
 """Methods of `Journal` that earlier ones do not have."""
 
 
@@ -55,6 +55,12 @@ class _Renamed:
         if name in _ADDED and not hasattr(self._port, name):
             return getattr(self, f"_{name}")
         return getattr(self._port, self._names.get(name, name))
+
+    async def _unindexed(self, *_: Any) -> tuple[()]:
+        return ()  # recall finds what is indexed
+
+    async def _user_jobs(self, *_: Any) -> tuple[()]:
+        return ()
 
     async def _session_indexed_through(self, key: SessionKey) -> int:
         return int(dict(await self.indexed_through()).get(key, 0))

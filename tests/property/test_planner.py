@@ -63,11 +63,26 @@ def found(text: str, score: float = 0.5) -> ScoredItem:
     )
 
 
+class FakeRecall:
+    """What a tier asks of `Recall`; `note` is what it could not search."""
+
+    def __init__(self, search: Callable[..., Awaitable[Any]], note: str = "") -> None:
+        self._search = search
+        self._note = note
+
+    def __call__(self, *arguments: Any, **options: Any) -> Awaitable[Any]:
+        return self._search(*arguments, **options)
+
+    def note(self, user: str) -> str:
+        return self._note
+
+
 def tiers(
     memories: Sequence[Memory] = (),
     working: Sequence[ScoredItem] = (),
     synopsis: Synopsis | None = None,
     asked: list[Any] | None = None,
+    note: str = "",
 ) -> Tiers:
     async def recall(
         user: str, query: str, *, k: int, scope: Scope, without: Collection[tuple[str, int]] = ()
@@ -87,7 +102,7 @@ def tiers(
             asked.append(("synopsis", user))
         return synopsis or Synopsis("", "", "empty")
 
-    return Tiers(recall=cast("Recall", recall), working=search, synopsis=about)
+    return Tiers(recall=cast("Recall", FakeRecall(recall, note)), working=search, synopsis=about)
 
 
 def shown(
@@ -430,7 +445,7 @@ def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
     context = planned(
         snapshot,
         4000,
-        Tiers(recall=cast("Recall", broken), working=crashes, synopsis=hangs),
+        Tiers(recall=cast("Recall", FakeRecall(broken)), working=crashes, synopsis=hangs),
         config,
     )
     statuses = {name: source.status for name, source in context.sources.items()}

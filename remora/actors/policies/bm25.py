@@ -27,7 +27,16 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["BUFFER", "RECALL", "Scheme", "TextIndex", "bm25_scores", "text_indices", "words"]
+__all__ = [
+    "BUFFER",
+    "RECALL",
+    "Scheme",
+    "TextIndex",
+    "bm25_scores",
+    "scores_together",
+    "text_indices",
+    "words",
+]
 
 # Vowel signs and other marks that belong to a word but are not letters: without them a word of
 # Hindi or Thai would be split.
@@ -161,6 +170,7 @@ class TextIndex:
         norm = _SATURATION * (1 - scheme.b + scheme.b * lengths / mean)
         worth = rarity[words] * times * (_SATURATION + 1) / (times + norm[places])
         self.keys = keys
+        self.scheme = scheme
         self.lengths = lengths.astype(np.int32)
         self._starts = np.concatenate([[0], np.cumsum(held_by)]).astype(np.int32)
         self._places = places.astype(np.int32)
@@ -185,6 +195,16 @@ class TextIndex:
             self._times,
         )
 
+    def postings_of(self, word: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The places of the texts that hold a word, by its hash, and how often they do."""
+        import numpy as np  # noqa: PLC0415
+
+        number = int(np.searchsorted(self.keys, word))
+        if number == len(self.keys) or self.keys[number] != word:
+            return self._places[:0], np.empty(0, np.int64)
+        mine = slice(self._starts[number], self._starts[number + 1])
+        return self._places[mine], self._times[mine].astype(np.int64)
+
     def scores(
         self, query: Iterable[str], limit: int | None = _MOST_WORDS
     ) -> npt.NDArray[np.float64]:
@@ -205,6 +225,36 @@ class TextIndex:
             mine = slice(self._starts[number], self._starts[number + 1])
             scores[self._places[mine]] += self._worth[mine]
         return scores
+
+
+def scores_together(
+    indices: Sequence[TextIndex], query: Iterable[str], limit: int | None = _MOST_WORDS
+) -> list[npt.NDArray[np.float64]]:
+    """Each index's scores, with the weights that words have in all of the indices together.
+
+    The scores are those of one index over all texts.
+
+    Args:
+        indices: of one scheme, one or more.
+        query: see `TextIndex.scores`.
+        limit: see `TextIndex.scores`.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    scheme = indices[0].scheme
+    size = sum(len(one.lengths) for one in indices)
+    mean = sum(int(one.lengths.sum()) for one in indices) / size if size else 0.0
+    mean = max(mean, scheme.least_mean) or 1.0
+    scores = [np.zeros(len(one.lengths)) for one in indices]
+    for word in list(dict.fromkeys(map(hash, query)))[:limit]:
+        found = [one.postings_of(word) for one in indices]
+        held_by = sum(len(places) for places, _ in found)
+        rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
+        for one, score, (places, times) in zip(indices, scores, found, strict=True):
+            norm = _SATURATION * (1 - scheme.b + scheme.b * one.lengths[places] / mean)
+            worth = rarity * times * (_SATURATION + 1) / (times + norm)
+            score[places] += worth.astype(np.float32)
+    return scores
 
 
 def text_indices(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, Self
 
 import anyio
@@ -212,6 +212,27 @@ class MemoryJournal(MemoryTables):
     async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
         await anyio.lowlevel.checkpoint()
         return [as_resumed(job) for job in self._jobs.values() if job.dead == dead]
+
+    async def user_jobs(self, user: str) -> Sequence[Job]:
+        await anyio.lowlevel.checkpoint()
+        return [
+            as_resumed(job) for job in self._jobs.values() if getattr(job.key, "user", "") == user
+        ]
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
+        await anyio.lowlevel.checkpoint()
+        found = []
+        for actor in self._actors.values():
+            key = actor.key
+            if not isinstance(key, SessionKey) or key.user != user:
+                continue
+            if sessions is None or key.session in sessions:
+                tail = actor.visible(actor.watermarks.indexing_through + 1, actor.last)
+                found += [(e.at_us, key, e.seq) for e in tail if e.seq not in actor.pruned]
+        found.sort(key=lambda one: (-one[0], one[1], -one[2]))
+        return [(key, seq) for _, key, seq in found[:limit]]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         return await self.list_sessions(user, ListingPage())

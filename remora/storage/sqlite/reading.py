@@ -8,7 +8,7 @@ is verified (`decoding`).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -244,6 +244,31 @@ class JournalReader:
             (int(dead),),
         )
         return decode_jobs(rows)
+
+    async def user_jobs(self, user: str) -> Sequence[Job]:
+        rows = await self._read(
+            f"SELECT {CHECKED_JOB_COLUMNS} FROM actors AS s CROSS JOIN jobs AS j ON j.sid = s.sid "
+            "WHERE s.user = ? ORDER BY j.number",
+            (user,),
+        )
+        return decode_jobs(rows)
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
+        among = ""
+        parameters: list[Any] = [user, limit]
+        if sessions is not None:
+            among = " AND s.session IN (SELECT w.value FROM json_each(?) AS w)"
+            parameters.insert(1, msgspec.json.encode(list(sessions)).decode())
+        rows = await self._read(
+            f"SELECT s.session, m.pos & {SEQ_MASK} FROM actors AS s CROSS JOIN messages AS m ON "
+            f"m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND m.pos <= (s.sid << {SEQ_BITS}) + "
+            f"{SEQ_MASK} WHERE s.user = ? AND s.session != ''{among} AND m.removed IS NULL AND "
+            "m.pruned IS NULL ORDER BY m.at_us DESC, m.pos DESC LIMIT ?",
+            parameters,
+        )
+        return [(SessionKey(user, session), seq) for session, seq in rows]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         return await self.list_sessions(user, ListingPage())

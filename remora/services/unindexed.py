@@ -1,0 +1,452 @@
+"""What users said that is not indexed yet, as rows that recall searches: acknowledged is known.
+
+An index job runs when a session is compacted, idle or flushed; recall must not wait for that. So it
+searches the user's tail as well: messages without an index job, messages and recorded memories
+whose job has not ended, and those of dead letters.
+
+*From the journal.* It has what is acknowledged and nothing else, so a tail is read there, for live
+sessions as for others. The user's first recall finds the sessions by an index; for later ones, the
+owner's quota tells which sessions had a write since (`remora.runtime.fairness.Quota.changed`). An
+append adds a key to a set, if its user recalled before, and does nothing else. A user without
+writes is answered without reading anything.
+
+*Rows are made once.* A message's row is kept until the message is indexed, and its vector is handed
+to the job that indexes it (`remora.jobs.rows.KnownVectors`).
+
+*Bounded.* The newest `limit` rows of a user are searched; `Tail.note` says that there are more. One
+recall has at most `_EMBEDDED_AT_ONCE` texts embedded; the others are found by their words, and
+embedded by later recalls.
+
+*Never what was removed.* Each change of the user's rows, in the journal or in long-term memory, has
+the sessions concerned read again; a user who is forgotten, or whose memory is pruned, is dropped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import TypeAlias
+
+import anyio.abc
+import msgspec
+
+from remora.errors import JournalDamaged, ModelError, RedactionFailed
+from remora.ids import SessionKey, UserKey, row_id
+from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows, redact_row
+from remora.logging import get_logger
+from remora.recall.tail import EMPTY_TAIL, Tail
+from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.fairness import Quota
+from remora.runtime.jobs import Job
+from remora.runtime.probes import probe
+from remora.runtime.shared_call import SharedCall
+from remora.storage.damage import read_undamaged
+from remora.storage.pending import NEIGHBOURS, first_row_written
+from remora.storage.ports import MemoryRow, Vector
+from remora.storage.records import DiscardSpec, FlushSpec, RecordSpec, UnflushSpec
+from remora.tokens import INLINE_CHARACTERS, TokenCounter
+
+__all__ = ["UnindexedRows"]
+
+_logger = get_logger(__name__)
+_EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to another
+_MAX_USERS = 10_000  # whose tails are held
+_MAX_ROWS = 20_000  # of all tails that are held: some 50 MB
+_NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
+_ON_LOOP = 250  # rows, of which most are known: 2 ms
+_IN_THREAD = 500  # messages that jobs remove
+Key: TypeAlias = SessionKey | UserKey
+
+
+class UnindexedRows:
+    """The tails of the users who recalled last; implements `remora.recall.recall.Tails`.
+
+    Args:
+        access: the journal, the embedder, redaction, and the vectors that jobs need not make.
+        quota: the quota of an actor's owner.
+        has_jobs: whether an actor has jobs that wait or run.
+        counter: for a row's size in a context.
+        window_chars: how much of each neighbour a row's window holds.
+        limit: rows of a user that are searched at most.
+    """
+
+    def __init__(
+        self,
+        access: IndexAccess,
+        quota: Callable[[Hashable], Quota],
+        has_jobs: Callable[[Hashable], bool],
+        counter: TokenCounter,
+        *,
+        window_chars: int,
+        limit: int,
+    ) -> None:
+        self._access = access
+        self._journal = access.journal
+        self._quota = quota
+        self._has_jobs = has_jobs
+        self._counter = counter
+        self._window_chars = window_chars
+        self._limit = limit
+        self._users: OrderedDict[str, _UserTail] = OrderedDict()
+        self._rows = 0
+        self._versions = count(1)
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Read tails in this group: a deadline ends a caller's wait, and not the reading."""
+        self._tasks = tasks
+
+    async def get(self, user: str) -> Tail:
+        """The user's tail, no older than this call: all that was acknowledged before is in it."""
+        held = self._users.get(user)
+        if held is None:
+            held = self._users[user] = _UserTail(self._quota(UserKey(user)))
+            self._make_room()
+        self._users.move_to_end(user)
+        for _ in range(2):  # a reading that runs may have begun before this call
+            if held.reading is None and not held.is_outdated(self._has_jobs):
+                break
+            if held.reading is None:
+                assert self._tasks is not None
+                held.reading = SharedCall(partial(self._refresh, user, held))
+                held.reading.start(self._tasks)
+            await held.reading.wait()
+        return held.tail
+
+    def note(self, user: str) -> str:
+        """What of the user's tail is not searched, for people; empty if all is."""
+        held = self._users.get(user)
+        return "" if held is None else held.tail.note
+
+    def note_change(self, user: str, *, gone: bool) -> None:
+        """The user's rows of long-term memory changed, or may have.
+
+        Args:
+            user: the user.
+            gone: rows were removed: nothing of the user stays in memory (G13).
+        """
+        if gone:
+            self._access.known.clear()
+        held = self._users.get(user)
+        if held is not None and gone:
+            self._drop(user)
+        elif held is not None:
+            held.suspect.update(held.rows, held.hidden)
+
+    def _drop(self, user: str) -> None:
+        held = self._users.pop(user)
+        held.quota.changed = None
+        self._rows -= len(held.tail.rows)
+
+    def _make_room(self) -> None:
+        while len(self._users) > _MAX_USERS or (self._rows > _MAX_ROWS and len(self._users) > 1):
+            self._drop(next(iter(self._users)))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def _refresh(self, user: str, held: _UserTail) -> None:
+        keys = held.take_changes(self._has_jobs)
+        before = len(held.tail.rows)
+        try:
+            await self._read(user, held, keys)
+            await self._embed(held)
+            await self._build(held)
+        except Exception as e:
+            probe("tail_unread")
+            held.put_back(keys)
+            _logger.warning("tail_unread", error=f"{type(e).__name__}: {e}")
+            note = f"what is not indexed yet could not be read: {type(e).__name__}"
+            held.tail = Tail(next(self._versions), hidden=held.tail.hidden, note=note)
+        finally:
+            held.reading = None
+            if self._users.get(user) is held:
+                self._rows += len(held.tail.rows) - before
+                self._make_room()
+
+    async def _read(self, user: str, held: _UserTail, keys: Collection[Key] | None) -> None:
+        """Read what changed.
+
+        Args:
+            user: the user.
+            held: what is held of them.
+            keys: the actors that changed; None for all.
+        """
+        jobs: Sequence[Job] = ()
+        if keys is None or any(self._has_jobs(key) or key in held.with_jobs for key in keys):
+            jobs = await self._journal.user_jobs(user)
+            held.note_jobs(jobs)
+        size = sum(len(getattr(job.payload, "seqs", ())) for job in jobs)
+        found = await run_in_thread_if(size > _IN_THREAD, _read_jobs, jobs, keys, self._limit)
+        wanted = found.messages
+        for key, seqs in wanted.items():
+            seqs.difference_update(await self._journal.pruned_seqs(key))
+        changed = [key for key in keys or () if isinstance(key, SessionKey)]
+        if keys is None or changed:
+            names = None if keys is None else [key.session for key in changed]
+            messages = await self._journal.unindexed(user, self._limit + 1, names)
+            held.more = (held.more and keys is not None) or len(messages) > self._limit
+            for key, seq in messages[: self._limit]:
+                wanted.setdefault(key, set()).add(seq)
+        if keys is None:
+            changed = [key for key in {*wanted, *held.rows} if isinstance(key, SessionKey)]
+        for key in changed:
+            known = held.rows.get(key, {})
+            held.put(key, await self._make_rows(key, wanted.get(key, set()), known))
+        if keys is None or UserKey(user) in keys:
+            items = await self._journal.memories(user, found.memories) if found.memories else ()
+            rows = self._redact([memory_row(user, item) for item in items])
+            held.put(UserKey(user), {row.id: row for row in rows})
+        held.hide(found.removed, keys)
+        held.cut(self._limit)
+
+    async def _make_rows(
+        self, key: SessionKey, seqs: Collection[int], known: Mapping[int | str, MemoryRow]
+    ) -> dict[int | str, MemoryRow]:
+        """The rows of a session's messages, by number.
+
+        Known ones are made again only if a neighbour, whose text they hold, came or went.
+        """
+        rows: dict[int | str, MemoryRow] = {seq: known[seq] for seq in seqs if seq in known}
+        changed = {seq for seq in seqs if seq not in known}
+        changed.update(row.seq for row in known.values() if row.seq not in rows)
+        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+        for first, last in _spans({seq + step for seq in changed for step in reach} & set(seqs)):
+            try:
+                entries = await self._journal.read(key, first - NEIGHBOURS, last + NEIGHBOURS)
+            except JournalDamaged:
+                start = max(first - NEIGHBOURS, 1)
+                entries, _ = await read_undamaged(self._journal, key, start, last + NEIGHBOURS)
+            window_chars = self._window_chars
+            build = partial(
+                message_rows, key, entries, first, last, self._counter, window_chars=window_chars
+            )
+            size = sum(len(entry.chat) for entry in entries)
+            made = self._redact(await run_in_thread_if(size > INLINE_CHARACTERS, build))
+            rows.update((row.seq, row) for row in made if row.seq in seqs)
+        return rows
+
+    def _redact(self, rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+        """The rows as long-term memory would have them, without those that cannot be redacted."""
+        redact = self._access.redact
+        if redact is None:
+            return list(rows)
+        kept = []
+        for row in rows:
+            try:
+                kept.append(redact_row(row, redact))
+            except RedactionFailed:  # its index job says so
+                probe("tail_not_redacted")
+        return kept
+
+    # -- searching ---------------------------------------------------------------------------------
+
+    async def _embed(self, held: _UserTail) -> None:
+        """Embed the newest rows that have no vector yet."""
+        embedder = self._access.embedder
+        if embedder is None:
+            return
+        rows = held.newest()
+        held.vectors = {row.id: held.vectors[row.id] for row in rows if row.id in held.vectors}
+        new = [row for row in rows if row.id not in held.vectors][:_EMBEDDED_AT_ONCE]
+        if not new:
+            return
+        texts = [embedding_text(row) for row in new]
+        try:
+            vectors = await self._access.known.embed(embedder, texts)
+        except ModelError as e:
+            probe("tail_not_embedded")
+            _logger.warning("tail_not_embedded", error=f"{type(e).__name__}: {e}")
+            return
+        self._access.known.keep(texts, vectors)  # for the job that indexes them
+        held.vectors.update(zip([row.id for row in new], vectors, strict=True))
+
+    async def _build(self, held: _UserTail) -> None:
+        rows, before = held.newest(), held.tail
+        hidden = frozenset(one for ids in held.hidden.values() for one in ids)
+        if not rows and not hidden:
+            held.tail = EMPTY_TAIL
+            return
+        embedded = sum(row.id in held.vectors for row in rows)
+        note = self._describe(len(rows), embedded, more=held.more)
+        if rows == before.rows and (hidden, note) == (before.hidden, before.note):
+            return
+        version = next(self._versions)
+        dimension = None if self._access.embedder is None else self._access.embedder.dimension
+
+        def build() -> Tail:
+            vectors = None if dimension is None else _stack(rows, held.vectors, dimension)
+            return Tail(version, rows, vectors, before.index, hidden=hidden, note=note)
+
+        known = {row.id for row in before.rows}
+        new = sum(row.id not in known for row in rows)
+        held.tail = await run_in_thread_if(new > _NEW_ON_LOOP or len(rows) > _ON_LOOP, build)
+
+    def _describe(self, rows: int, embedded: int, *, more: bool) -> str:
+        notes = []
+        if more:
+            probe("tail_cut")
+            notes.append(
+                f"of what is not indexed yet, the newest {rows} rows were searched "
+                "(recall.unindexed_rows)"
+            )
+        if self._access.embedder is not None and embedded < rows:
+            notes.append(
+                f"{rows - embedded} rows that are not indexed yet were searched by words alone"
+            )
+        return "; ".join(notes)
+
+
+class _UserTail:
+    """What is held of one user.
+
+    Attributes:
+        quota: tells which of the user's actors changed.
+        tail: what recalls search.
+        rows: by actor, and by number of the message or id of the memory.
+        vectors: of rows, by id.
+        hidden: ids of indexed rows that were removed, by actor.
+        with_jobs: actors that had index jobs, or dead letters, when they were read last.
+        suspect: actors to read again.
+        more: there are more rows than may be searched.
+        reading: the reading that runs.
+    """
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.tail = EMPTY_TAIL
+        self.rows: dict[Key, dict[int | str, MemoryRow]] = {}
+        self.vectors: dict[str, Vector] = {}
+        self.hidden: dict[Key, Collection[str]] = {}
+        self.with_jobs: set[Hashable] = set()
+        self.suspect: set[Key] = set()
+        self.more = False
+        self.reading: SharedCall[None] | None = None
+        self._unread = True
+        self._pending: set[Key] = set()
+
+    def is_outdated(self, has_jobs: Callable[[Hashable], bool]) -> bool:
+        """Whether something may have changed since it was read."""
+        if self._unread or self.suspect or self.quota.changed:
+            return True
+        return any(not has_jobs(key) for key in self._pending)
+
+    def take_changes(self, has_jobs: Callable[[Hashable], bool]) -> set[Key] | None:
+        """The actors to read; None for all. What changes from now on is for the next reading."""
+        changed, self.quota.changed = self.quota.changed or set(), set()
+        ended = {key for key in self._pending if not has_jobs(key)}
+        suspect, self.suspect = self.suspect, set()
+        self._pending -= ended
+        unread = self._unread or (self.more and bool(ended or suspect))
+        self._unread = False
+        if unread:
+            return None
+        return {one for one in changed if isinstance(one, (SessionKey, UserKey))} | ended | suspect
+
+    def put_back(self, keys: Collection[Key] | None) -> None:
+        """Read these actors again: the reading failed."""
+        self._unread = self._unread or keys is None
+        self.suspect.update(keys or ())
+
+    def note_jobs(self, jobs: Iterable[Job]) -> None:
+        """Note which actors have index jobs: they are read again when these end."""
+        mine = [job for job in jobs if isinstance(job.payload, _INDEX_JOBS)]
+        self.with_jobs = {job.key for job in mine}
+        pending = [job.key for job in mine if not job.dead]
+        self._pending = {key for key in pending if isinstance(key, (SessionKey, UserKey))}
+
+    def put(self, key: Key, rows: dict[int | str, MemoryRow]) -> None:
+        """Set the rows of an actor."""
+        if rows:
+            self.rows[key] = rows
+        else:
+            self.rows.pop(key, None)
+
+    def hide(self, ids: Mapping[Key, Collection[str]], among: Collection[Key] | None) -> None:
+        """Set the rows to hide, of all actors or of these."""
+        kept = {} if among is None else {k: v for k, v in self.hidden.items() if k not in among}
+        self.hidden = {**kept, **ids}
+
+    def newest(self) -> list[MemoryRow]:
+        """All rows, the newest first."""
+        rows = [row for of_actor in self.rows.values() for row in of_actor.values()]
+        rows.sort(key=lambda row: (-row.created_us, -row.seq, row.id))
+        return rows
+
+    def cut(self, limit: int) -> None:
+        """Keep the newest `limit` rows only."""
+        left_out = {row.id for row in self.newest()[limit:]}
+        if left_out:
+            self.more = True
+            for key, rows in list(self.rows.items()):
+                kept = {name: row for name, row in rows.items() if row.id not in left_out}
+                self.put(key, kept)
+
+
+_INDEX_JOBS = (FlushSpec, UnflushSpec, DiscardSpec, RecordSpec)
+
+
+class _FoundInJobs(msgspec.Struct, frozen=True):
+    """What jobs say of long-term memory.
+
+    Attributes:
+        messages: that are to be indexed, or indexed again, by session.
+        removed: ids of rows that are to be removed, by session.
+        memories: ids of memories that are to be indexed.
+    """
+
+    messages: dict[SessionKey, set[int]]
+    removed: dict[Key, set[str]]
+    memories: list[str]
+
+
+def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) -> _FoundInJobs:
+    """What the jobs of these actors say; of each, the newest `limit` messages."""
+    found = _FoundInJobs({}, {}, [])
+    for job in jobs:
+        key, spec = job.key, job.payload
+        if keys is not None and key not in keys:
+            continue
+        if isinstance(key, UserKey) and isinstance(spec, RecordSpec):
+            found.memories.extend(spec.ids)
+        elif isinstance(key, SessionKey) and isinstance(spec, FlushSpec):
+            first = max(first_row_written(spec), spec.through - limit)
+            found.messages.setdefault(key, set()).update(range(first, spec.through + 1))
+        elif isinstance(key, SessionKey) and isinstance(spec, (UnflushSpec, DiscardSpec)):
+            ids = found.removed.setdefault(key, set())
+            ids.update(row_id(key, seq) for seq in spec.seqs)
+            if isinstance(spec, UnflushSpec):
+                found.messages.setdefault(key, set()).update(_rewritten(spec))
+    return found
+
+
+def _rewritten(spec: UnflushSpec) -> set[int]:
+    """The messages whose rows are removed and written again, without the words of removed ones."""
+    removed = set(spec.seqs)
+    reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+    near = {seq + step for seq in removed for step in reach} - removed
+    return {seq for seq in near if 0 < seq <= spec.flushing}
+
+
+def _spans(seqs: Collection[int]) -> list[tuple[int, int]]:
+    """First and last of each run of numbers; runs whose neighbours meet are one."""
+    spans: list[tuple[int, int]] = []
+    for seq in sorted(seqs):
+        if spans and seq - spans[-1][1] <= 2 * NEIGHBOURS:
+            spans[-1] = (spans[-1][0], seq)
+        else:
+            spans.append((seq, seq))
+    return spans
+
+
+def _stack(rows: Sequence[MemoryRow], vectors: Mapping[str, Vector], dimension: int) -> Vector:
+    """The rows' vectors, shape (rows, dimension); zeros for those without."""
+    import numpy as np  # noqa: PLC0415
+
+    stacked = np.zeros((len(rows), dimension), np.float32)
+    for place, row in enumerate(rows):
+        vector = vectors.get(row.id)
+        if vector is not None:
+            stacked[place] = vector
+    return stacked

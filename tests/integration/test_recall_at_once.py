@@ -1,0 +1,337 @@
+"""What was acknowledged is recalled at once: not indexed, after a restart, and never too much."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from remora import Config, Runtime, User
+from remora.errors import ModelUnavailable, OutcomeUnknown
+from remora.storage.memory import MemoryJournal
+from remora.storage.memory.store import MemoryStore
+from remora.testing import FaultyJournal, HashEmbedder
+from tests.integration.remembering import CONFIG
+
+pytestmark = pytest.mark.anyio
+
+
+def said(text: str, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+async def texts(user: Any, query: str = "tea", **options: Any) -> list[str]:
+    return sorted(one.text for one in await user.recall(query, **{"k": 100, **options}))
+
+
+def configured(**recall: Any) -> Config:
+    return Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": recall})
+
+
+class Refusing(MemoryStore):
+    """A store that takes no rows: what is recorded stays where it is."""
+
+    async def add(self, *_: Any, **__: Any) -> None:
+        await anyio.sleep_forever()
+
+
+class Counting(HashEmbedder):
+    """Counts how often each text was embedded."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.texts: list[str] = []
+        self.away = False
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        if self.away and len(texts) and not texts[0].startswith("tea?"):
+            raise ModelUnavailable("away")
+        self.texts += texts
+        return await super().embed(texts)
+
+
+@asynccontextmanager
+async def in_memory(**options: Any) -> AsyncIterator[User]:
+    """A user of a runtime in memory, whose rows are indexed when somebody asks for it."""
+    options = {"embedder": HashEmbedder(16), "config": configured(), **options}
+    options.setdefault("store", MemoryStore(16))
+    async with Runtime.in_memory(**options) as runtime:
+        yield runtime.user("ann")
+
+
+async def test_what_is_said_in_one_chat_is_known_in_another(tmp_path: Path) -> None:
+    """At once, in recalls, contexts and tools; after a restart; and once when it is indexed."""
+    async with Runtime(tmp_path, config=CONFIG) as runtime:
+        user = runtime.user("ann")
+        assert await texts(user) == []
+        await user.session("one").append([said("I drink tea."), said("With milk?", "assistant")])
+        await user.remember("Prefers green tea", type="preference")
+        assert await texts(user) == ["I drink tea.", "Prefers green tea", "With milk?"]
+        context = await user.session("two").load(query="which tea?")
+        assert {one.text for one in context.memories} >= {"I drink tea.", "Prefers green tea"}
+        answer = await user.tools().call("recall_from_memory", {"keywords": ["tea"]})
+        assert "I drink tea." in str(answer)
+        assert [len(one) for one in await user.recall_many(["tea", "milk"], k=2)] == [2, 2]
+        assert "I drink tea." in await user.retrieve("tea", limit=3)
+    async with Runtime(tmp_path, config=CONFIG) as runtime:
+        user = runtime.user("ann")
+        assert await texts(user) == ["I drink tea.", "Prefers green tea", "With milk?"]
+        before = await user.recall("milk tea")
+        await user.session("one").flush()
+        await runtime.settle()
+        after = await user.recall("milk tea")
+        assert [(one.text, one.id) for one in after] == [(one.text, one.id) for one in before]
+        assert [one.score for one in after] == pytest.approx([one.score for one in before])
+        assert await texts(runtime.user("bob")) == []
+
+
+@pytest.mark.parametrize("hot_mb", [0, 64])
+async def test_scopes_hold_for_what_is_not_indexed(hot_mb: int) -> None:
+    """Agents, sessions and types narrow a recall as they do for indexed rows."""
+    async with in_memory(store=Refusing(16), config=configured(hot_mb=hot_mb)) as user:
+        await user.session("one").append(said("tea at one"))
+        await user.session("two").append(said("tea at two"))
+        await user.remember("tea is a fact", session="one")
+        await user.agent("cook").remember("tea of the cook", type="procedural")
+        assert len(await texts(user)) == 4
+        assert await texts(user, session="one") == ["tea at one", "tea is a fact"]
+        assert await texts(user, types="message") == ["tea at one", "tea at two"]
+        assert await texts(user, types=["fact", "message"], session="one") == [
+            "tea at one",
+            "tea is a fact",
+        ]
+        assert await texts(user.agent("cook")) == ["tea of the cook"]
+        context = await user.session("three").load(query="tea")
+        assert "tea of the cook" not in {one.text for one in context.memories}
+
+
+async def test_members_of_a_shared_scope_recall_at_once() -> None:
+    """What one member records, another one finds."""
+    embedder = HashEmbedder(16)
+    async with Runtime.in_memory(embedder=embedder, store=Refusing(16)) as runtime:
+        scope = runtime.shared("kitchen")
+        await scope.as_("ann").claim()
+        await scope.as_("ann").grant("bob", "read")
+        await scope.as_("ann").remember("the kettle is for tea")
+        assert await texts(scope.as_("bob")) == ["the kettle is for tea"]
+
+
+@pytest.mark.parametrize("hot_mb", [0, 64])
+async def test_what_was_removed_is_not_recalled(hot_mb: int) -> None:
+    """Cleared, deleted, rewound or forgotten: indexed or not, it is gone when the call returns."""
+    async with in_memory(config=configured(hot_mb=hot_mb)) as user:
+        chat = user.session("one")
+        await chat.append([said("tea one"), said("tea two"), said("tea three")])
+        await chat.flush()
+        await chat.settle()
+        await chat.append([said("tea four"), said("tea five")])
+        assert len(await texts(user)) == 5
+        await chat.rewind(4)
+        assert "tea five" not in await texts(user)
+        await chat.delete(1)  # it is indexed
+        assert await texts(user) == ["tea four", "tea one", "tea three"]
+        await chat.clear()
+        assert await texts(user) == ["tea one", "tea three"]
+        await chat.append(said("tea six"))
+        await user.session("two").append(said("tea seven"))
+        await chat.forget()
+        assert await texts(user) == ["tea seven"]
+        await user.forget()
+        assert await texts(user) == []
+        await chat.append(said("tea eight"))
+        assert await texts(user) == ["tea eight"]
+
+
+async def test_forks_and_pruned_rows() -> None:
+    """A fork's own messages are found; what was pruned is not found again."""
+    async with in_memory() as user:
+        chat = user.session("one")
+        await chat.append([said("tea one"), said("tea two")])
+        await chat.flush()
+        await chat.settle()
+        fork = await chat.fork("other")
+        assert await texts(user) == ["tea one", "tea two"]
+        await fork.append(said("tea three"))
+        assert await texts(user) == ["tea one", "tea three", "tea two"]
+        await user.prune(keep=1, strategy="fifo")
+        assert await texts(user) == ["tea three", "tea two"]
+
+
+async def test_redaction_comes_first() -> None:
+    """Recall sees what long-term memory would have; what cannot be redacted is not found."""
+
+    def redact(text: str) -> str:
+        if "broken" in text:
+            raise ValueError
+        return text.replace("4711", "…")
+
+    async with in_memory(redact_long_term=redact) as user:
+        await user.session("one").append([said("tea for 4711"), said("tea, broken")])
+        await user.session("two").append(said("tea 4711"))
+        found = await texts(user)
+        assert "4711" not in str(found)
+        assert "tea …" in found
+        assert not any("broken" in one for one in found)
+
+
+async def test_only_the_newest_are_searched_and_the_context_says_so() -> None:
+    """The bound is said; what is beyond it is found again when there is room."""
+    async with in_memory(config=configured(unindexed_rows=3)) as user:
+        for number in range(5):
+            await user.session(f"s{number}").append(said(f"tea {number}"))
+        assert await texts(user) == ["tea 2", "tea 3", "tea 4"]
+        context = await user.session("new").load(query="tea")
+        assert "newest 3 rows" in context.sources["long_term"].detail
+        assert context.sources["long_term"].status == "ok"
+        await user.session("s5").append(said("tea 5"))
+        assert await texts(user) == ["tea 3", "tea 4", "tea 5"]
+        for number in range(2, 6):
+            await user.session(f"s{number}").flush()
+            await user.session(f"s{number}").settle()
+        assert await texts(user) == [f"tea {number}" for number in range(6)]
+        context = await user.session("new").load(query="tea?")
+        assert context.sources["long_term"].detail == ""
+
+
+async def test_a_text_is_embedded_once() -> None:
+    """By the first recall, for the index as well; an append embeds nothing."""
+    embedder = Counting()
+    async with in_memory(embedder=embedder) as user:
+        chat = user.session("one")
+        await chat.append([said("tea one"), said("tea two")])
+        assert embedder.texts == []
+        await texts(user, "tea?")
+        await texts(user, "tea? again")
+        await chat.append(said("tea three"))
+        await texts(user, "tea? once more")
+        await chat.flush()
+        await chat.settle()
+        rows = [one for one in embedder.texts if not one.startswith("tea?")]
+        assert sorted(rows) == ["User: tea one", "User: tea three", "User: tea two"]
+
+
+async def test_words_are_searched_while_no_embedder_answers() -> None:
+    """The rows are found by their words, and the context says that they are not embedded."""
+    embedder = Counting()
+    embedder.away = True
+    async with in_memory(embedder=embedder) as user:
+        await user.session("one").append(said("green tea"))
+        assert await texts(user, "tea? green") == ["green tea"]
+        context = await user.session("two").load(query="tea? green")
+        assert "by words alone" in context.sources["long_term"].detail
+        embedder.away = False
+        await user.session("one").append(said("black tea"))
+        context = await user.session("two").load(query="tea? green")
+        assert context.sources["long_term"].detail == ""
+
+
+class Watched(MemoryJournal):
+    """Counts what a recall asks of the journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Any] = []
+        self.failing = False
+
+    async def unindexed(self, user: str, limit: int, sessions: Any = None) -> Any:
+        self.asked.append(sessions if sessions is None else sorted(sessions))
+        if self.failing:
+            raise OSError("away")
+        return await super().unindexed(user, limit, sessions)
+
+
+async def test_only_what_changed_is_read() -> None:
+    """The first recall looks for all of a user's sessions; later ones read those with a write."""
+    journal = Watched()
+    async with in_memory(journal=journal) as user:
+        for name in ("one", "two"):
+            await user.session(name).append(said(f"tea of {name}"))
+        for _ in range(3):
+            await texts(user)
+        assert journal.asked == [None]
+        await user.session("two").append(said("more tea"))
+        assert len(await texts(user)) == 3
+        await texts(user, "other tea")
+        assert journal.asked == [None, ["two"]]
+
+
+async def test_a_journal_that_cannot_be_read_fails_no_recall() -> None:
+    """What is indexed is found, the context says what is missing, and the next recall has all."""
+    journal = Watched()
+    async with in_memory(journal=journal) as user:
+        await user.session("one").append(said("tea one"))
+        await user.session("one").flush()
+        await user.session("one").settle()
+        await user.session("two").append(said("tea two"))
+        journal.failing = True
+        assert await texts(user) == ["tea one"]
+        context = await user.session("new").load(query="tea")
+        assert "could not be read" in context.sources["long_term"].detail
+        journal.failing = False
+        assert await texts(user) == ["tea one", "tea two"]
+
+
+async def test_an_uncertain_append_is_found_when_it_is_known() -> None:
+    """A retry that is answered with the first append's numbers wrote nothing itself."""
+    faults: list[Any] = []
+    journal = FaultyJournal(lambda: faults.pop() if faults else None)
+    async with in_memory(journal=journal) as user:
+        await user.session("one").append(said("tea one"))
+        assert await texts(user) == ["tea one"]
+        faults.append("kept")
+        with pytest.raises(OutcomeUnknown):
+            await user.session("one").append(said("tea two"), key="k")
+        await texts(user)
+        receipt = await user.session("one").append(said("tea two"), key="k")
+        assert receipt.duplicate
+        assert await texts(user) == ["tea one", "tea two"]
+
+
+async def test_rows_are_found_once_while_they_are_indexed(tmp_path: Path) -> None:
+    """However an index job and recalls interleave, each message is found, once."""
+    async with Runtime(tmp_path, config=CONFIG) as runtime:
+        user = runtime.user("ann")
+        chat = user.session("one")
+        await runtime.ready()
+        for number in range(3):
+            await chat.append([said(f"tea {number} {n}") for n in range(4)])
+            await chat.flush()
+            for query in ("tea", "tea 1", "tea 2", "0 tea"):
+                assert len(await texts(user, query)) == 4 * (number + 1)
+        await runtime.settle()
+        assert len(await texts(user)) == 12
+
+
+async def test_dead_letters_are_found() -> None:
+    """Messages and memories whose index job failed too often."""
+
+    class Failing(MemoryStore):
+        async def add(self, *_: Any, **__: Any) -> None:
+            raise ValueError("never")
+
+    config = Config.from_dict({"supervisor": {"max_attempts": 1}})
+    async with in_memory(store=Failing(16), config=config) as user:
+        await user.session("one").append(said("tea one"))
+        await user.session("one").flush()
+        await user.remember("tea two")
+        assert await texts(user) == ["tea one", "tea two"]
+        await user.session("one").settle()
+        await user.settle()
+        assert await texts(user) == ["tea one", "tea two"]
+        await user.session("one").append(said("tea three"))
+        assert await texts(user) == ["tea one", "tea three", "tea two"]
+
+
+async def test_nothing_changes_without_long_term_memory() -> None:
+    """There is no tail to search, and nothing is read for one."""
+    journal = Watched()
+    config = Config.from_dict({"long_term": {"enabled": False}})
+    async with Runtime.in_memory(config=config, journal=journal) as runtime:
+        await runtime.session("ann", "one").append(said("tea"))
+        context = await runtime.session("ann", "two").load(query="tea")
+        assert context.sources["long_term"].status == "off"
+        assert journal.asked == []
