@@ -100,20 +100,28 @@ class UnindexedRows:
 
     async def get(self, user: str) -> Tail:
         """The user's tail, no older than this call: all that was acknowledged before is in it."""
-        held = self._users.get(user)
-        if held is None:
-            held = self._users[user] = _UserTail(self._quota(UserKey(user)))
-            self._make_room()
-        self._users.move_to_end(user)
-        for _ in range(2):  # a reading that runs may have begun before this call
+        readings = 0
+        while True:
+            held = self._hold(user)
             if held.reading is None and not held.is_outdated(self._has_jobs):
-                break
+                return held.tail
             if held.reading is None:
                 assert self._tasks is not None
                 held.reading = SharedCall(partial(self._refresh, user, held))
                 held.reading.start(self._tasks)
             await held.reading.wait()
-        return held.tail
+            readings += self._users.get(user) is held
+            if readings == 2:  # the first one may have begun before this call
+                return held.tail
+
+    def _hold(self, user: str) -> _UserTail:
+        """What is held of the user: another one than before, if that was dropped."""
+        held = self._users.get(user)
+        if held is None:
+            held = self._users[user] = _UserTail(self._quota(UserKey(user)))
+            self._make_room()
+        self._users.move_to_end(user)
+        return held
 
     def note(self, user: str) -> str:
         """What of the user's tail is not searched, for people; empty if all is."""
@@ -147,6 +155,9 @@ class UnindexedRows:
     # -- reading -----------------------------------------------------------------------------------
 
     async def _refresh(self, user: str, held: _UserTail) -> None:
+        if self._users.get(user) is not held:
+            held.reading = None
+            return  # dropped: what changed is for the one that is held now
         keys = held.take_changes(self._has_jobs)
         before = len(held.tail.rows)
         try:

@@ -71,6 +71,7 @@ async def vectors_of(given: Sequence[MemoryRow]) -> Any:
     return await embed_texts(EMBEDDER, [one.content for one in given])
 
 
+@settings(max_examples=30)
 @given(rows, st.data(), st.sampled_from(WORDS), st.sampled_from(SCOPES))
 def test_a_tail_ranks_as_if_it_were_indexed(
     given_rows: list[tuple[str, str, str]], data: st.DataObject, query: str, scope: Scope
@@ -103,6 +104,7 @@ def test_a_tail_ranks_as_if_it_were_indexed(
     anyio.run(rank)
 
 
+@settings(max_examples=20)
 @given(rows, st.integers(1, 9))
 def test_a_tail_has_the_scale_of_the_store(
     given_rows: list[tuple[str, str, str]], factor: int
@@ -154,7 +156,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.lists(steps, min_size=1, max_size=12), st.sampled_from([0, 64]))
 def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot_mb: int) -> None:
     """Whatever is appended, remembered, indexed, cleared, deleted and rewound: a recall finds what
