@@ -39,7 +39,7 @@ _BATCH_ENTRIES = 64
 _IN_THREAD = 500  # rows whose ids or batches are a thread's work
 _MESSAGES_AT_ONCE = 2_000  # of one job: 10 MB
 _PARTS_AT_ONCE = 2  # while the rows of one are written, those of the next are made
-_BATCHES_AT_ONCE = 8  # of one part: enough for one commit of long-term memory
+_BATCHES_AT_ONCE = 16  # of one part: enough for a large commit of long-term memory
 
 
 class FlushHandler:

@@ -61,16 +61,19 @@ def message_rows(
     """
     chats = [decode_chat(entry.chat) for entry in entries]
     texts = [plain_text(chat) for chat in chats]
+    speakers = [speaker_of(chat) for chat in chats]
+    short = [f"{one}: {text[:window_chars]}" for one, text in zip(speakers, texts, strict=True)]
+    numbers = [entry.seq for entry in entries]
     rows = []
     for i, (entry, chat) in enumerate(zip(entries, chats, strict=True)):
         if not first <= entry.seq <= through:
             continue
-        turn = dated_line(entry.at_us, f"{speaker_of(chat)}: {texts[i]}")
+        turn = dated_line(entry.at_us, f"{speakers[i]}: {texts[i]}")
         window = [
-            turn if j == i else f"{speaker_of(chats[j])}: {texts[j][:window_chars]}"
+            turn if j == i else short[j]
             for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
             # by number, not by place: a removal rewrites the rows whose numbers are this near
-            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
+            if abs(numbers[j] - entry.seq) <= NEIGHBOURS
         ]
         rows.append(
             MemoryRow(

@@ -49,10 +49,12 @@ class WordLlamaEmbedder:
         # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more
         # time, and gigabytes where one is long; its normalization divides by zero.
         tokens = self._model.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        table = self._model.embedding
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for place, encoded in enumerate(tokens):
-            if ids := encoded.ids:
-                vectors[place] = self._model.embedding[ids].mean(axis=0)
+            if ids := encoded.ids:  # `mean` does the same in twice the time
+                np.add.reduce(table.take(ids, axis=0), axis=0, out=vectors[place])
+                vectors[place] /= len(ids)
         return vectors
 
 

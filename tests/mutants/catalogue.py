@@ -665,7 +665,7 @@ _MUTANTS = (
         "removal looks at the next numbers.",
         path="remora/jobs/rows.py",
         change="""
--            if abs(entries[j].seq - entry.seq) <= NEIGHBOURS
+-            if abs(numbers[j] - entry.seq) <= NEIGHBOURS
 """,
         tests=("tests/simulation/test_found_by_seed.py",),
     ),
