@@ -331,6 +331,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Runtime.aclose": "it ends the runtime",
     "Runtime.dead_letters": "there are none, as for those that retry and drop them",
     "Runtime.drop_dead_letters": "", "Runtime.retry_dead_letters": "",
+    "Runtime.ready": "it waits for what other threads load",
     "Runtime.reembedded": "there is nothing to embed again",
     "Runtime.retry_erasures": "none waits",
     "Runtime.settle": "it comes after each call",
@@ -339,6 +340,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "SharedMember.forget": "", "SharedMember.grant": "", "SharedMember.members": "",
     "SharedMember.revoke": "",
     "SharedMember.memories": "as User.memories",
+    "Turn.load": "as Session.load", "Turn.reply": "as Session.append",
     "User.record_many": "as User.record", "User.remember_many": "as User.remember",
     "User.retrieve": "as User.recall", "User.retrieve_many": "as User.recall_many",
 }  # fmt: skip
