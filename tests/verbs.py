@@ -11,7 +11,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio.lowlevel
 import msgspec
@@ -151,6 +151,16 @@ async def _forget_scope(w: World) -> None:
     await member.forget()
 
 
+async def _load_turn(w: World) -> None:
+    async with w.session.turn(said(w.text)) as turn:
+        await turn.load()
+
+
+async def _reply_turn(w: World) -> None:
+    async with w.session.turn(said(w.text)) as turn:
+        await turn.reply(w.text)
+
+
 async def _import_session(w: World) -> Session:
     return await w.other.import_session(await w.session.export(), session="copy")
 
@@ -218,7 +228,9 @@ RUNTIME: dict[str, Call] = {
     "retry_erasures": lambda w: w.runtime.retry_erasures(),
     "retry_dead_letters": lambda w: w.runtime.retry_dead_letters(),
     "settle": lambda w: w.runtime.settle(),
+    "users": lambda w: w.runtime.users(),
 }
+TURN: dict[str, Call] = {"load": _load_turn, "reply": _reply_turn}
 CALLS: dict[str, Call] = {
     f"{kind}.{name}": call
     for kind, calls in (
@@ -226,6 +238,7 @@ CALLS: dict[str, Call] = {
         ("Runtime", RUNTIME),
         ("Session", SESSION),
         ("SharedMember", SHARED),
+        ("Turn", TURN),
         ("User", USER),
     )
     for name, call in calls.items()
@@ -234,10 +247,13 @@ CALLS: dict[str, Call] = {
 
 
 def public_coroutines() -> Iterator[str]:
-    """``Class.method`` of every coroutine function of a class that `remora` shows."""
+    """``Class.method`` of every coroutine function of a class that `remora` shows.
+
+    Protocols are left out: an application's classes have their methods.
+    """
     for name in sorted(remora.__all__):
         kind = getattr(remora, name)
-        if not inspect.isclass(kind):
+        if not inspect.isclass(kind) or Protocol in kind.__bases__:
             continue
         for method, function in inspect.getmembers(kind):
             if not method.startswith("_") and inspect.iscoroutinefunction(function):

@@ -335,6 +335,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Runtime.reembedded": "there is nothing to embed again",
     "Runtime.retry_erasures": "none waits",
     "Runtime.settle": "it comes after each call",
+    "Runtime.users": "a page at a time, as User.sessions",
     "Session.settle": "", "SharedMember.settle": "", "User.settle": "",
     "SharedMember.claim": "a name is all that it carries, as for the others that grant",
     "SharedMember.forget": "", "SharedMember.grant": "", "SharedMember.members": "",
