@@ -49,6 +49,7 @@ __all__ = [
     "ModelTimeout",
     "ModelUnavailable",
     "NoDeadLetter",
+    "NoSuchMemory",
     "NotGranted",
     "NotReady",
     "OutcomeUnknown",
@@ -104,6 +105,18 @@ class KeyConflict(InvalidInput):
 
     A key names one append, or one turn: two appends of one request have two keys.
     """
+
+
+class NoSuchMemory(InvalidInput, LookupError):
+    """The user has no such memory. Nothing was changed; it was deleted, pruned, or never there.
+
+    Attributes:
+        id: of the memory.
+    """
+
+    def __init__(self, text: str, *, id: str) -> None:  # noqa: A002
+        super().__init__(text)
+        self.id = id
 
 
 class IndexOutOfRange(InvalidInput, IndexError):

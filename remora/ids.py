@@ -19,7 +19,9 @@ __all__ = [
     "actor_key",
     "entry_id",
     "key_digest",
+    "keyed_memory_id",
     "memory_id",
+    "memory_of_row",
     "message_id",
     "message_id_prefix",
     "row_id",
@@ -181,6 +183,18 @@ def memory_id(user: str, agent: str, content: str) -> str:
     parts = [part.encode() for part in (user, agent, " ".join(content.split()))]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.memory").hexdigest()
+
+
+def keyed_memory_id(user: str, agent: str, key: str) -> str:
+    """The deterministic id (32 hex characters) of a memory that its caller named."""
+    parts = [part.encode() for part in (user, agent, key)]
+    text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return blake2b(text, digest_size=16, person=b"remora.keyed").hexdigest()
+
+
+def memory_of_row(row: str) -> str:
+    """The id of the memory that a row of long-term memory is of (`MemoryItem.row_id`)."""
+    return row.partition(".")[0]
 
 
 def working_id(session: str, text: str) -> str:

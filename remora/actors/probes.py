@@ -15,6 +15,9 @@ PROBES: Mapping[str, str] = {
     "duplicate_message": "a message was there already, by id or content, and is not stored again",
     "ids_looked_up": "message ids were looked up in the journal",
     "key_of_partial_append": "a repeated append had skipped messages that were there already",
+    "memories_looked_up": "memories of a user were looked up in the journal",
+    "memory_key_conflict": "a memory has a key that another memory has: refused",
+    "memory_id_taken": "a text was recorded whose memory says something else by now",
     "overdraft_reached": "the summarizer is too slow: the buffer is over its overdraft",
     "open_tool_call_withheld": "a tool call waits for its result: it and what follows are not "
     "indexed",

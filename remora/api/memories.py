@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import anyio.to_thread
 
 from remora.actors.user.messages import Remember, RememberReceipt
+from remora.api.addressing import AddressableMemories
 from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
@@ -17,13 +18,14 @@ from remora.recall.quotes import recalled_text
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.services.arguments import (
     check_choice,
+    check_flag,
     check_int,
     check_query,
     check_result_count,
     collect,
 )
 from remora.services.intake import are_large
-from remora.services.parts import PartsHolder, Recalls
+from remora.services.metadata import check_where
 from remora.services.recording import (
     check_types,
     conversation_texts,
@@ -31,33 +33,27 @@ from remora.services.recording import (
     make_item,
     name_failures,
 )
-from remora.storage.ports import Scope
 from remora.storage.records import MemoryItem
 
 __all__ = ["Agent", "LongTermHandle", "MemoryLike"]
 
 MemoryLike: TypeAlias = str | Mapping[str, Any]
 """Something to remember: a text, or a dict with ``content`` and, where they differ from the call's
-own, ``type``, ``importance``, ``session``, ``agent`` and ``created_at`` (a datetime, or seconds
-since the epoch).
+own, ``type``, ``importance``, ``session``, ``agent``, ``key``, ``metadata`` and ``created_at`` (a
+datetime, or seconds since the epoch).
 """
 
 
 _RECALLS_AT_ONCE = 8  # all of a thousand that answered at once would hold the event loop
 
 
-class LongTermHandle:
+class LongTermHandle(AddressableMemories):
     """Records and recalls for one user, or for one agent of a user.
 
     Get one from `Runtime.user` or `User.agent`.
     """
 
-    __slots__ = ("_agent", "_holder", "_user")
-
-    def __init__(self, holder: PartsHolder, user: str, agent: str | None = None) -> None:
-        self._holder = holder
-        self._user = user
-        self._agent = agent
+    __slots__ = ()
 
     # -- recording ---------------------------------------------------------------------------------
 
@@ -69,11 +65,16 @@ class LongTermHandle:
         importance: float | None = None,
         session: str | None = None,
         agent: str | None = None,
+        key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        replace: bool = False,
     ) -> list[str]:
         """Record one memory or many in long-term memory, all or none.
 
-        It can be recalled at once. The same text of the same agent is one memory; the first call
-        decides its type, importance and session.
+        It can be recalled at once. Without a key, the same text of the same agent is one memory;
+        the first call decides its type, importance, session and metadata. A key names one memory of
+        the agent: the same memory under it again changes nothing, another one is refused, or, with
+        `replace`, takes its place.
 
         Args:
             content: a text, a dict (see `MemoryLike`), or many of either.
@@ -81,12 +82,17 @@ class LongTermHandle:
             importance: 0 to 1; None for 0.5.
             session: where it was learned.
             agent: whose it is; None for all of the user's agents.
+            key: the caller's name for it, of one memory alone; `memory` reads it by its key.
+            metadata: a dict of JSON values, of at most 4,096 bytes as JSON. `recall` and
+                `remembered` filter by it. The redaction hook does not see it.
+            replace: change a memory whose key exists, as `put` of a store does.
 
         Returns:
             The ids, once the memories are durable (G3).
 
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
+            KeyConflict: a key names another memory; nothing was written.
             RecordingFailed: the journal failed; all of it is recorded, or nothing. Retry the call.
             RedactionFailed: the redaction hook failed on it; nothing was written.
             MailboxFull, SessionQuarantined: nothing ran.
@@ -94,9 +100,19 @@ class LongTermHandle:
         contents = [content] if isinstance(content, (str, Mapping)) else collect(content, "content")
         if not contents:
             raise InvalidInput("there is nothing to remember")
-        defaults = {"type": type, "importance": importance, "session": session, "agent": agent}
+        if key is not None and len(contents) > 1:
+            raise InvalidInput("a key names one memory; give each of several its own, in its dict")
+        check_flag(replace, "replace")
+        defaults = {
+            "type": type,
+            "importance": importance,
+            "session": session,
+            "agent": agent,
+            "key": key,
+            "metadata": metadata,
+        }
         items = await self._make_items(contents, defaults)
-        return await self._record(items, "remember", session)
+        return await self._record(items, "remember", session, replace=replace)
 
     async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
         """Record many memories, all or none; see `remember`."""
@@ -152,13 +168,15 @@ class LongTermHandle:
             lambda: [make_item(intake, user, one, defaults, self._agent_of) for one in contents],
         )
 
-    async def _record(self, items: Sequence[MemoryItem], op: str, session: str | None) -> list[str]:
+    async def _record(
+        self, items: Sequence[MemoryItem], op: str, session: str | None, *, replace: bool = False
+    ) -> list[str]:
         parts = self._holder.parts
         self._require_recalls()
         if not items:
             return []
-        request = Remember(await count_items(parts.intake, items))
-        size = sum(len(item.content) for item in items)
+        request = Remember(await count_items(parts.intake, items), replace)
+        size = sum(len(item.content) + len(item.metadata) for item in items)
         with name_failures(op, self._user, session or ""):
             receipt: RememberReceipt = await parts.actors.ask(
                 UserKey(self._user), request, size=size
@@ -175,6 +193,7 @@ class LongTermHandle:
         types: str | Iterable[str] | None = None,
         session: str | None = None,
         agent: str | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> list[Memory]:
         """What was said or recorded before and matches `query`, best first.
 
@@ -189,6 +208,9 @@ class LongTermHandle:
             session: only what was said or learned in this session.
             agent: only what this agent recorded; None for everything of the user's. An agent's
                 handle finds only its own.
+            where: only memories with this metadata: ``{"topic": "food", "stars": {"$gte": 4}}``,
+                with ``$eq``, ``$ne``, ``$gt``, ``$gte``, ``$lt``, ``$lte``, ``$in``. What was said
+                and not remembered has no metadata, and is left out.
 
         Raises:
             InvalidInput: `k` is not from 1 to 1 000, the query is not text or over 100 000
@@ -200,7 +222,8 @@ class LongTermHandle:
         query = check_query(query)
         check_result_count(k)
         recalls = self._require_recalls()
-        return await recalls.recall(self._user, query, k, self._scope(types, session, agent))
+        scope = self._scope(types, session, agent)
+        return await recalls.recall(self._user, query, k, scope, check_where(where))
 
     async def recall_many(
         self,
@@ -282,12 +305,15 @@ class LongTermHandle:
 
     # -- for agents --------------------------------------------------------------------------------
 
-    def tools(self, *, agent: str | None = None, session: str | None = None) -> MemoryTools:
-        """Two tools by which a model saves and recalls for itself.
+    def tools(
+        self, *, agent: str | None = None, session: str | None = None, edit: bool = False
+    ) -> MemoryTools:
+        """Tools by which a model saves and recalls for itself: two, or four with `edit`.
 
         Args:
             agent: whose memories they save and find; None for those of all the user's agents.
             session: where what they save was learned. They find memories of all sessions.
+            edit: also let the model correct and delete memories that were saved, of all sessions.
 
         Raises:
             InvalidId: one of the ids is not valid.
@@ -295,7 +321,9 @@ class LongTermHandle:
         agent = self._agent_of(agent)
         if session is not None:
             session = validate_id(session, "a session id")
-        return MemoryTools(LongTermHandle(self._holder, self._user, agent), session=session)
+        check_flag(edit, "edit")
+        memory = LongTermHandle(self._holder, self._user, agent)
+        return MemoryTools(memory, session=session, editor=memory if edit else None)
 
     async def settle(self) -> None:
         """Wait until what was remembered is indexed, and pruning is done.
@@ -306,32 +334,6 @@ class LongTermHandle:
             ReentrantAsk: called from within that work.
         """
         await self._holder.parts.work.drain(UserKey(self._user))
-
-    # -- scope -------------------------------------------------------------------------------------
-
-    def _require_recalls(self) -> Recalls:
-        recalls = self._holder.parts.recalls
-        if recalls is None:
-            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
-        return recalls
-
-    def _agent_of(self, agent: str | None) -> str | None:
-        if agent is None:
-            return self._agent
-        agent = validate_id(agent, "an agent's id")
-        if self._agent is not None and agent != self._agent:
-            raise InvalidInput(
-                f"this is the handle of agent {self._agent!r}; ask the user for one of agent "
-                f"{agent!r}"
-            )
-        return agent
-
-    def _scope(
-        self, types: str | Iterable[str] | None, session: str | None, agent: str | None
-    ) -> Scope:
-        if session is not None:
-            session = validate_id(session, "a session id")
-        return Scope(session=session, agent=self._agent_of(agent), types=check_types(types))
 
 
 class Agent(LongTermHandle):

@@ -32,6 +32,7 @@ from remora.jobs.rows import IndexAccess
 from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.models.breaker import CircuitBreaker
+from remora.recall.current import CurrentMemories
 from remora.recall.recall import Recall
 from remora.runtime.jobs import JobQueue, RetryPolicy
 from remora.runtime.locks import SharedLocks
@@ -158,6 +159,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
             window_chars=config.long_term.window_chars,
             limit=config.recall.unindexed_rows,
         ),
+        current=CurrentMemories(base.journal),
     )
     flush = FlushHandler(
         access,

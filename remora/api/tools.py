@@ -1,4 +1,4 @@
-"""Two tools by which a model uses its own long-term memory, for any tool-call loop.
+"""Tools by which a model uses its own long-term memory, for any tool-call loop.
 
 `MemoryTools` describes them in the shape that each API wants, and is iterable: its tools are async
 functions with annotations and docstrings, as frameworks make tools of.
@@ -20,13 +20,15 @@ from remora.messages import without_surrogates
 from remora.recall.memory import Memory
 from remora.services.arguments import check_int
 
-__all__ = ["MemoryHandle", "MemoryTools"]
+__all__ = ["MemoryEditor", "MemoryHandle", "MemoryTools"]
 
 _MAX_FOUND = 50  # memories for each keyword: a model may ask for any number
 _MAX_KEYWORDS = 20
 _logger = get_logger(__name__)
 _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
+_CORRECT = "correct_memory"
+_DELETE = "delete_from_memory"
 _ALIASES = {"record_to_memory": _SAVE, "retrieve_from_memory": _RECALL}
 _DESCRIPTIONS = {
     _SAVE: "Save important information, so that it can be recalled in later conversations: what "
@@ -36,6 +38,11 @@ _DESCRIPTIONS = {
     _RECALL: "Search your memory for what was said or saved in earlier conversations. Use it "
     "before you say that you do not know "
     "something about the user.",
+    _CORRECT: "Correct something that was saved to memory and is wrong or outdated. Find its id "
+    "with recall_from_memory first. What was said in a conversation cannot be corrected.",
+    _DELETE: "Delete what was saved to memory, when the user asks you to forget it or it is no "
+    "longer true. Find the ids with recall_from_memory first. What was said in a conversation "
+    "cannot be deleted.",
 }
 _PARAMETERS: dict[str, dict[str, Any]] = {
     _SAVE: {
@@ -74,6 +81,30 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "required": ["keywords"],
         "additionalProperties": False,
     },
+    _CORRECT: {
+        "type": "object",
+        "properties": {
+            "memory_id": {"type": "string", "description": "The id of the memory."},
+            "content": {
+                "type": "string",
+                "description": "What it says from now on, as a sentence.",
+            },
+        },
+        "required": ["memory_id", "content"],
+        "additionalProperties": False,
+    },
+    _DELETE: {
+        "type": "object",
+        "properties": {
+            "memory_ids": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "The ids of the memories.",
+            },
+        },
+        "required": ["memory_ids"],
+        "additionalProperties": False,
+    },
 }
 
 
@@ -95,17 +126,38 @@ class MemoryHandle(Protocol):
         ...
 
 
+class MemoryEditor(Protocol):
+    """What the tools that correct and delete need of a handle."""
+
+    async def update_memory(self, id: str, content: str | None = ...) -> Memory:  # noqa: A002
+        """Change a memory."""
+        ...
+
+    async def delete_memories(self, ids: str | Iterable[str]) -> int:
+        """Delete memories."""
+        ...
+
+
 class MemoryTools:
     """The tools of a user, or of an agent. Get them from `User.tools` or `Agent.tools`.
 
     Args:
         memory: whose memory it is.
         session: where what is saved was learned.
+        editor: what corrects and deletes what was saved; None if a model may not.
     """
 
-    def __init__(self, memory: MemoryHandle, *, session: str | None = None) -> None:
+    def __init__(
+        self,
+        memory: MemoryHandle,
+        *,
+        session: str | None = None,
+        editor: MemoryEditor | None = None,
+    ) -> None:
         self._memory = memory
         self._session = session
+        self._editor = editor
+        self._names = (_SAVE, _RECALL, _CORRECT, _DELETE) if editor else (_SAVE, _RECALL)
 
     async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
         """Save important information.
@@ -132,35 +184,78 @@ class MemoryTools:
         """
         return await self._run_safely(self._find, keywords, limit)
 
+    async def correct_memory(self, memory_id: str, content: str) -> dict[str, Any]:
+        """Correct something that was saved.
+
+        Args:
+            memory_id: as `recall_from_memory` gave it.
+            content: what it says from now on.
+
+        Returns:
+            ``success``, ``memory_ids`` and ``message``; or ``success`` False and ``error``.
+        """
+        return await self._run_safely(self._correct, memory_id, content)
+
+    async def delete_from_memory(self, memory_ids: list[str]) -> dict[str, Any]:
+        """Delete what was saved.
+
+        Args:
+            memory_ids: as `recall_from_memory` gave them.
+
+        Returns:
+            ``success``, ``deleted`` (how many there were) and ``message``; or ``success`` False and
+            ``error``.
+        """
+        return await self._run_safely(self._delete, memory_ids)
+
     record_to_memory = save_to_memory
     retrieve_from_memory = recall_from_memory
 
     def __iter__(self) -> Iterator[Callable[..., Awaitable[dict[str, Any]]]]:
         """The tools as async functions: ``[function_tool(tool) for tool in user.tools()]``."""
-        return iter((self.save_to_memory, self.recall_from_memory))
+        tools = (
+            self.save_to_memory,
+            self.recall_from_memory,
+            self.correct_memory,
+            self.delete_from_memory,
+        )
+        return iter(tools[: len(self._names)])
 
     def specs(self) -> list[dict[str, Any]]:
         """Plain specifications: ``name``, ``description``, ``function``."""
         return [
             {"name": name, "description": _DESCRIPTIONS[name], "function": getattr(self, name)}
-            for name in (_SAVE, _RECALL)
+            for name in self._names
+        ]
+
+    def _describe(self, schema: str) -> list[dict[str, Any]]:
+        """Name, description and parameters of each tool, the parameters under the key `schema`."""
+        return [
+            {
+                "name": name,
+                "description": _DESCRIPTIONS[name],
+                schema: copy.deepcopy(_PARAMETERS[name]),  # callers may add to it
+            }
+            for name in self._names
         ]
 
     def openai(self) -> list[Any]:
         """The ``tools`` of a request to OpenAI's Chat Completions API, or one like it."""
-        return [{"type": "function", "function": one} for one in _describe("parameters")]
+        return [{"type": "function", "function": one} for one in self._describe("parameters")]
 
     def responses(self) -> list[Any]:
         """The ``tools`` of a request to OpenAI's Responses API."""
-        return [{"type": "function", **one, "strict": False} for one in _describe("parameters")]
+        return [
+            {"type": "function", **one, "strict": False} for one in self._describe("parameters")
+        ]
 
     def anthropic(self) -> list[Any]:
         """The ``tools`` of a request to Anthropic's Messages API."""
-        return _describe("input_schema")
+        return self._describe("input_schema")
 
     def gemini(self) -> list[Any]:
         """The ``tools`` of a request to Gemini, for ``GenerateContentConfig``."""
-        return [{"function_declarations": _describe("parameters_json_schema")}]
+        return [{"function_declarations": self._describe("parameters_json_schema")}]
 
     openai_specs = openai
 
@@ -180,8 +275,9 @@ class MemoryTools:
 
     async def _call(self, name: object, arguments: object) -> dict[str, Any]:
         tool = _ALIASES.get(name, name) if isinstance(name, str) else ""
-        if tool not in _PARAMETERS:
-            raise InvalidInput(f"there is no tool {name!r}; there are {_SAVE} and {_RECALL}")
+        if tool not in self._names:
+            names = f"{', '.join(self._names[:-1])} and {self._names[-1]}"
+            raise InvalidInput(f"there is no tool {name!r}; there are {names}")
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
@@ -200,9 +296,15 @@ class MemoryTools:
                 *(f"{one} is unknown" for one in unknown),
             ]
             raise InvalidInput(f"the arguments of {name}: {', '.join(wrong)}")
-        if tool == _SAVE:
-            return await self._save(arguments.get("thinking", ""), arguments["content"])
-        return await self._find(arguments["keywords"], arguments.get("limit", 5))
+        match tool:
+            case "save_to_memory":
+                return await self._save(arguments.get("thinking", ""), arguments["content"])
+            case "correct_memory":
+                return await self._correct(arguments["memory_id"], arguments["content"])
+            case "delete_from_memory":
+                return await self._delete(arguments["memory_ids"])
+            case _:
+                return await self._find(arguments["keywords"], arguments.get("limit", 5))
 
     async def _save(self, thinking: object, content: object) -> dict[str, Any]:
         if not isinstance(thinking, str):
@@ -214,6 +316,23 @@ class MemoryTools:
             "memory_ids": ids,
             "message": f"Saved {_count_text(len(set(ids)))}.",
         }
+
+    def _require_editor(self) -> MemoryEditor:
+        if self._editor is None:
+            raise InvalidInput("these tools do not correct or delete: pass edit=True to tools()")
+        return self._editor
+
+    async def _correct(self, memory_id: object, content: object) -> dict[str, Any]:
+        editor = self._require_editor()
+        (id_,) = _require_texts([memory_id], "memory_id")
+        (text,) = _require_texts([content], "content")
+        memory = await editor.update_memory(id_, text)
+        return {"success": True, "memory_ids": [memory.id], "message": "Corrected 1 memory."}
+
+    async def _delete(self, memory_ids: object) -> dict[str, Any]:
+        editor = self._require_editor()
+        count = await editor.delete_memories(_require_texts(memory_ids, "memory_ids"))
+        return {"success": True, "deleted": count, "message": f"Deleted {_count_text(count)}."}
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
         limit = check_int(limit, "limit", low=1)
@@ -254,18 +373,6 @@ class MemoryTools:
             if not isinstance(e, RemoraError):
                 _logger.exception("memory_tool_failed")
             return {"success": False, "error": f"{e}" or type(e).__name__}
-
-
-def _describe(schema: str) -> list[dict[str, Any]]:
-    """Name, description and parameters of each tool, the parameters under the key `schema`."""
-    return [
-        {
-            "name": name,
-            "description": _DESCRIPTIONS[name],
-            schema: copy.deepcopy(_PARAMETERS[name]),  # callers may add to it
-        }
-        for name in _PARAMETERS
-    ]
 
 
 def _require_texts(value: object, what: str) -> list[str]:

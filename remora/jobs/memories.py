@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from remora.ids import UserKey
 from remora.jobs.rows import MEMORY_TYPES, IndexAccess, memory_row
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -35,6 +37,11 @@ class RecordHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, RecordSpec)
         assert isinstance(key, UserKey)
+        if spec.replaced:
+            # No other job writes a row of an earlier text after this.
+            async with self._access.users.exclusive(key.user):
+                await self._access.delete(key.user, spec.replaced)
+                self._access.changed(key.user)
         await self._write_all(key.user, spec.ids)
         return JobResult()
 
@@ -43,7 +50,7 @@ class RecordHandler:
         rows = await (await self._access.store()).rows(user, Scope(types=MEMORY_TYPES))
         present = {row.id for row in rows}
         memories = await self._access.journal.memories(user)
-        items = [item.id for item in memories if item.id not in present]
+        items = [item.id for item in memories if item.row_id not in present]
         if items:
             await self._write_all(user, items)
 
@@ -73,7 +80,8 @@ class RecordHandler:
         store = await self._access.store()
         async with self._access.users.shared(user):
             # rows that were removed during embedding must not come back
-            present = {item.id for item in await self._access.journal.memories(user, ids)}
+            items = await self._access.journal.memories(user, ids)
+            present = {item.row_id: item.importance for item in items}
             kept = [place for place, row in enumerate(rows) if row.id in present]
             if len(kept) < len(rows):
                 probe("memory_gone_while_embedded")
@@ -81,4 +89,8 @@ class RecordHandler:
             # jobs.
             if kept:
                 left = None if vectors is None else vectors[kept]
-                await store.add([rows[place] for place in kept], left, may_exist=True)
+                current = [
+                    msgspec.structs.replace(rows[place], importance=present[rows[place].id])
+                    for place in kept
+                ]
+                await store.add(current, left, may_exist=True)

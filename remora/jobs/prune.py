@@ -12,7 +12,7 @@ from typing import Any, cast
 from remora.actors.policies.pruning import PruneRow, PruningStrategy, victims
 from remora.actors.user.messages import UserView
 from remora.config import ImportanceConfig
-from remora.ids import SessionKey, UserKey, entry_id
+from remora.ids import SessionKey, UserKey, entry_id, memory_of_row
 from remora.jobs.rows import MEMORY_TYPES, IndexAccess
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -91,7 +91,7 @@ class PruneHandler:
         for row in rows:
             if row.id in begun:
                 continue
-            count, last_us = accesses.get(row.id, (0, None))
+            count, last_us = accesses.get(memory_of_row(row.id), (0, None))
             plain.append(PruneRow(row.id, row.created_us, last_us, count, row.importance))
         ids = victims(
             plain,
@@ -110,7 +110,7 @@ class PruneHandler:
 
         The rows were read before the journal, so what was recorded since does not count.
         """
-        recorded = {item.id for item in await self._access.journal.memories(user)}
+        recorded = {item.row_id for item in await self._access.journal.memories(user)}
         memories = (row.id for row in rows if row.memory_type in MEMORY_TYPES)
         gone = {id_ for id_ in memories if id_ not in recorded}
         messages = await run_in_thread_if(len(rows) > _IN_THREAD, _by_session, rows)
@@ -133,8 +133,14 @@ class PruneHandler:
             entries = [int(one.name) for one in items if one.kind == ENTRY_KIND]
             leaving = tuple(one for one in entries if entry_id(key, one) in ids)
             records.append(Pruned(key, (), leaving))
-        recorded = tuple(row.id for row in rows if row.memory_type in MEMORY_TYPES)
-        return [*records, MemoriesRemoved(sid, recorded)] if recorded else records
+        recorded = {row.id for row in rows if row.memory_type in MEMORY_TYPES}
+        if not recorded:
+            return records
+        # A row of an earlier text goes, and the memory stays.
+        wanted = list(map(memory_of_row, recorded))
+        memories = await self._access.journal.memories(rows[0].user, wanted)
+        gone = tuple(item.id for item in memories if item.row_id in recorded)
+        return [*records, MemoriesRemoved(sid, gone)] if gone else records
 
 
 def _without_blocks(rows: Sequence[MemoryRow]) -> list[MemoryRow]:

@@ -120,7 +120,7 @@ def _standalone_row(
 def memory_row(user: str, item: MemoryItem) -> MemoryRow:
     """The row of a memory."""
     return _standalone_row(
-        item.id,
+        item.row_id,
         user,
         item.session,
         item.content,

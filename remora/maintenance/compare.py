@@ -32,7 +32,7 @@ import msgspec
 from remora.actors.blocks.state import block_progress, join_ranges
 from remora.actors.blocks.vector import BLOCK_AGENT
 from remora.errors import JournalDamaged
-from remora.ids import Digests, SessionKey, UserKey, entry_id, row_id
+from remora.ids import Digests, SessionKey, UserKey, entry_id, memory_of_row, row_id
 from remora.jobs.rows import MEMORY_TYPES
 from remora.runtime.jobs import Job
 from remora.storage.damage import read_undamaged
@@ -344,13 +344,22 @@ class _Comparison:
     ) -> list[Difference]:
         jobs = self._jobs.get(UserKey(user)) or _PendingJobs()
         try:
-            items = {item.id for item in await self._journal.memories(user)}
+            items = {item.row_id: item.id for item in await self._journal.memories(user)}
         except JournalDamaged as e:
             return [Difference(Finding("journal", user, str(e), repairable=False))]
-        surplus = [row for row in rows if row.id not in items and not jobs.pruning]
+        surplus = [
+            row
+            for row in rows
+            if row.id not in items
+            and memory_of_row(row.id) not in jobs.memories
+            and not jobs.pruning
+        ]
         why = "of memories that the journal does not have"
         differences = self._orphans(user, found, surplus, why)
-        missing = sorted(items - {row.id for row in rows} - jobs.memories)
+        present = {row.id for row in rows}
+        missing = sorted(
+            id_ for row, id_ in items.items() if row not in present and id_ not in jobs.memories
+        )
         if missing and self._whole:
             detail = f"{_count(missing, 'memory', 'memories')} {_some(missing)}"
             differences.append(_missing(user, detail, len(missing)))

@@ -50,7 +50,8 @@ Progress = Callable[[int, int], None]
 
 _AT_ONCE = 32  # sessions read and written together
 _ATTEMPTS = 20  # at reading a session whose past changes at the same time
-_NOT_EXPORTED = frozenset({"counter"})  # numbers of jobs, valid in this journal only
+# Numbers of jobs, valid in this journal only; and what an import finds out for itself.
+_NOT_EXPORTED = frozenset({"changed", "counter"})
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -21,7 +21,7 @@ from remora.actors.user.state import SynopsisPart
 from remora.actors.user.synopsis import SYNOPSIS_PARTS
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidExport, InvalidInput, InvalidMessage, RemoraError
-from remora.ids import SHARED_PREFIX, SessionKey, UserKey, validate_id
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, keyed_memory_id, validate_id
 from remora.jobs.rows import MEMORY_TYPES, embed_items
 from remora.maintenance.export import Progress
 from remora.maintenance.import_redaction import (
@@ -36,6 +36,7 @@ from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
 from remora.services.arguments import check_int
 from remora.services.intake import Intake
+from remora.services.metadata import check_metadata
 from remora.services.parts import TransferParts
 from remora.storage.export.targets import open_reader
 from remora.storage.export.transfer import (
@@ -47,7 +48,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem, Summary
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
 __all__ = ["check_session", "import_from", "import_session"]
@@ -145,6 +146,7 @@ def _check_user(one: UserExport, target: TransferParts) -> None:
                 "not 0 to 1"
             )
         _check_time(item.created_us)
+        _check_details(one.user, item)
     for state_item in one.state_items:
         match _decode_user_item(state_item):
             case WorkingItem() as held:
@@ -162,6 +164,17 @@ def _check_user(one: UserExport, target: TransferParts) -> None:
                 _check_time(accessed_us)
             case _:
                 pass
+
+
+def _check_details(user: str, item: MemoryItem) -> None:
+    _check_time(item.updated_us)
+    _check_numbers(item.revision)
+    if item.metadata:
+        check_metadata(msgspec.json.decode(item.metadata))
+    if item.key:
+        validate_id(item.key, "a memory's key")
+        if item.id != keyed_memory_id(user, item.agent, item.key):
+            raise InvalidInput(f"the memory {item.id} is not the one that its key names")
 
 
 def _check_room(item: WorkingItem, target: TransferParts) -> None:

@@ -72,9 +72,14 @@ def import_session_item(intake: Intake, item: StateItem) -> StateItem:
 def import_memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
     """The memory, redacted and counted again; it gets a new id if its text changes."""
     text = _redact(intake, item.content)
-    id_ = item.id if text == item.content else memory_id(user, item.agent, text)
+    own = item.key or item.revision  # its id does not come from its text
+    id_ = item.id if own or text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
-        item, id=id_, content=text, tokens=intake.counter.count(dated_line(item.created_us, text))
+        item,
+        id=id_,
+        content=text,
+        tokens=intake.counter.count(dated_line(item.created_us, text)),
+        revision=min(item.revision, 1),  # below all that the user's actor gives from now on
     )
 
 

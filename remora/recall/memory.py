@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ __all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory"]
 _MAX_MADE = 64  # memories of a result that are held; more are made from the ranking again
 _LONG = 4_000  # characters
 _MEMORY_BYTES = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -37,6 +40,9 @@ class Memory(msgspec.Struct, frozen=True):
             ``context``, ``procedural``, ``message_batch``.
         importance: 0 to 1, as its sender gave it.
         agent: the agent it belongs to; empty for all of the user's agents.
+        key: what its caller named it; empty for none.
+        metadata: what its caller stored with it; empty for messages.
+        updated_at: when it was changed last, aware UTC; None for never.
     """
 
     text: str
@@ -52,6 +58,14 @@ class Memory(msgspec.Struct, frozen=True):
     type: str = "message"
     importance: float = 0.5
     agent: str = ""
+    key: str = ""
+    metadata: dict[str, Any] = {}
+    updated_at: datetime | None = None
+
+    @property
+    def cursor(self) -> str:
+        """Give it as `after` to `User.remembered` to have the memories that follow this one."""
+        return f"{(self.created_at - _EPOCH) // _US}/{self.id}"
 
     @property
     def line(self) -> str:

@@ -8,6 +8,8 @@ __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
     # finding
+    "stale_memories_left_out": "memories that were found are changed or deleted by now: more are "
+    "looked at",
     "recall_overtaken": "a user wrote during a search: its result is not kept for others",
     "recall_cache_invalidated": "a result that was held is dropped, because its user wrote",
     "user_index_too_large": "a user has too many rows to be held in memory: the store is asked",

@@ -11,6 +11,7 @@ import anyio.abc
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.models.ports import Embedder, embed_texts
+from remora.recall.current import CurrentMemories, is_recorded
 from remora.recall.index_cache import (
     ResultStatistics,
     UserEntry,
@@ -22,12 +23,14 @@ from remora.recall.ranking import Ranked, Ranking, fuse
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
 __all__ = ["Recall", "Tails"]
 
 _IN_THREAD = 500  # rows from which on making memories of them is a thread's work
 _CHARACTERS_IN_THREAD = 100_000  # of a query and what it found, from which on it is ranked in one
+_MORE = 8  # memories that are looked at when some are not as they were found
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
 
@@ -65,6 +68,7 @@ class Recall:
             the least important loses as much, and importance 0.5 changes nothing.
         admit: raises for a user who is being forgotten.
         unindexed: what users said that is not indexed yet; None to search indexed rows only.
+        current: compares recorded memories with the journal; None to take them as they are found.
     """
 
     def __init__(
@@ -76,7 +80,9 @@ class Recall:
         importance_weight: float = 0.0,
         admit: Callable[[str], None] = lambda _: None,
         unindexed: Tails | None = None,
+        current: CurrentMemories | None = None,
     ) -> None:
+        self._current = current
         self._store = store
         self._admit = admit
         self._embedder = embedder
@@ -139,7 +145,7 @@ class Recall:
             )
             if question is not None:
                 self._users.keep(user, entry, question, found)
-        return found.best(k, without)
+        return await self._best(user, found, k, scope, without)
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
@@ -150,7 +156,8 @@ class Recall:
         """
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
-        return await run_in_thread_if(len(rows) >= _IN_THREAD, _make_memories, rows)
+        memories = await run_in_thread_if(len(rows) >= _IN_THREAD, _make_memories, rows)
+        return memories if self._current is None else await self._current(user, memories)
 
     async def count(self, user: str) -> int:
         """How many rows long-term memory holds of a user.
@@ -173,7 +180,19 @@ class Recall:
             ErasureInProgress: the user is being forgotten.
         """
         self._admit(user)
-        return await (await self._store()).embedded_rows(user, scope)
+        rows, vectors = await (await self._store()).embedded_rows(user, scope)
+        if self._current is None:
+            return rows, vectors
+        recorded = [row.id for row in rows if is_recorded(row.memory_type)]
+        current = await self._current.row_ids(user, recorded) if recorded else frozenset()
+        kept = [
+            place
+            for place, row in enumerate(rows)
+            if not is_recorded(row.memory_type) or row.id in current
+        ]
+        if len(kept) == len(rows):
+            return rows, vectors
+        return [rows[place] for place in kept], None if vectors is None else vectors[kept]
 
     def note(self, user: str) -> str:
         """What the last recall of a user could not search, for people; empty if nothing."""
@@ -204,6 +223,27 @@ class Recall:
         vector = (await embed_texts(self._embedder, [query]))[0]
         # without a word that the embedder knows it would be equally near to everything
         return vector if vector.any() else None
+
+    async def _best(
+        self,
+        user: str,
+        found: FoundMemories,
+        k: int,
+        scope: Scope,
+        without: Collection[tuple[str, int]],
+    ) -> list[Memory]:
+        """The `k` best that are in the journal as they were found."""
+        if self._current is None:
+            return found.best(k, without)
+        wanted = k
+        while True:
+            best = found.best(wanted, without)
+            there = [one for one in best if scope.ids is None or one.id in scope.ids]
+            current = await self._current(user, there)
+            if len(current) >= k or len(best) < wanted:
+                return current[:k]
+            probe("stale_memories_left_out")
+            wanted = 2 * wanted + _MORE
 
     async def _search(
         self,

@@ -173,6 +173,9 @@ class UserIndex:
             mine &= self._columns["agent"].is_any_of((scope.agent,))
         if scope.types:
             mine &= self._columns["memory_type"].is_any_of(scope.types)
+        if scope.ids is not None:
+            wanted = frozenset(scope.ids)
+            mine &= np.fromiter((row.id in wanted for row in self.rows), np.bool_, len(self))
         return mine
 
 

@@ -24,6 +24,8 @@ from remora.runtime.registry import ActorRegistry
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake
+from remora.services.metadata import MetadataFilter
+from remora.services.remembered import MemoryPage
 from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import (
     Journal,
@@ -156,8 +158,18 @@ class Archive(Protocol):
 class Recalls(Protocol):
     """Long-term memory; see `remora.services.recalls.LocalRecalls`."""
 
-    async def recall(self, user: str, query: str, k: int, scope: Scope) -> list[Memory]:
+    async def recall(
+        self, user: str, query: str, k: int, scope: Scope, where: MetadataFilter
+    ) -> list[Memory]:
         """The `k` best memories, best first; they count as retrieved."""
+        ...
+
+    async def memory(self, user: str, id_: str, agent: str | None) -> Memory | None:
+        """A recorded memory of the user, or of this agent."""
+        ...
+
+    async def remembered(self, user: str, page: MemoryPage) -> list[Memory]:
+        """A page of recorded memories."""
         ...
 
     async def memories(self, user: str, scope: Scope) -> list[Memory]:

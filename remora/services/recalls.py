@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio.to_thread
+import msgspec
 
 from remora.actors.user.messages import InspectUser, PruneNow, Touch, UserView
 from remora.errors import LongTermError
@@ -15,6 +16,8 @@ from remora.recall.recall import Recall
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.metadata import MetadataFilter
+from remora.services.remembered import MemoryPage, Remembered
 from remora.storage.ports import Journal, Scope
 
 __all__ = ["LocalRecalls"]
@@ -26,7 +29,7 @@ class LocalRecalls:
     Args:
         recall: searches long-term memory.
         actors: users, who count what was retrieved.
-        journal: for dead letters.
+        journal: for recorded memories and dead letters.
         supervisor: prunes.
         embedder: None if there is none.
         clock: says when memories were retrieved.
@@ -44,17 +47,33 @@ class LocalRecalls:
         self._recall = recall
         self._actors = actors
         self._journal = journal
+        self._remembered = Remembered(journal)
         self._supervisor = supervisor
         self._embedder = embedder
         self._clock = clock
 
-    async def recall(self, user: str, query: str, k: int, scope: Scope) -> list[Memory]:
+    async def recall(
+        self, user: str, query: str, k: int, scope: Scope, where: MetadataFilter
+    ) -> list[Memory]:
         """See `remora.User.recall`."""
+        if where.conditions:
+            ids = await self._remembered.row_ids(user, MemoryPage(scope, where))
+            if not ids:
+                return []
+            scope = msgspec.structs.replace(scope, ids=ids)
         found = await self._recall(user, query, k=k, scope=scope)
         if found:
             rows = tuple(memory.id for memory in found)
             self._actors.post(UserKey(user), Touch(rows, int(self._clock.time() * 1_000_000)))
         return found
+
+    async def memory(self, user: str, id_: str, agent: str | None) -> Memory | None:
+        """See `remora.User.memory`."""
+        return await self._remembered.memory(user, id_, agent)
+
+    async def remembered(self, user: str, page: MemoryPage) -> list[Memory]:
+        """See `remora.User.remembered`."""
+        return await self._remembered.page(user, page)
 
     async def memories(self, user: str, scope: Scope) -> list[Memory]:
         """See `remora.User.memories`."""

@@ -19,7 +19,7 @@ from remora.errors import (
     OutcomeUnknown,
     RecordingFailed,
 )
-from remora.ids import memory_id, validate_id
+from remora.ids import keyed_memory_id, memory_id, validate_id
 from remora.jobs.rows import MEMORY_TYPES, ROW_TYPES
 from remora.messages import (
     MessageLike,
@@ -33,17 +33,22 @@ from remora.recall.quotes import said_in
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake, are_large, as_messages
+from remora.services.metadata import check_metadata
 from remora.storage.records import MemoryItem
 
 __all__ = [
+    "check_importance",
     "check_types",
+    "clean_text",
     "conversation_texts",
     "count_items",
     "make_item",
     "name_failures",
 ]
 
-_KEYS = frozenset({"content", "type", "importance", "session", "agent", "created_at"})
+_KEYS = frozenset(
+    {"content", "type", "importance", "session", "agent", "created_at", "key", "metadata"}
+)
 _RECORDED_ROLES = ("user", "assistant")
 
 
@@ -96,23 +101,34 @@ def make_item(
             )
     values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
     kind = values["type"]
-    text = _clean(intake, values.get("content"))
+    text = clean_text(intake, values.get("content"))
     check_choice(kind, "a memory's type", MEMORY_TYPES)
     agent = agent_of(values["agent"]) or ""
     session = values["session"]
+    key = values.get("key")
+    if key is not None:
+        key = validate_id(key, "a memory's key")
     return MemoryItem(
-        id=memory_id(user, agent, text),
+        id=keyed_memory_id(user, agent, key) if key else memory_id(user, agent, text),
         session="" if session is None else validate_id(session, "a session id"),
         agent=agent,
         content=text,
         type=kind,
-        importance=_check_importance(values["importance"]),
+        importance=check_importance(values["importance"]),
         created_us=_parse_created_at(intake, values.get("created_at")),
         tokens=0,
+        key=key or "",
+        metadata="" if (metadata := values.get("metadata")) is None else check_metadata(metadata),
     )
 
 
-def _clean(intake: Intake, text: object) -> str:
+def clean_text(intake: Intake, text: object) -> str:
+    """The text of a memory, redacted.
+
+    Raises:
+        InvalidInput: it is no text, empty or too long.
+        RedactionFailed: the redaction hook failed on it.
+    """
     if not isinstance(text, str):
         raise InvalidInput(f"a memory must be text, not {type(text).__name__}")
     text = without_surrogates(text)
@@ -127,7 +143,12 @@ def _clean(intake: Intake, text: object) -> str:
     return text
 
 
-def _check_importance(value: object) -> float:
+def check_importance(value: object) -> float:
+    """The importance; the default for None.
+
+    Raises:
+        InvalidInput: it is no number from 0 to 1.
+    """
     if value is None:
         return DEFAULT_IMPORTANCE
     if (

@@ -163,6 +163,12 @@ class Journal(Log, Protocol):
         """A user's recorded memories, oldest first; only those of `ids`, if given."""
         ...
 
+    async def list_memories(
+        self, user: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[MemoryItem]:
+        """A user's recorded memories by `created_us` and id: the next ones behind `after`."""
+        ...
+
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         """Numbers of the session's messages that must not be in long-term memory."""
         ...

@@ -76,11 +76,13 @@ class Scope(msgspec.Struct, frozen=True):
         session: rows of this session.
         agent: rows of this agent only; None for rows of all agents and of none.
         types: rows of these memory types.
+        ids: rows with these ids; None for all.
     """
 
     session: str | None = None
     agent: str | None = None
     types: tuple[str, ...] = ()
+    ids: tuple[str, ...] | None = None
 
 
 EVERYTHING = Scope()

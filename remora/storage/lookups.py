@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from remora.messages import Entry
-from remora.storage.records import Summary
+from remora.storage.records import MemoryItem, Summary
 
 __all__ = [
     "Answer",
@@ -16,6 +16,7 @@ __all__ = [
     "IdLookup",
     "KeyLookup",
     "KeyedAppend",
+    "MemoryLookup",
     "OriginalAppend",
     "PastLookup",
     "TurnLookup",
@@ -33,6 +34,12 @@ class IdLookup(msgspec.Struct, frozen=True):
 
     ids: tuple[str, ...]
     after: int
+
+
+class MemoryLookup(msgspec.Struct, frozen=True):
+    """Which of these memories does the user have? Answered by a dict from id to `MemoryItem`."""
+
+    ids: tuple[str, ...]
 
 
 class PastLookup(msgspec.Struct, frozen=True):
@@ -108,5 +115,12 @@ class KeyedAppend(msgspec.Struct, frozen=True):
     removed: int = 0
 
 
-Answer: TypeAlias = OriginalAppend | EarlierBuffer | dict[str, int] | tuple[KeyedAppend, ...] | None
-"""What `remora.runtime.log.Log.fetch` answers for a session."""
+Answer: TypeAlias = (
+    OriginalAppend
+    | EarlierBuffer
+    | dict[str, int]
+    | dict[str, MemoryItem]
+    | tuple[KeyedAppend, ...]
+    | None
+)
+"""What `remora.runtime.log.Log.fetch` answers for a session or a user."""

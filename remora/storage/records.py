@@ -29,6 +29,7 @@ __all__ = [
     "Flushed",
     "JobsStarted",
     "MemoriesRemoved",
+    "MemoryChanged",
     "MemoryItem",
     "MessageRange",
     "Opened",
@@ -244,10 +245,15 @@ class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
 
 
 class RecordSpec(msgspec.Struct, frozen=True, tag="record"):
-    """Index recorded memories in long-term memory; `ids` name rows of the journal."""
+    """Index recorded memories in long-term memory; `ids` name rows of the journal.
+
+    Attributes:
+        replaced: ids of rows in long-term memory that are removed first.
+    """
 
     sid: int
     ids: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
 
 
 class PruneSpec(msgspec.Struct, frozen=True, tag="prune"):
@@ -376,7 +382,7 @@ class StateChanged(msgspec.Struct, frozen=True):
     dropped: tuple[tuple[str, str], ...] = ()
 
 
-class MemoryItem(msgspec.Struct, frozen=True):
+class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A recorded memory.
 
     Attributes:
@@ -388,6 +394,11 @@ class MemoryItem(msgspec.Struct, frozen=True):
         importance: 0 to 1, as given.
         created_us: microseconds since the epoch.
         tokens: size in a context.
+        key: the caller's own name for it; empty for none.
+        metadata: a JSON object, as text; empty for none.
+        revision: distinguishes its texts, so that an earlier one is not taken for it; 0 for the
+            first text of a memory without a key.
+        updated_us: when it was changed last, in microseconds since the epoch; 0 for never.
     """
 
     id: str
@@ -398,6 +409,15 @@ class MemoryItem(msgspec.Struct, frozen=True):
     importance: float
     created_us: int
     tokens: int
+    key: str = ""
+    metadata: str = ""
+    revision: int = 0
+    updated_us: int = 0
+
+    @property
+    def row_id(self) -> str:
+        """The id of its row in long-term memory: another one for each of its texts."""
+        return f"{self.id}.{self.revision}" if self.revision else self.id
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -408,11 +428,20 @@ class Remembered(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
 
 
+class MemoryChanged(msgspec.Struct, frozen=True):
+    """A memory of a user is this one from now on; and the job that indexes it again."""
+
+    sid: int
+    memory: MemoryItem
+    jobs: tuple[Job, ...]
+
+
 class MemoriesRemoved(msgspec.Struct, frozen=True):
-    """Memories of a user were removed."""
+    """Memories of a user were removed; and the job that removes their rows, if there is none."""
 
     sid: int
     ids: tuple[str, ...]
+    jobs: tuple[Job, ...] = ()
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -436,6 +465,7 @@ ActorRecord: TypeAlias = (
     | JobsStarted
     | StateChanged
     | Remembered
+    | MemoryChanged
     | MemoriesRemoved
     | Pruned
 )

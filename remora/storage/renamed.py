@@ -16,6 +16,7 @@ from remora.storage.listing import (
     user_listing,
 )
 from remora.storage.long_term_port import BLOCK_TYPE
+from remora.storage.records import MemoryItem
 
 __all__ = ["with_current_names"]
 
@@ -35,7 +36,14 @@ _RENAMED = {
 """Methods of `Journal`, and what they were called."""
 
 
-_ADDED = ("list_sessions", "list_users", "session_indexed_through", "unindexed", "user_jobs")
+_ADDED = (
+    "list_memories",
+    "list_sessions",
+    "list_users",
+    "session_indexed_through",
+    "unindexed",
+    "user_jobs",
+)
 """Methods of `Journal` that earlier ones do not have."""
 
 
@@ -64,6 +72,13 @@ class _Renamed:
 
     async def _session_indexed_through(self, key: SessionKey) -> int:
         return int(dict(await self.indexed_through()).get(key, 0))
+
+    async def _list_memories(
+        self, user: str, *, after: tuple[int, str] | None, limit: int
+    ) -> list[MemoryItem]:
+        places = [((one.created_us, one.id), one) for one in await self._port.memories(user)]
+        places.sort(key=lambda place: place[0])
+        return [one for place, one in places if after is None or place > after][:limit]
 
     async def _list_sessions(self, user: str, page: ListingPage) -> list[SessionListing]:
         found = [

@@ -24,7 +24,16 @@ from unittest import mock
 import anyio
 import msgspec
 
-from remora.ids import SHARED_PREFIX, SessionKey, UserKey, key_digest, memory_id, row_id, working_id
+from remora.ids import (
+    SHARED_PREFIX,
+    SessionKey,
+    UserKey,
+    key_digest,
+    keyed_memory_id,
+    memory_id,
+    row_id,
+    working_id,
+)
 from remora.messages import Entry, encode_message
 from remora.runtime.jobs import Job, JobDeadLettered, JobDone, JobRetried
 from remora.runtime.log import Write
@@ -39,6 +48,7 @@ from remora.storage.records import (
     FlushSpec,
     JobsStarted,
     MemoriesRemoved,
+    MemoryChanged,
     MemoryItem,
     Opened,
     Pruned,
@@ -70,6 +80,18 @@ RESTATED, CLEARED, RING = (
     SessionKey("bob ☂ o'hara %_", "ring"),
 )
 LONG = SessionKey("bob", "long")
+KEYED = MemoryItem(
+    keyed_memory_id("alice", "", "diet ☂"),
+    "",
+    "",
+    "Eats no meat",
+    "preference",
+    0.25,
+    BEGIN_US + 5,
+    6,
+    key="diet ☂",
+    revision=3,
+)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -432,6 +454,21 @@ def user(sid: int, name: str) -> list[list[Any]]:
             StateChanged(
                 sid, (StateItem("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),)
             )
+        ],
+        [
+            StateChanged(sid, (StateItem("changed", "", _encode(True)),)),
+            MemoryChanged(
+                sid,
+                msgspec.structs.replace(
+                    items[1],
+                    content="Lives in Porto ☂",
+                    metadata='{"sure":true,"ñ":[1,null]}',
+                    revision=4,
+                    updated_us=BEGIN_US + 9,
+                ),
+                (),
+            ),
+            Remembered(sid, (KEYED,), ()),
         ],
         [JobRetried(jobs[3].id, 1, 1_767_225_601.0, "ModelUnavailable: away")],
     ]

@@ -181,6 +181,7 @@ class UserMachine(RuleBasedStateMachine):
     def ask(self, message: Any, **changes: Any) -> Any:
         """One turn; what it changes in the model goes with its write."""
         turn = self.actor.handle(self.state, message)
+        assert isinstance(turn, Decision)  # nothing here needs a lookup
         for record in (*turn.volatile, *turn.records):
             self.actor.apply(self.state, record)
         put = [
@@ -448,6 +449,7 @@ class UserMachine(RuleBasedStateMachine):
 
     def view(self) -> UserView:
         turn = self.actor.handle(self.state, InspectUser())
+        assert isinstance(turn, Decision)
         sid = 0 if not self.state.opened else turn.reply.sid
         view: UserView = msgspec.structs.replace(
             turn.reply, sid=sid, evicted=0, synopsis_hits=0, synopsis_misses=0

@@ -61,13 +61,14 @@ VERBS: dict[type, str] = {
     """,
     Turn: "context key load replayed replies reply resumed stream",
     User: """
-        agent append_many export_arrow forget id import_session inspect learn memories prune recall
-        recall_many record record_many remember remember_many retrieve retrieve_many search_working
-        session sessions settle stats synopsis tools
+        agent append_many delete_memories export_arrow forget id import_session inspect learn
+        memories memory prune recall recall_many record record_many remember remember_many
+        remembered retrieve retrieve_many search_working session sessions settle stats synopsis
+        tools update_memory
     """,
     Agent: """
-        memories name recall recall_many record record_many remember remember_many retrieve
-        retrieve_many settle tools user
+        delete_memories memories memory name recall recall_many record record_many remember
+        remember_many remembered retrieve retrieve_many settle tools update_memory user
     """,
     SharedMember: "claim forget grant members memories recall remember revoke scope settle who",
 }

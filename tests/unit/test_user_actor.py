@@ -33,6 +33,7 @@ from remora.actors.user.state import SynopsisPart, UserState
 from remora.config import Config
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SessionKey, UserKey
+from remora.runtime.actor import Decision
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.registry import ActorRegistry
 from remora.storage.memory import MemoryJournal
@@ -291,7 +292,9 @@ def test_a_stored_part_of_another_name_is_no_part() -> None:
     stray = StateItem("synopsis", "2026-01-01", msgspec.msgpack.encode(part))
     behavior = UserBehavior(4, max_bytes=10_000)
     state = behavior.restore(KEY, SavedUser(1, opened=True, state_items=(stray,)))
-    shown = behavior.handle(state, ReadSynopsis(NOW)).reply
+    decision = behavior.handle(state, ReadSynopsis(NOW))
+    assert isinstance(decision, Decision)
+    shown = decision.reply
     assert (shown.identity, shown.context, shown.state) == ("", "", "pending")
 
 

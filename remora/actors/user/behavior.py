@@ -12,9 +12,18 @@ import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from remora.actors.user.memories import (
+    RECORD_QUEUE,
+    change_memory,
+    delete_memories,
+    record,
+    remember,
+)
 from remora.actors.user.messages import (
     AdoptUser,
+    ChangeMemory,
     CleanUp,
+    DeleteMemories,
     ExpireSynopsis,
     Grant,
     InspectUser,
@@ -23,7 +32,6 @@ from remora.actors.user.messages import (
     ReadGrants,
     ReadSynopsis,
     Remember,
-    RememberReceipt,
     ScoredItem,
     SearchWorking,
     SynopsisReady,
@@ -51,14 +59,12 @@ from remora.actors.user.synopsis import (
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import UserKey
-from remora.runtime.actor import Decision
+from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.probes import probe
 from remora.storage.records import (
     JobsStarted,
     Opened,
     PruneSpec,
-    RecordSpec,
-    Remembered,
     SavedUser,
     StateChanged,
     StateItem,
@@ -66,7 +72,6 @@ from remora.storage.records import (
 
 __all__ = ["PRUNE_QUEUE", "RECORD_QUEUE", "UserBehavior"]
 
-RECORD_QUEUE = "record"
 PRUNE_QUEUE = "prune"
 
 _MAX_PENDING = 256  # rows whose access counts are not journalled yet
@@ -122,7 +127,7 @@ class UserBehavior:
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def handle(self, state: UserState, message: Any) -> Decision:
+    def handle(self, state: UserState, message: Any) -> Decision | NeedsLookup:
         """Decide what one message changes."""
         match message:
             case Learn():
@@ -141,7 +146,11 @@ class UserBehavior:
             case CleanUp():
                 return self._clean_up(state, message.max_bytes)
             case Remember():
-                return self._remember(state, message)
+                return remember(state, message)
+            case ChangeMemory():
+                return change_memory(state, message)
+            case DeleteMemories():
+                return delete_memories(state, message)
             case PruneNow():
                 return self._prune(state, message)
             case AdoptUser():
@@ -242,28 +251,6 @@ class UserBehavior:
         put = [state_item("access", row, figures[row]) for row in changed]
         return put, [("access", row) for row in oldest]
 
-    def _remember(self, state: UserState, message: Remember) -> Decision:
-        items = message.items
-        ids = tuple(item.id for item in items)
-        if not items:
-            return Decision(RememberReceipt((), ""))
-        for item in items if state.grants else ():  # a shared scope checks its writers here
-            if state.grants.get(item.agent) not in {"write", "own"}:
-                raise NotGranted(
-                    f"{item.agent!r} may not write in {state.key.user!r}",
-                    scope=state.key.user,
-                    who=item.agent,
-                )
-        spec = RecordSpec(state.sid, tuple(dict.fromkeys(ids)))
-        job, counter = new_job(state, RECORD_QUEUE, spec)
-        records = [
-            *opening(state, items[0].created_us),
-            StateChanged(state.sid, (counter,)),
-            Remembered(state.sid, items, (job,)),
-        ]
-        size = sum(len(item.content) for item in items)
-        return Decision(RememberReceipt(ids, job.id), records, jobs=(job,), size=size)
-
     def _prune(self, state: UserState, message: PruneNow) -> Decision:
         spec = PruneSpec(
             state.sid, message.keep, message.strategy, message.max_age_s, message.types
@@ -288,7 +275,9 @@ class UserBehavior:
             if one.kind in kept and one.name not in kept[one.kind]
         ]
         learned = self._learn(state, message.items) if message.items else Decision()
-        remembered = self._remember(state, Remember(message.memories))
+        remembered = record(state, message.memories) if message.memories else Decision()
+        if not state.changed and any(item.revision and not item.key for item in message.memories):
+            put.append(state_item("changed", "", True))
         both = (*learned.records, *remembered.records)
         opened = [one for one in both if isinstance(one, Opened)]
         records: list[Any] = [one for one in both if not isinstance(one, Opened)]

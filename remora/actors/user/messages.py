@@ -15,7 +15,9 @@ from remora.storage.records import MemoryItem, StateItem
 
 __all__ = [
     "AdoptUser",
+    "ChangeMemory",
     "CleanUp",
+    "DeleteMemories",
     "ExpireSynopsis",
     "Grant",
     "InspectUser",
@@ -84,9 +86,49 @@ class ScoredItem(msgspec.Struct, frozen=True):
 
 
 class Remember(msgspec.Struct, frozen=True):
-    """Record memories durably, and index them. Replies a `RememberReceipt`."""
+    """Record memories durably, and index them. Replies a `RememberReceipt`.
+
+    Raises KeyConflict, and writes nothing, if a key names another memory.
+
+    Attributes:
+        items: the memories.
+        replace: a memory whose key exists is changed instead.
+    """
 
     items: tuple[MemoryItem, ...]
+    replace: bool = False
+
+
+class ChangeMemory(msgspec.Struct, frozen=True):
+    """Change a memory. Replies it as it is then; raises NoSuchMemory.
+
+    Attributes:
+        id: which one.
+        agent: it must be this agent's, or nobody's if empty; None for anybody's.
+        at_us: the time.
+        content: its text from now on; None for no change, as for the others.
+        tokens: size of the text in a context.
+    """
+
+    id: str
+    agent: str | None
+    at_us: int
+    content: str | None = None
+    importance: float | None = None
+    metadata: str | None = None
+    tokens: int = 0
+
+
+class DeleteMemories(msgspec.Struct, frozen=True):
+    """Delete those of these memories that there are. Replies how many.
+
+    Attributes:
+        ids: which ones.
+        agent: see `ChangeMemory`.
+    """
+
+    ids: tuple[str, ...]
+    agent: str | None
 
 
 class RememberReceipt(msgspec.Struct, frozen=True):

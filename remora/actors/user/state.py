@@ -12,6 +12,7 @@ kind           name                    value
 ``synopsis``   ``identity, context``   a `SynopsisPart`
 ``grant``      a name                  ``read``, ``write`` or ``own``
 ``counter``    ``job``                 number of the last job, so that no id of a job is used again
+``changed``    empty                   a memory without a key says something else than its id
 =============  ======================  =============================================================
 """
 
@@ -28,6 +29,8 @@ from remora.runtime.jobs import Job, JobDone
 from remora.storage.records import (
     JobsStarted,
     MemoriesRemoved,
+    MemoryChanged,
+    MemoryItem,
     Opened,
     Remembered,
     SavedUser,
@@ -130,6 +133,7 @@ class UserState:
 
     __slots__ = (
         "accesses",
+        "changed",
         "embedder",
         "evicted",
         "grants",
@@ -137,6 +141,7 @@ class UserState:
         "job",
         "key",
         "learned_with",
+        "looked_up",
         "misses",
         "number",
         "opened",
@@ -169,6 +174,10 @@ class UserState:
         self.terms: dict[str, float] = {}
         """When each part expires by the journal; a part that was read is valid for longer."""
         self.grants: dict[str, str] = {}
+        self.changed = False
+        """A memory without a key was changed, so a text may not say which memory it is."""
+        self.looked_up: tuple[object, Mapping[str, MemoryItem]] | None = None
+        """A message, and the memories that were looked up for it."""
         self.number = 0
         """Number of the last job."""
         self.job = next((job.id for job in image.jobs if isinstance(job.payload, SynopsisSpec)), "")
@@ -226,7 +235,7 @@ def apply(state: UserState, record: Any) -> None:
         case JobDone(id=id_):
             if id_ == state.job:
                 state.job = ""
-        case MemoriesRemoved():
+        case MemoryChanged() | MemoriesRemoved():
             pass
         case _:
             raise TypeError(f"a user's actor cannot apply {type(record).__name__}")
@@ -252,6 +261,8 @@ def _put(state: UserState, one: StateItem) -> None:
             state.number = _decode(one.value)
         case "embedder":
             state.learned_with = _decode(one.value)
+        case "changed":
+            state.changed = True
         case _:
             raise TypeError(f"a user's actor keeps no {one.kind!r}")
 

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidExport
+from remora.ids import memory_of_row
 from remora.storage.export.jsonl import dump_message, load_message
 from remora.storage.export.transfer import (
     FORMAT,
@@ -57,6 +58,8 @@ MEMORY_COLUMNS = (
 """The columns of `User.export_arrow`, in order."""
 
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
+_ADDED = {"memories": frozenset({"key", "metadata", "revision", "updated_us"})}
+"""Columns that earlier exports do not have."""
 _HEADER = b"remora-export"
 _ROWS = 10_000  # of a row group
 _ROWS_AT_ONCE = 64  # decoded together: each may be as large as a message
@@ -114,9 +117,10 @@ def memory_table(
         embedded = pa.FixedSizeListArray.from_arrays(
             pa.array(vectors.reshape(-1), pa.float32()), dimension
         )
-    figures = [accesses.get(row.id) for row in rows]
+    ids = [memory_of_row(row.id) for row in rows]
+    figures = [accesses.get(id_) for id_ in ids]
     columns = [
-        pa.array([row.id for row in rows], pa.string()),
+        pa.array(ids, pa.string()),
         pa.array([row.user for row in rows], pa.string()),
         pa.array([row.session or None for row in rows], pa.string()),
         pa.array([row.content for row in rows], pa.string()),
@@ -170,7 +174,8 @@ def _schemas(pa: Any) -> dict[str, Any]:
         "users": table(user=text),
         "memories": table(
             user=text, id=text, session=text, agent=text, content=text, type=text,
-            importance=pa.float64(), created_at=at, tokens=whole,
+            importance=pa.float64(), created_at=at, tokens=whole, key=text, metadata=text,
+            revision=whole, updated_us=whole,
         ),
         "facets": table(user=text, session=text, kind=text, name=text, value=pa.binary()),
     }  # fmt: skip
@@ -343,13 +348,14 @@ class ParquetReader:
             for name in _TABLES:
                 with _locate_errors(name, 0):
                     there = path / f"{name}.parquet"
-                    texts = self._texts(name)
-                    self._files[name] = file = parquet.ParquetFile(there, read_dictionary=texts)
+                    present = set(parquet.read_schema(there).names)
+                    texts = [one for one in self._texts(name) if one in present]
+                    self._files[name] = parquet.ParquetFile(there, read_dictionary=texts)
                     self._file_bytes += there.stat().st_size
                     missing = [
                         field.name
                         for field in self._schemas[name]
-                        if file.schema_arrow.get_field_index(field.name) < 0
+                        if field.name not in present | _ADDED.get(name, frozenset())
                     ]
                     if missing:
                         raise ValueError(f"it has no column {', '.join(missing)}")
@@ -403,11 +409,16 @@ class ParquetReader:
     def _rows(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """Each row with its number, from 1."""
         number = 0
-        schema = self._schemas[name]
+        present = set(self._files[name].schema_arrow.names)
+        added = _ADDED.get(name, frozenset())
+        schema = [
+            one for one in self._schemas[name] if one.name in present or one.name not in added
+        ]
+        names = [field.name for field in schema]
         nested = name == "sessions"  # a row may have any number of summaries
         size = 1 if nested else _ROWS_AT_ONCE
         with _locate_errors(name, 0):
-            batches = self._files[name].iter_batches(batch_size=size, columns=schema.names)
+            batches = self._files[name].iter_batches(batch_size=size, columns=names)
         while True:
             with _locate_errors(name, number + 1):
                 batch = next(batches, None)
@@ -419,7 +430,7 @@ class ParquetReader:
                     else batch.column(field.name)
                     for field in schema
                 ]
-                found = self._pa.RecordBatch.from_arrays(columns, names=schema.names)
+                found = self._pa.RecordBatch.from_arrays(columns, names=names)
             together = found.num_rows if self._widest(found) < _ROW_AT_ONCE_BYTES else 1
             for place in range(0, found.num_rows, together):
                 with _locate_errors(name, number + 1):

@@ -143,6 +143,8 @@ class LanceSearch:
             found = found & (col("agent_id") == lit(scope.agent))
         if scope.types:
             found = found & col("memory_type").isin(list(scope.types))
+        if scope.ids is not None:
+            found = found & col("id").isin(list(scope.ids))
         return found
 
     def _report(self, read: Read) -> Read:

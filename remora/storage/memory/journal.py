@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any, Self
 
 import anyio
@@ -41,6 +42,7 @@ from remora.storage.lookups import (
     BufferStart,
     IdLookup,
     KeyLookup,
+    MemoryLookup,
     OriginalAppend,
     PastLookup,
     TurnLookup,
@@ -129,6 +131,9 @@ class MemoryJournal(MemoryTables):
 
     async def fetch(self, key: Hashable, query: Any) -> Answer:
         await anyio.lowlevel.checkpoint()
+        if isinstance(query, MemoryLookup):
+            assert isinstance(key, UserKey)
+            return {item.id: item for item in await self.memories(key.user, query.ids)}
         actor = self._find(key)
         if isinstance(query, PastLookup):
             assert isinstance(key, SessionKey)
@@ -185,6 +190,13 @@ class MemoryJournal(MemoryTables):
             for owner, item in self._memories.values()
             if owner == sid and (ids is None or item.id in ids)
         ]
+
+    async def list_memories(
+        self, user: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[MemoryItem]:
+        places = [((item.created_us, item.id), item) for item in await self.memories(user)]
+        wanted = [place for place in places if after is None or place[0] > after]
+        return [item for _, item in nsmallest(limit, wanted, key=lambda place: place[0])]
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         await anyio.lowlevel.checkpoint()

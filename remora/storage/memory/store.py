@@ -177,6 +177,7 @@ class MemoryStore:
             if (scope.session is None or one.row.session == scope.session)
             and (scope.agent is None or one.row.agent == scope.agent)
             and (not scope.types or one.row.memory_type in scope.types)
+            and (scope.ids is None or one.row.id in scope.ids)
         ]
 
 

@@ -23,6 +23,7 @@ from remora.storage.records import (
     Flushed,
     JobsStarted,
     MemoriesRemoved,
+    MemoryChanged,
     MemoryItem,
     Opened,
     Pruned,
@@ -190,6 +191,8 @@ class MemoryTables:
             case Remembered(sid=sid, memories=memories):
                 for item in memories:
                     self._memories.setdefault(item.id, (sid, item))
+            case MemoryChanged(sid=sid, memory=item):
+                self._memories[item.id] = (sid, item)
             case MemoriesRemoved(ids=ids):
                 for id_ in ids:
                     self._memories.pop(id_, None)

@@ -13,7 +13,7 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
-from remora.storage.sqlite.rows import ROLES, SHARES, FallbackCover, row_crc
+from remora.storage.sqlite.rows import ROLES, SHARES, FallbackCover, MemoryDetails, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = [
@@ -53,11 +53,12 @@ SUMMARY_COLUMNS = (
 STATE_ITEM_COLUMNS = "x.sid, x.kind, x.name, x.value, x.crc"
 MEMORY_COLUMNS = (
     "m.id, m.sid, m.session, m.agent, m.content, m.type, m.importance, m.created_us, m.tokens, "
-    "m.crc"
+    "m.details, m.crc"
 )
 _IN_THREAD = 500  # rows from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
+_decode_details = msgspec.msgpack.Decoder(MemoryDetails).decode
 _decode_cover = msgspec.msgpack.Decoder(FallbackCover).decode
 
 
@@ -215,8 +216,14 @@ def decode_memory(row: Sequence[Any]) -> MemoryItem:
     Raises:
         RowDamaged: it is not as it was written.
     """
-    *values, crc = row
-    if checksum_differs(crc, tuple(values)):
+    *values, details, crc = row
+    if checksum_differs(crc, tuple(values) if details is None else (*values, details)):
         raise RowDamaged(f"the memory {row[0]} is not as it was written")
     id_, _, *what = values
-    return MemoryItem(id_, *what)
+    if details is None:
+        return MemoryItem(id_, *what)
+    try:
+        found = _decode_details(details)
+    except (msgspec.DecodeError, TypeError) as e:
+        raise RowDamaged(f"the memory {row[0]} cannot be read ({e})") from e
+    return MemoryItem(id_, *what, *msgspec.structs.astuple(found))

@@ -32,6 +32,7 @@ from remora.storage.lookups import (
     IdLookup,
     KeyedAppend,
     KeyLookup,
+    MemoryLookup,
     OriginalAppend,
     PastLookup,
     TurnLookup,
@@ -95,6 +96,9 @@ class JournalReader:
         return self._next_sid - 1
 
     async def fetch(self, key: Hashable, query: Any) -> Answer:
+        if isinstance(query, MemoryLookup):
+            assert isinstance(key, UserKey)
+            return {item.id: item for item in await self.memories(key.user, query.ids)}
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
@@ -184,10 +188,21 @@ class JournalReader:
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
         among = "" if ids is None else " AND m.id IN (SELECT w.value FROM json_each(?) AS w)"
         parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
+        return await self._memories(user, f"{among} ORDER BY m.number", parameters)
+
+    async def list_memories(
+        self, user: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[MemoryItem]:
+        behind = "" if after is None else " AND (m.created_us, m.id) > (?, ?)"
+        rest = f"{behind} ORDER BY m.created_us, m.id LIMIT ?"
+        return await self._memories(user, rest, (user, *(after or ()), limit))
+
+    async def _memories(
+        self, user: str, rest: str, parameters: Iterable[Any]
+    ) -> Sequence[MemoryItem]:
         rows = await self._read(
-            f"SELECT {MEMORY_COLUMNS} FROM actors AS s "
-            f"JOIN memories AS m USING (sid) WHERE s.user = ? AND s.session = ''{among} ORDER BY "
-            "m.number",
+            f"SELECT {MEMORY_COLUMNS} FROM actors AS s CROSS JOIN memories AS m ON m.sid = s.sid "
+            f"WHERE s.user = ? AND s.session = ''{rest}",
             parameters,
         )
         large = are_long(rows, _CONTENT)

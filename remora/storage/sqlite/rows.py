@@ -22,6 +22,7 @@ from remora.storage.records import (
     Flushed,
     JobsStarted,
     MemoriesRemoved,
+    MemoryChanged,
     MemoryItem,
     MessageRange,
     Opened,
@@ -34,7 +35,16 @@ from remora.storage.records import (
 )
 from remora.storage.sqlite.schema import SEQ_BITS
 
-__all__ = ["INSERT_MESSAGES", "ROLES", "SHARES", "FallbackCover", "Rows", "count_rows", "row_crc"]
+__all__ = [
+    "INSERT_MESSAGES",
+    "ROLES",
+    "SHARES",
+    "FallbackCover",
+    "MemoryDetails",
+    "Rows",
+    "count_rows",
+    "row_crc",
+]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_CODES = {role: code for code, role in enumerate(ROLES)}
@@ -134,8 +144,14 @@ _DROP_STATE_ITEM = "DELETE FROM facets WHERE sid = ? AND kind = ? AND name = ?"
 _DELETE_MEMORY = "DELETE FROM memories WHERE id = ?"
 _INSERT_MEMORY = (
     "INSERT INTO memories (id, sid, session, agent, content, type, importance, created_us, "
-    "tokens, crc) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    "tokens, details, crc) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_PUT_MEMORY = _INSERT_MEMORY.replace(
+    "DO NOTHING",
+    "(id) DO UPDATE SET content = excluded.content, importance = excluded.importance, "
+    "tokens = excluded.tokens, details = excluded.details, crc = excluded.crc, "
+    "session = excluded.session, type = excluded.type, created_us = excluded.created_us",
 )
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
@@ -161,6 +177,15 @@ _STATEMENTS = (
 )
 
 
+class MemoryDetails(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What a memory's row says beyond format 3; see `remora.storage.records.MemoryItem`."""
+
+    key: str = ""
+    metadata: str = ""
+    revision: int = 0
+    updated_us: int = 0
+
+
 class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What a summary's row says beyond format 2; see `remora.storage.records.Summary`."""
 
@@ -172,12 +197,14 @@ class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
 
 
 _WHOLE = FallbackCover()
+_PLAIN = MemoryDetails()
 
 
 class Rows:
     """The rows of one transaction."""
 
     __slots__ = (
+        "_changed",
         "_content",
         "_memories",
         "_messages",
@@ -212,6 +239,7 @@ class Rows:
         self._memories: dict[
             str, tuple[bool, int, MemoryItem | None]
         ] = {}  # id -> (removed first, owner, then put)
+        self._changed: dict[str, None] = {}  # those that replace what is there
 
     def add(self, record: Any) -> None:
         """Take one record.
@@ -250,8 +278,14 @@ class Rows:
                     removed, owner, present = self._memories.get(item.id, (False, sid, None))
                     self._memories[item.id] = (removed, owner, present or item)
                 self._start_jobs(sid, jobs)
-            case MemoriesRemoved(sid=sid, ids=ids):
+            case MemoryChanged(sid=sid, memory=item, jobs=jobs):
+                removed, owner, _ = self._memories.get(item.id, (False, sid, None))
+                self._memories[item.id] = (removed, owner, item)
+                self._changed[item.id] = None
+                self._start_jobs(sid, jobs)
+            case MemoriesRemoved(sid=sid, ids=ids, jobs=jobs):
                 self._memories.update((id_, (True, sid, None)) for id_ in ids)
+                self._start_jobs(sid, jobs)
             case JobDone(id=id_):
                 rows[_DELETE_JOB].append((id_,))
             case JobRetried(id=id_, attempts=attempts, not_before=not_before, error=error):
@@ -392,14 +426,15 @@ class Rows:
         deleted: list[tuple[Any, ...]] = [
             (id_,) for id_, (removed, _, _) in self._memories.items() if removed
         ]
-        inserted = [
-            _memory(sid, item) for _, sid, item in self._memories.values() if item is not None
-        ]
+        memories = [(sid, item) for _, sid, item in self._memories.values() if item is not None]
+        inserted = [_memory(sid, one) for sid, one in memories if one.id not in self._changed]
+        changed = [_memory(sid, one) for sid, one in memories if one.id in self._changed]
         for statement, found in (
             (_DROP_STATE_ITEM, dropped),
             (_PUT_STATE_ITEM, put),
             (_DELETE_MEMORY, deleted),
             (_INSERT_MEMORY, inserted),
+            (_PUT_MEMORY, changed),
         ):
             if found:
                 yield statement, found
@@ -419,4 +454,9 @@ def _memory(sid: int, item: MemoryItem) -> tuple[Any, ...]:
         item.created_us,
         item.tokens,
     )
-    return (item.id, sid, *what, row_crc((item.id, sid, *what)))
+    row: tuple[Any, ...] = (item.id, sid, *what)
+    details = MemoryDetails(item.key, item.metadata, item.revision, item.updated_us)
+    if details == _PLAIN:  # as a row of format 3
+        return (*row, None, row_crc(row))
+    encoded = _encode(details)
+    return (*row, encoded, row_crc((*row, encoded)))

@@ -147,6 +147,7 @@ CREATE INDEX actors_by_use ON actors (user, used_us, session);
 CREATE INDEX actors_by_any_use ON actors (used_us, user);
 CREATE INDEX messages_removed ON messages (pos) WHERE removed IS NOT NULL;
 ALTER TABLE memories ADD COLUMN details BLOB;
+CREATE INDEX memories_by_time ON memories (sid, created_us, id);
 """
 
 MIGRATIONS: tuple[str, ...] = (_V1, _V2, _V3, _V4)

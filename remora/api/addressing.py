@@ -1,0 +1,192 @@
+"""Recorded memories by id, by key and by page: read, changed, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from remora.actors.user.messages import ChangeMemory, DeleteMemories
+from remora.errors import InvalidInput
+from remora.ids import UserKey, keyed_memory_id, validate_id
+from remora.messages import dated_line
+from remora.recall.current import recorded_memory
+from remora.recall.memory import Memory
+from remora.runtime.concurrency import run_in_thread_if
+from remora.services.arguments import MAX_IDS, check_int, check_text, collect
+from remora.services.intake import are_large
+from remora.services.metadata import check_metadata, check_where
+from remora.services.parts import PartsHolder, Recalls
+from remora.services.recording import check_importance, check_types, clean_text, name_failures
+from remora.services.remembered import MemoryPage, parse_cursor
+from remora.storage.ports import Scope
+from remora.storage.records import MemoryItem
+
+__all__ = ["AddressableMemories"]
+
+
+class AddressableMemories:
+    """What was remembered, by id; a part of `User` and `Agent`."""
+
+    __slots__ = ("_agent", "_holder", "_user")
+
+    def __init__(self, holder: PartsHolder, user: str, agent: str | None = None) -> None:
+        self._holder = holder
+        self._user = user
+        self._agent = agent
+
+    async def memory(
+        self, id: str | None = None, *, key: str | None = None, agent: str | None = None  # noqa: A002
+    ) -> Memory | None:  # fmt: skip
+        """Read a memory that `remember` or `record` stored; None if there is none.
+
+        It is read from the journal, so it is there as soon as `remember` has returned. An agent's
+        handle reads only its own.
+
+        Args:
+            id: as `remember` returned it.
+            key: as `remember` was given it; instead of `id`.
+            agent: whose memory the key names; None for one of all the user's agents.
+
+        Raises:
+            InvalidInput: neither an id nor a key is given, or both, or long-term memory is off.
+            StorageError: the journal cannot be read.
+        """
+        if (id is None) == (key is None):
+            raise InvalidInput("pass a memory's id, or its key")
+        recalls = self._require_recalls()
+        if key is not None:
+            owner = self._agent_of(agent) or ""
+            id = keyed_memory_id(self._user, owner, validate_id(key, "a memory's key"))  # noqa: A001
+        return await recalls.memory(self._user, validate_id(id, "a memory's id"), self._agent)
+
+    async def remembered(
+        self,
+        *,
+        where: Mapping[str, Any] | None = None,
+        types: str | Iterable[str] | None = None,
+        session: str | None = None,
+        agent: str | None = None,
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> list[Memory]:
+        """List what `remember` and `record` stored, oldest first, a page of it.
+
+        It is read from the journal: a change shows at once. The next page begins behind the last
+        memory of a page: ``after=page[-1].cursor``; it stays right while memories come and go.
+
+        Args:
+            where: what the metadata must say; see `recall`.
+            types: see `recall`.
+            session: see `recall`.
+            agent: see `recall`.
+            limit: how many at most; None for all.
+            after: the `cursor` of a memory; None for the first page.
+
+        Raises:
+            InvalidInput: a value out of range, or long-term memory is switched off.
+            StorageError: the journal cannot be read.
+        """
+        if limit is not None:
+            check_int(limit, "limit", low=1)
+        page = MemoryPage(
+            self._scope(types, session, agent), check_where(where), parse_cursor(after), limit
+        )
+        return await self._require_recalls().remembered(self._user, page)
+
+    async def update_memory(
+        self,
+        id: str,  # noqa: A002
+        content: str | None = None,
+        *,
+        importance: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Memory:
+        """Change a memory; what is not given stays, its id and its key too.
+
+        When it returns, the change is durable, and nothing shows the memory as it was.
+
+        Args:
+            id: as `remember` returned it.
+            content: its text from now on. The redaction hook is applied first.
+            importance: 0 to 1.
+            metadata: replaces all of its metadata; an empty dict removes it.
+
+        Returns:
+            The memory as it is now.
+
+        Raises:
+            NoSuchMemory: there is none with this id; of an agent's handle, none of the agent's.
+            InvalidInput: a value out of range; nothing was changed.
+            RedactionFailed: the redaction hook failed; nothing was changed.
+            RecordingFailed: the journal failed; it is changed, or not. Retry the call.
+            MailboxFull, SessionQuarantined: nothing ran.
+        """
+        self._require_recalls()
+        parts = self._holder.parts
+        id_ = validate_id(id, "a memory's id")
+        if importance is not None:
+            importance = check_importance(importance)
+        encoded = None if metadata is None else check_metadata(metadata)
+        at_us = int(parts.intake.clock.time() * 1_000_000)
+        text, tokens = content, 0
+        if content is not None:
+            large = are_large([content]) if isinstance(content, str) else False
+            text = await run_in_thread_if(large, clean_text, parts.intake, content)
+            known = await self.memory(id_)
+            line_us = at_us if known is None else int(known.created_at.timestamp() * 1_000_000)
+            (tokens,) = await parts.intake.count_texts([dated_line(line_us, text)])
+        request = ChangeMemory(id_, self._agent, at_us, text, importance, encoded, tokens)
+        size = len(text or "") + len(encoded or "")
+        with name_failures("update_memory", self._user):
+            changed: MemoryItem = await parts.actors.ask(UserKey(self._user), request, size=size)
+        return recorded_memory(changed)
+
+    async def delete_memories(self, ids: str | Iterable[str]) -> int:
+        """Delete memories by id; returns how many there were. Other ids are ignored.
+
+        When it returns, the deletion is durable, and nothing shows them. Their bytes leave the
+        files in the course of upkeep; `forget` removes a user's at once.
+
+        Raises:
+            InvalidInput: an id is not text, or there are too many.
+            RecordingFailed: the journal failed; all are deleted, or none. Retry the call.
+            MailboxFull, SessionQuarantined: nothing ran.
+        """
+        self._require_recalls()
+        given: Sequence[str] = (
+            [ids] if isinstance(ids, str) else collect(ids, "ids", check_text, most=MAX_IDS)
+        )
+        wanted = tuple(validate_id(one, "a memory's id") for one in given)
+        if not wanted:
+            return 0
+        with name_failures("delete_memories", self._user):
+            count: int = await self._holder.parts.actors.ask(
+                UserKey(self._user), DeleteMemories(wanted, self._agent)
+            )
+        return count
+
+    # -- scope -------------------------------------------------------------------------------------
+
+    def _require_recalls(self) -> Recalls:
+        recalls = self._holder.parts.recalls
+        if recalls is None:
+            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
+        return recalls
+
+    def _agent_of(self, agent: str | None) -> str | None:
+        if agent is None:
+            return self._agent
+        agent = validate_id(agent, "an agent's id")
+        if self._agent is not None and agent != self._agent:
+            raise InvalidInput(
+                f"this is the handle of agent {self._agent!r}; ask the user for one of agent "
+                f"{agent!r}"
+            )
+        return agent
+
+    def _scope(
+        self, types: str | Iterable[str] | None, session: str | None, agent: str | None
+    ) -> Scope:
+        if session is not None:
+            session = validate_id(session, "a session id")
+        return Scope(session=session, agent=self._agent_of(agent), types=check_types(types))

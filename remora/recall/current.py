@@ -1,0 +1,84 @@
+"""Recorded memories as the journal has them: an index may still have what was changed or deleted.
+
+A change is in the journal when it is acknowledged, and in long-term memory after a job. So a row of
+a recorded memory is only a hint: the journal says whether the memory is still there, whether the
+row has its text of now, and its metadata. Messages need no look: their rows never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from remora.ids import memory_of_row
+from remora.recall.memory import Memory
+from remora.storage.ports import BLOCK_TYPE, Journal
+from remora.storage.records import MemoryItem
+
+__all__ = ["CurrentMemories", "is_recorded", "recorded_memory"]
+
+_NOT_RECORDED = frozenset({"message", "summary", BLOCK_TYPE})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_recorded(memory_type: str) -> bool:
+    """Whether rows of this type are of recorded memories."""
+    return memory_type not in _NOT_RECORDED
+
+
+class CurrentMemories:
+    """Compares what was found with the journal.
+
+    Args:
+        journal: has the memories.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def __call__(self, user: str, found: Iterable[Memory]) -> list[Memory]:
+        """The memories that are there, in their order, each as it is now.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        found = list(found)
+        ids = [memory_of_row(one.id) for one in found if is_recorded(one.type)]
+        if not ids:
+            return found
+        items = {item.row_id: item for item in await self._journal.memories(user, ids)}
+        current: list[Memory] = []
+        for one in found:
+            if not is_recorded(one.type):
+                current.append(one)
+            elif (item := items.get(one.id)) is not None:
+                current.append(recorded_memory(item, one))
+        return current
+
+    async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
+        """Those of these rows of recorded memories whose text is the one of now."""
+        items = await self._journal.memories(user, [memory_of_row(row) for row in rows])
+        return frozenset(item.row_id for item in items)
+
+
+_PLAIN = Memory("", "system", "", "", 0, _EPOCH, 0.0, {}, 0)
+
+
+def recorded_memory(item: MemoryItem, found: Memory = _PLAIN) -> Memory:
+    """A recorded memory as callers get it; with the score of what was found of it."""
+    return msgspec.structs.replace(
+        found,
+        text=found.text or item.content,
+        session=item.session,
+        created_at=_EPOCH + timedelta(microseconds=item.created_us),
+        tokens=item.tokens,
+        id=item.id,
+        type=item.type,
+        importance=item.importance,
+        agent=item.agent,
+        key=item.key,
+        metadata=msgspec.json.decode(item.metadata) if item.metadata else {},
+        updated_at=_EPOCH + timedelta(microseconds=item.updated_us) if item.updated_us else None,
+    )
