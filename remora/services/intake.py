@@ -159,6 +159,9 @@ def as_batch(messages: MessageLike | Iterable[MessageLike]) -> list[PlainMessage
     Raises:
         InvalidMessage, InvalidInput: see `as_messages`; or there is none.
     """
+    # a dict is the usual case, and the check of an abstract class is slow
+    if isinstance(messages, (dict, Message)):
+        return [messages]
     batch = as_messages(messages)
     if not batch:
         raise InvalidMessage("there is no message to append")
@@ -175,7 +178,6 @@ def as_messages(
         InvalidInput: more than `most`.
     """
     given: Any = messages
-    # a dict is the usual case, and the check of an abstract class is slow
     if isinstance(given, (dict, Message, Mapping)):
         return [given]
     if is_message_object(given):
