@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 import remora
 from remora import Runtime, Session, User
+from remora.api.memories import Agent
 from remora.api.shared import SharedMember
 from remora.messages import ChatDict
+from remora.recall.memory import Memory
 from remora.testing import HashEmbedder
 
 __all__ = ["CALLS", "Call", "World", "open_world", "public_coroutines"]
@@ -165,7 +167,16 @@ async def _import_session(w: World) -> Session:
     return await w.other.import_session(await w.session.export(), session="copy")
 
 
+async def _update_memory(user: User | Agent, text: str) -> Memory:
+    (id_,) = await user.remember(text)
+    return await user.update_memory(id_, f"{text}, or not")
+
+
 MEMORIES: dict[str, Call] = {
+    "delete_memories": lambda w: w.user.delete_memories("0" * 32),
+    "memory": lambda w: w.user.memory("0" * 32),
+    "remembered": lambda w: w.user.remembered(),
+    "update_memory": lambda w: _update_memory(w.user, w.text),
     "memories": lambda w: w.user.memories(),
     "recall": lambda w: w.user.recall(w.text),
     "recall_many": lambda w: w.user.recall_many([w.text, "tea"]),
@@ -191,6 +202,10 @@ USER: dict[str, Call] = MEMORIES | {
     "synopsis": lambda w: w.user.synopsis(refresh=True),
 }
 AGENT: dict[str, Call] = {
+    "delete_memories": lambda w: w.user.agent("cook").delete_memories("0" * 32),
+    "memory": lambda w: w.user.agent("cook").memory("0" * 32),
+    "remembered": lambda w: w.user.agent("cook").remembered(),
+    "update_memory": lambda w: _update_memory(w.user.agent("cook"), w.text),
     "memories": lambda w: w.user.agent("cook").memories(),
     "recall": lambda w: w.user.agent("cook").recall(w.text),
     "recall_many": lambda w: w.user.agent("cook").recall_many([w.text, "tea"]),
