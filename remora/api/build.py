@@ -273,11 +273,13 @@ def _build_planner(
         synopsis: Synopsis = await base.registry.ask_control(UserKey(user), message)
         return synopsis
 
+    shown = config.synopsis.shown
+    profiles = shown == "always" or (shown == "with_model" and base.models.chat is not None)
     tiers = Tiers(
         warm_up=warm_up,
         recall=recall,
         working=search_working if cached is not None else None,
-        synopsis=read_synopsis,
+        synopsis=read_synopsis if profiles else None,
         blocks=blocks,
     )
     return Planner(tiers, base.models.counter, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import anyio.to_thread
@@ -128,8 +129,9 @@ class LongTermHandle(AddressableMemories):
         """Record what the user and the assistant said in these messages, with type ``context``.
 
         System messages and tool results are ignored: they may hold retrieved memories, which would
-        be recorded again in every round. What is said in a conversation that remora keeps is
-        recalled without this.
+        be recorded again in every round. So is what remora itself put into a context that it gave
+        to this process: summaries, memories, the user profile, memory blocks. What is said in a
+        conversation that remora keeps is recalled without this.
 
         Returns:
             The ids of the memories; empty if neither said anything.
@@ -149,10 +151,12 @@ class LongTermHandle(AddressableMemories):
         agent: str | None = None,
     ) -> list[list[str]]:
         """Record several conversations, all or none; returns the ids for each. See `record`."""
-        buffer = self._holder.parts.intake.buffer
+        parts = self._holder.parts
+        buffer = parts.intake.buffer
+        is_summary = partial(parts.contexts.is_summary, self._user)
         given = collect(conversations, "conversations")
         spoken = await anyio.to_thread.run_sync(
-            lambda: [conversation_texts(messages, buffer) for messages in given]
+            lambda: [conversation_texts(messages, buffer, is_summary) for messages in given]
         )
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
         items = await self._make_items([text for texts in spoken for text in texts], defaults)

@@ -13,13 +13,11 @@ from remora.actors.blocks.state import BlockSet
 from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE
-from remora.actors.user.messages import (
-    InspectUser,
-    UserView,
-)
+from remora.actors.user.messages import InspectUser, Synopsis, UserView
 from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.api.models import Models
 from remora.api.options import Options
+from remora.config import Config
 from remora.errors import OwnershipLost
 from remora.ids import SessionKey, UserKey
 from remora.jobs.cleanup import WorkingMemoryCleanup
@@ -33,6 +31,8 @@ from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
 from remora.models.breaker import CircuitBreaker
 from remora.recall.current import CurrentMemories
+from remora.recall.fit import profile_room
+from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
 from remora.runtime.jobs import JobQueue, RetryPolicy
 from remora.runtime.locks import SharedLocks
@@ -44,7 +44,7 @@ from remora.services.index import LongTermIndex
 from remora.services.unindexed import UnindexedRows
 from remora.services.upkeep import trim_archive
 from remora.storage.ports import Journal
-from remora.tokens import count_message
+from remora.tokens import TokenCounter, count_message
 
 __all__ = ["Foundation", "add_blocks", "add_long_term", "add_summaries", "schedule_upkeep"]
 
@@ -104,12 +104,20 @@ def add_summaries(base: Foundation) -> None:
         clock=clock,
         breaker=breaker,
         counter=models.counter,
-        max_tokens=config.synopsis.max_tokens,
+        max_tokens=_profile_tokens(config, models.counter),
         prompt=config.synopsis.prompt,
         timeout_s=config.models.timeout_s,
     )
     base.add_queue(SUMMARIZE_QUEUE, summarize, config.supervisor.summarize_concurrency)
     base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
+
+
+def _profile_tokens(config: Config, counter: TokenCounter) -> int:
+    """Longest user profile, so that its message has its share of a context."""
+    share = profile_room(config.buffer.token_limit)
+    head = synopsis_text(Synopsis("-", "-", "ok"))
+    room = share - count_message(counter, {"role": config.context.quoted_role, "content": head})
+    return max(min(config.synopsis.max_tokens, room), 1)
 
 
 def schedule_upkeep(base: Foundation) -> None:

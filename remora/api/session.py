@@ -349,8 +349,7 @@ class Session:
         buffer = await self.inspect()
         chats = await chats_of(buffer)
         shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
-        context = self._holder.parts.config.context
-        return [*summary_messages(buffer, context, summary_prefix), *shown]
+        return [*self._summaries(buffer, summary_prefix), *shown]
 
     async def get_context(self) -> list[ChatDict]:
         """The summary as a message, if there is one, and the whole buffer as chat dicts.
@@ -358,15 +357,18 @@ class Session:
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
         buffer = await self.inspect()
-        context = self._holder.parts.config.context
-        return [*summary_messages(buffer, context), *await chats_of(buffer)]
+        return [*self._summaries(buffer), *await chats_of(buffer)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
         """The summaries as messages, and the buffer's messages, as of one moment."""
         buffer = await self.inspect()
+        return self._summaries(buffer), await messages_of(buffer, self._holder.parts.instance)
+
+    def _summaries(self, buffer: SessionView, prefix: str | None = None) -> list[ChatDict]:
         parts = self._holder.parts
-        summaries = summary_messages(buffer, parts.config.context)
-        return summaries, await messages_of(buffer, parts.instance)
+        messages = summary_messages(buffer, parts.config.context, prefix)
+        parts.contexts.note_summaries(self.key.user, messages)
+        return messages
 
     async def size(self) -> int:
         """How many messages the buffer holds."""

@@ -65,7 +65,7 @@ def _load_config(arguments: argparse.Namespace) -> Config:
                 key="buffer.token_limit",
             )
         limit = arguments.token_limit
-        summary = min(config.buffer.summary_tokens, max(limit // 4, 1))
+        summary = min(config.buffer.summary_tokens, max(limit // 4, 1))  # 0 stays 0
         buffer = msgspec.structs.replace(config.buffer, token_limit=limit, summary_tokens=summary)
         config = msgspec.structs.replace(config, buffer=buffer)
     return config

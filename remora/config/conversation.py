@@ -7,6 +7,9 @@ from remora.config.section import Section
 __all__ = ["BufferConfig", "ContextConfig", "TokensConfig", "TurnConfig"]
 
 
+_SUMMARY_TOKENS = 800
+
+
 class BufferConfig(Section, frozen=True, kw_only=True):
     """What a session keeps word for word, and when it is compacted."""
 
@@ -29,7 +32,8 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     dedup_window: int = 0
     """A message that equals one of the newest so many is skipped as a repetition; 0 skips none."""
     token_limit: int = 30_000
-    """Short-term and long-term memory together, in one context."""
+    """Short-term and long-term memory together, in one context. What depends on it is lowered with
+    it: when the buffer is compacted, `summary_tokens` by default, and the user profile."""
     fold_ratio: float = 0.7
     """The buffer is compacted above this share of `token_limit`, down to half of that."""
     overdraft_ratio: float = 2.0
@@ -41,15 +45,20 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     raises OverdraftReached, and nothing is written."""
     overdraft_wait_s: float = 30.0
     """With `wait`, how long an append without a `timeout_s` waits before OverdraftReached."""
-    summary_tokens: int = 800
-    """Longest summary by a model; a longer answer is not cut, but asked for again. A fallback
-    summary may have half of the tokens that it stands for, if that is more, up to what compaction
-    leaves of `token_limit`: 1 - `fold_ratio` of it."""
+    summary_tokens: int = 0
+    """Longest summary by a model; 0: a quarter of `token_limit`, at most 800. A longer answer is
+    not cut, but asked for again. A fallback summary may have half of the tokens that it stands for,
+    if that is more, up to what compaction leaves of `token_limit`: 1 - `fold_ratio` of it."""
     summary_prefix: str = "Summary of earlier conversation: "
     """The first words of the summary's message; stored with each summary, so a change
     affects later ones only."""
     max_message_bytes: int = 16_777_216
     """Largest single message, encoded."""
+
+    @property
+    def most_summary_tokens(self) -> int:
+        """Longest summary by a model."""
+        return self.summary_tokens or max(min(self.token_limit // 4, _SUMMARY_TOKENS), 1)
 
     @property
     def fold_above_tokens(self) -> int:
@@ -59,7 +68,7 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     def fallback_tokens(self, replaced: int) -> int:
         """Longest fallback summary in place of `replaced` tokens."""
         most = self.token_limit - self.fold_above_tokens
-        return max(min(replaced // 2, most), self.summary_tokens)
+        return max(min(replaced // 2, most), self.most_summary_tokens)
 
 
 class ContextConfig(Section, frozen=True, kw_only=True):

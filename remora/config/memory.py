@@ -29,8 +29,11 @@ class SynopsisConfig(Section, frozen=True, kw_only=True):
     """Seconds for which recent topics and goals hold: an hour."""
     refresh_on_access: bool = True
     """Reading a profile extends it by a whole term."""
+    shown: Literal["with_model", "always", "never"] = "with_model"
+    """Whether `load(query=…)` adds the profile. `with_model`: if there is a chat model to write it.
+    Without one, a profile is an extract of what was said, which `always` shows as well."""
     max_tokens: int = 1_000
-    """Both parts together."""
+    """Both parts together; at most a quarter of `buffer.token_limit`, its share of a context."""
     deadline_s: float = 0.5
     """After this time `load(query=…)` omits the profile, and its sources say so."""
     prompt: str = ""

@@ -78,6 +78,7 @@ _MAY_BE_ZERO = frozenset(
         "neighbour_bonus",
         "question_penalty",
         "session_messages",
+        "summary_tokens",
         "total_mb",
         "turn_weight",
         "vector_agreement",

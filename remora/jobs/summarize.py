@@ -107,7 +107,7 @@ class SummarizeHandler:
         self._timeout_s = timeout_s
         self._model = model_name(summarizer.name)
         self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
-        self._max_tokens = max(buffer.summary_tokens - self._overhead, 1)
+        self._max_tokens = max(buffer.most_summary_tokens - self._overhead, 1)
         self._writer = FallbackWriter(journal, counter, self._max_tokens)
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:

@@ -1,5 +1,8 @@
 """What `load` returns, and how it is put together from what fits.
 
+Many chat APIs want a user's message first. Where the conversation that is shown begins with an
+assistant's, and a model is to answer, the summary before it has the role ``user``.
+
 What is stable goes first: memory blocks, the synopsis, the summaries, then the messages. So the
 front of the prompt stays the same until a compaction replaces it (`prefix_changed` says when), and
 a provider's prompt cache keeps it. What was recalled for one question goes before the newest user
@@ -13,25 +16,22 @@ from typing import cast
 
 import msgspec
 
-from remora.actors.blocks.source import Source
+from remora.actors.policies.units import needs_user_before
 from remora.actors.session.messages import Snapshot
-from remora.actors.session.window import Window
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
 from remora.messages import ChatDict, ContextMessages, Entry, decode_chat
+from remora.recall.conversation import Conversation
 from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
 from remora.recall.sources import Sources
-from remora.storage.records import MessageRange, Summary
 
 __all__ = [
     "Context",
     "ContextEntry",
     "Selection",
     "build_context",
-    "build_plain_context",
     "conversation_range",
-    "list_summaries",
     "newest_user",
     "quoted_places",
 ]
@@ -91,10 +91,9 @@ class Selection(msgspec.Struct, frozen=True):
     """What goes into a context, except memory blocks.
 
     Attributes:
-        summaries: the running summary and summary entries, oldest first.
-        entries: messages, oldest first.
+        conversation: summaries and messages.
         tokens: the size of the selection.
-        sources: what each tier gave.
+        sources: what each tier gave, except the conversation.
         synopsis_message: the synopsis as a message.
         synopsis: the synopsis itself.
         recalled_message: the recalled lines as a message of their own.
@@ -103,10 +102,9 @@ class Selection(msgspec.Struct, frozen=True):
         working: the items in it, from working memory.
     """
 
-    summaries: Sequence[Summary]
-    entries: Sequence[Entry]
+    conversation: Conversation
     tokens: int
-    sources: Sources
+    sources: Sources = Sources()
     synopsis_message: ChatDict | None = None
     synopsis: Synopsis | None = None
     recalled_message: ChatDict | None = None
@@ -115,59 +113,36 @@ class Selection(msgspec.Struct, frozen=True):
     working: tuple[ScoredItem, ...] = ()
 
 
-def build_plain_context(
-    snapshot: Snapshot, config: ContextConfig, *, prefix_changed: bool
-) -> Context:
-    """Build the context of a conversation alone; its size is known already."""
-    summaries = list_summaries(snapshot)
-    messages: list[ChatDict] = [summary_message(one, config) for one in summaries]
-    messages.extend([decode_chat(entry.chat) for entry in snapshot.entries])
-    return Context(
-        messages=cast("ContextMessages", messages),
-        tokens=snapshot.tokens,
-        summary="\n".join([one.text for one in summaries]) if summaries else None,
-        memories=(),
-        sources=Sources(
-            summary=_summary_source(summaries, snapshot.degraded),
-            recent=Source("ok", len(snapshot.entries)),
-        ),
-        prefix_changed=prefix_changed,
-        pending=snapshot.pending,
-        omitted=snapshot.omitted,
-        awaiting=snapshot.awaiting,
-        orphans=snapshot.orphans,
-        entries=(*[None] * len(summaries), *_identify(snapshot, snapshot.entries)),
-    )
-
-
 def build_context(
     snapshot: Snapshot, chosen: Selection, config: ContextConfig, *, prefix_changed: bool
 ) -> Context:
     """Build the context from a selection."""
+    shown = chosen.conversation
     messages: list[ChatDict] = []
     if chosen.synopsis_message is not None:
         messages.append(chosen.synopsis_message)
-    messages.extend(summary_message(one, config) for one in chosen.summaries)
-    entries = [*[None] * len(messages), *_identify(snapshot, chosen.entries)]
-    messages.extend(decode_chat(entry.chat) for entry in chosen.entries)
-    newest = len(messages) - len(chosen.entries) + newest_user(chosen.entries)
+    messages.extend([summary_message(one, config) for one in shown.summaries])
+    first = len(messages)
+    entries = [*[None] * first, *_identify(snapshot, shown.entries)]
+    messages.extend([decode_chat(entry.chat) for entry in shown.entries])
+    if shown.summaries and needs_user_before(shown.entries):
+        messages[first - 1]["role"] = "user"
+    newest = first + newest_user(shown.entries)
     if chosen.newest is not None:
         messages[newest] = chosen.newest
     if chosen.recalled_message is not None:
         messages.insert(newest, chosen.recalled_message)
         entries.insert(newest, None)
-    omitted = len(snapshot.entries) - len(chosen.entries)
+    omitted = len(snapshot.entries) - len(shown.entries)
     return Context(
         messages=cast("ContextMessages", messages),
         tokens=chosen.tokens,
-        summary="\n".join(one.text for one in chosen.summaries) or None,
+        summary="\n".join([one.text for one in shown.summaries]) or None,
         memories=chosen.memories,
         working=chosen.working,
         synopsis=chosen.synopsis,
         sources=msgspec.structs.replace(
-            chosen.sources,
-            summary=_summary_source(chosen.summaries, snapshot.degraded),
-            recent=Source("ok", len(chosen.entries)),
+            chosen.sources, summary=shown.summary_source, recent=shown.recent_source
         ),
         prefix_changed=prefix_changed,
         pending=max(snapshot.pending - omitted, 0),
@@ -190,20 +165,23 @@ def conversation_range(chosen: Selection) -> range:
 
     Recalled lines may be among them, before the newest user message.
     """
-    first = len(chosen.summaries) + (chosen.synopsis_message is not None)
-    among = chosen.recalled_message is not None and newest_user(chosen.entries) < len(
-        chosen.entries
-    )
-    return range(first, first + len(chosen.entries) + among)
+    first = len(chosen.conversation.summaries) + (chosen.synopsis_message is not None)
+    entries = chosen.conversation.entries
+    among = chosen.recalled_message is not None and newest_user(entries) < len(entries)
+    return range(first, first + len(entries) + among)
 
 
 def quoted_places(chosen: Selection) -> set[int]:
     """Which messages in the context of a selection repeat stored text."""
     first = int(chosen.synopsis_message is not None)
     places = set(range(first))
-    places.update(n for n, one in enumerate(chosen.summaries, first) if is_quotation(one))
+    places.update(
+        n for n, one in enumerate(chosen.conversation.summaries, first) if is_quotation(one)
+    )
     if chosen.recalled_message is not None:
-        places.add(first + len(chosen.summaries) + newest_user(chosen.entries))
+        places.add(
+            first + len(chosen.conversation.summaries) + newest_user(chosen.conversation.entries)
+        )
     return places
 
 
@@ -213,20 +191,3 @@ def newest_user(entries: Sequence[Entry]) -> int:
         if entries[i].role == "user":
             return i
     return len(entries)
-
-
-def list_summaries(window: Snapshot | Window) -> Sequence[Summary]:
-    """The running summary and the summary entries, oldest first."""
-    if window.summary is None:
-        return window.summaries
-    return (window.summary, *window.summaries)
-
-
-def _summary_source(summaries: Sequence[Summary], degraded: MessageRange | None) -> Source:
-    if degraded is not None:
-        detail = (
-            f"{degraded.count} of the messages {degraded.first} to {degraded.last} are in no "
-            "summary; history() has them"
-        )
-        return Source("degraded", len(summaries), detail, degraded)
-    return Source("ok", len(summaries)) if summaries else Source("off")

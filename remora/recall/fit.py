@@ -1,62 +1,85 @@
 """Fit what was gathered into the budget, by one rule (G9).
 
 1. Memory blocks of priority 0 are always shown.
-2. The synopsis is shown if it fits into a quarter of the budget.
+2. The synopsis is shown if it fits into a quarter of the budget, without lines that a summary has.
 3. The conversation gets what is left, by the rule of `remora.actors.session.window`: summaries,
    then the newest messages.
 4. Other memory blocks, and then recalled memories, each get their share of the budget, or more if
-   the conversation leaves more. Only messages older than the newest `context.recent` give way.
+   the conversation leaves more. Only messages older than the newest `context.recent` give way, and
+   nothing is recalled that the context says already.
 
 Every piece is counted by the configured counter before it is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from remora.actors.blocks.fit import BlockView, FittedBlocks
 from remora.actors.blocks.render import join_contents
 from remora.actors.blocks.source import Source
-from remora.actors.policies.units import newest_start, units
+from remora.actors.policies.units import newest_start, units, user_start
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window, fit_buffer
-from remora.actors.user.messages import ScoredItem
+from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
-from remora.messages import ChatDict, Entry, decode_chat
+from remora.messages import ChatDict, Entry, decode_chat, plain_text
 from remora.recall.context import (
     Context,
     Selection,
     conversation_range,
-    list_summaries,
     newest_user,
     quoted_places,
 )
+from remora.recall.conversation import list_summaries, show_conversation, sum_tokens
 from remora.recall.gather import Gathered
-from remora.recall.memory import Memory, comparable_text
+from remora.recall.memory import Memory
 from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
+from remora.recall.repeats import SaidTexts, trim_profile
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["ContextFitter"]
+__all__ = ["ContextFitter", "profile_room"]
+
+_BYTES_IN_THREAD = 500_000  # of messages, from which on comparing their texts is a thread's work
 
 
 class _RecallLine(msgspec.Struct, frozen=True):
-    """One recalled line, and where it came from."""
+    """One recalled line, and where it came from.
+
+    Attributes:
+        text: as it is shown.
+        said: what was said or noted.
+        tokens: of that.
+        memory: if it is from long-term memory.
+        working: if it is from working memory.
+    """
 
     text: str
+    said: str
     tokens: int
     memory: Memory | None = None
     working: ScoredItem | None = None
 
 
 class _RecallMessage(msgspec.Struct, frozen=True):
-    """The recalled lines as a message; None if there are none."""
+    """The recalled lines as a message; None if there are none.
+
+    Attributes:
+        message: with all lines.
+        lines: those in it.
+        tokens: of the message.
+        left_out: lines that did not fit.
+    """
 
     message: ChatDict | None = None
     lines: Sequence[_RecallLine] = ()
     tokens: int = 0
+    left_out: Sequence[_RecallLine] = ()
 
 
 class ContextFitter:
@@ -83,7 +106,9 @@ class ContextFitter:
         Those that just fit now may have to give way.
         """
         least = int(budget * (1 - self._recall_share - self._blocks_share))
-        return snapshot.entries[newest_start(snapshot.entries, least) :]
+        least -= sum(one.tokens for one in list_summaries(snapshot))
+        entries = snapshot.entries
+        return entries[user_start(entries, newest_start(entries, least)) :]
 
     async def fit(
         self, session: str | None, snapshot: Snapshot, gathered: Gathered, budget: int
@@ -101,14 +126,16 @@ class ContextFitter:
         """
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
-        synopsis, cost, about = self._fit_synopsis(gathered, min(left, budget // 4))
+        synopsis, cost, about = self._fit_synopsis(gathered, min(left, profile_room(budget)))
+        window = _narrow(snapshot, left - cost)
+        if synopsis is not None and list_summaries(window):
+            synopsis, cost = self._trim_synopsis(gathered, window, synopsis, cost)
         left -= cost
-        window = _narrow(snapshot, left)
         entries = window.entries
         first = _recent_start(entries, self._recent)
-        recent = _tokens(entries[first:])
-        older = _tokens(snapshot.entries) - recent  # these messages may give way
-        left -= window.tokens - _tokens(entries[:first])
+        recent = sum_tokens(entries[first:])
+        older = sum_tokens(snapshot.entries) - recent  # these messages may give way
+        left -= window.tokens - sum_tokens(entries[:first])
         recall_share = int(budget * self._recall_share)
         wanted = recall_share if gathered.memories or gathered.working else 0
         blocks = FittedBlocks()
@@ -117,27 +144,30 @@ class ContextFitter:
             blocks = await self._blocks.fit(gathered.blocks, kept + room)
             left -= self._blocks.insert((), blocks).tokens - kept
         room = max(left - older, min(left, recall_share))
-        recalled, start = self._fit_recalled(session, gathered, entries, first, left, room)
-        memories = tuple(one.memory for one in recalled.lines if one.memory is not None)
-        working = tuple(one.working for one in recalled.lines if one.working is not None)
-        recalled_message, newest, spent = self._place(recalled, entries[start:])
-        sources = msgspec.structs.replace(
-            gathered.sources,
-            synopsis=about,
-            long_term=_count(gathered.sources.long_term, len(memories)),
-            working=_count(gathered.sources.working, len(working)),
+        said = SaidTexts([one.text for one in list_summaries(window)])
+        for text in _texts_of(synopsis, blocks):
+            said.add(text)
+        recalled, start = await run_in_thread_if(
+            wanted > 0 and snapshot.size > _BYTES_IN_THREAD,
+            partial(self._fit_recalled, session, gathered, entries, first, left, room, said),
         )
+        shown = show_conversation(snapshot, window, entries[start:], self._counter)
+        recalled_message, newest, spent = self._place(recalled, shown.entries)
         chosen = Selection(
-            summaries=list_summaries(window),
-            entries=entries[start:],
-            tokens=cost + spent + window.tokens - _tokens(entries[:start]),
-            sources=sources,
+            conversation=shown,
+            tokens=cost + spent + shown.tokens,
+            sources=msgspec.structs.replace(
+                gathered.sources,
+                synopsis=about,
+                long_term=_recall_source(gathered.sources.long_term, recalled, working=False),
+                working=_recall_source(gathered.sources.working, recalled, working=True),
+            ),
             synopsis_message=synopsis,
             synopsis=None if synopsis is None else gathered.synopsis,
             recalled_message=recalled_message,
             newest=newest,
-            memories=memories,
-            working=working,
+            memories=tuple(one.memory for one in recalled.lines if one.memory is not None),
+            working=tuple(one.working for one in recalled.lines if one.working is not None),
         )
         return chosen, blocks
 
@@ -180,17 +210,31 @@ class ContextFitter:
 
     def _fit_synopsis(self, gathered: Gathered, room: int) -> tuple[ChatDict | None, int, Source]:
         """The synopsis as a message, its tokens and its status; None: there is none, or no room."""
-        synopsis, source = gathered.synopsis, gathered.sources.synopsis
-        text = "" if synopsis is None else synopsis_text(synopsis)
-        if not text:
+        source = gathered.sources.synopsis
+        message = self._synopsis_message(gathered.synopsis, SaidTexts())
+        if message is None:
             return None, 0, source
-        message: ChatDict = {"role": self._quoted_role, "content": text}
         cost = count_message(self._counter, message)
         if cost > room:
             probe("synopsis_left_out")
-            detail = f"it needs {cost} tokens, and {max(room, 0)} are left for it"
-            return None, 0, Source("omitted", detail=detail)
+            detail = f"{cost} tokens; {max(room, 0)} are left for it"
+            return None, 0, Source("omitted", detail=detail, omitted=1, omitted_tokens=cost)
         return message, cost, msgspec.structs.replace(source, count=1)
+
+    def _trim_synopsis(
+        self, gathered: Gathered, window: Snapshot | Window, message: ChatDict, cost: int
+    ) -> tuple[ChatDict | None, int]:
+        """The synopsis without lines that the summaries have, and its tokens."""
+        said = SaidTexts([one.text for one in list_summaries(window)])
+        shorter = self._synopsis_message(gathered.synopsis, said)
+        if shorter is None:
+            return None, 0
+        tokens = count_message(self._counter, shorter)
+        return (shorter, tokens) if tokens < cost else (message, cost)
+
+    def _synopsis_message(self, synopsis: Synopsis | None, said: SaidTexts) -> ChatDict | None:
+        text = "" if synopsis is None else synopsis_text(trim_profile(synopsis, said))
+        return {"role": self._quoted_role, "content": text} if text else None
 
     def _fit_recalled(
         self,
@@ -200,21 +244,26 @@ class ContextFitter:
         first: int,
         left: int,
         room: int,
+        said: SaidTexts,
     ) -> tuple[_RecallMessage, int]:
         """The recalled lines that fit, and the index of the first message that is shown.
 
         A message that is shown is not recalled as well; but which of the messages before `first`
         are shown depends on the room that the recalled ones leave.
         """
-        shown = {(session, entry.seq) for entry in entries[first:]}
-        lines = [one for one in _rank_lines(gathered) if not _is_among(one, shown)]
+        lines = _rank_lines(gathered)
+        always = user_start(entries, first) if first else 0
+        lines = _leave_out(lines, session, entries[always:], said)
         recalled = self._fit_lines(lines, room)
         start = newest_start(entries[:first], left - recalled.tokens)
-        shown = {(session, entry.seq) for entry in entries[start:first]}
-        if any(_is_among(one, shown) for one in recalled.lines):
+        if start:
+            start = user_start(entries, start)
+        kept = _leave_out(recalled.lines, session, entries[start:always], SaidTexts())
+        if len(kept) < len(recalled.lines):
             probe("recalled_already_shown")
-            lines = [one for one in recalled.lines if not _is_among(one, shown)]
-            recalled = self._fit_lines(lines, recalled.tokens)
+            again = self._fit_lines(kept, recalled.tokens)
+            left_out = (*recalled.left_out, *again.left_out)
+            recalled = msgspec.structs.replace(again, left_out=left_out)
         return recalled, start
 
     def _place(
@@ -238,34 +287,42 @@ class ContextFitter:
         """As many lines as fit, best first. The whole message is counted before it is taken."""
         left = room - self._counter.message_overhead - self._counter.count(recalled_text(()))
         taken: list[_RecallLine] = []
+        left_out: list[_RecallLine] = []
         for one in lines:
             cost = one.tokens + LINE_TOKENS + one.text.count("\\n")
-            if cost <= left:
-                taken.append(one)
-                left -= cost
+            (taken if cost <= left else left_out).append(one)
+            left -= cost if cost <= left else 0
         while taken:
             text = recalled_text([one.text for one in taken])
             message: ChatDict = {"role": self._quoted_role, "content": text}
             cost = count_message(self._counter, message)
             if cost <= room:
-                return _RecallMessage(message, taken, cost)
-            taken.pop()
-        return _RecallMessage()
+                return _RecallMessage(message, taken, cost, left_out)
+            left_out.append(taken.pop())
+        return _RecallMessage(left_out=left_out)
+
+
+def profile_room(budget: int) -> int:
+    """Most tokens of a context for the user profile."""
+    return budget // 4
 
 
 def _narrow(snapshot: Snapshot, room: int) -> Snapshot | Window:
     """What the session would show within `room`."""
     if snapshot.tokens <= room:
         return snapshot
-    entries = snapshot.entries
+    entries, summary = snapshot.entries, snapshot.summary
+    if summary is not None and snapshot.cut_summary:
+        summary = msgspec.structs.replace(summary, tokens=snapshot.shortened_from)
     return fit_buffer(
         entries,
         # of a buffer that did not fit before, it suffices that it is more than the room
-        room + 1 if snapshot.omitted else _tokens(entries),
-        snapshot.summary,
+        room + 1 if snapshot.omitted else sum_tokens(entries),
+        summary,
         snapshot.summaries,
         room,
         tools=any(entry.calls for entry in entries),
+        cut=snapshot.omitted > 0 or bool(list_summaries(snapshot)),
     )
 
 
@@ -280,31 +337,63 @@ def _recent_start(entries: Sequence[Entry], count: int) -> int:
 
 
 def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
-    """Lines of both tiers, best first: scaled by the best of their tier, without duplicates."""
+    """Lines of both tiers, best first: scaled by the best of their tier."""
     scored: list[tuple[float, int, _RecallLine]] = []
     best = max((memory.score for memory in gathered.memories), default=0.0)
     for place, memory in enumerate(gathered.memories):
-        line = _RecallLine(memory.line, memory.tokens, memory=memory)
+        line = _RecallLine(memory.line, memory.text, memory.tokens, memory=memory)
         scored.append((memory.score / best if best > 0 else 0.0, place, line))
-    texts = {comparable_text(memory.text) for memory in gathered.memories}
     for place, found in enumerate(gathered.working):
-        item = found.item
-        if comparable_text(item.text) not in texts:
-            line = _RecallLine(working_line(found), item.tokens, working=found)
-            scored.append((found.score, place, line))
+        line = _RecallLine(working_line(found), found.item.text, found.item.tokens, working=found)
+        scored.append((found.score, place, line))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
 
 
-def _is_among(line: _RecallLine, shown: Collection[tuple[str | None, int]]) -> bool:
-    memory = line.memory
-    return memory is not None and memory.seq > 0 and (memory.session, memory.seq) in shown
+def _leave_out(
+    lines: Sequence[_RecallLine], session: str | None, shown: Sequence[Entry], said: SaidTexts
+) -> list[_RecallLine]:
+    """The lines that are not said elsewhere: by messages that are shown, texts, or better lines."""
+    if not lines:
+        return []
+    ids = {(session, entry.seq) for entry in shown}
+    for entry in shown:
+        said.add(plain_text(decode_chat(entry.chat)))
+    left: list[_RecallLine] = []
+    for one in lines:
+        memory = one.memory
+        if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in ids:
+            continue
+        if not said.has(one.said):
+            said.add(one.said)
+            left.append(one)
+    return left
 
 
-def _count(source: Source, count: int) -> Source:
+def _texts_of(synopsis: ChatDict | None, blocks: FittedBlocks) -> Iterator[str]:
+    """What a user profile and memory blocks say."""
+    if synopsis is not None:
+        yield synopsis["content"]
+    for _, content in blocks.contents:
+        if isinstance(content, str):
+            yield content
+        else:
+            yield from (part["text"] for part in content if part["type"] == "text")
+
+
+def _recall_source(source: Source, recalled: _RecallMessage, *, working: bool) -> Source:
     if source.status != "ok":
         return source
-    return msgspec.structs.replace(source, count=count)
-
-
-def _tokens(entries: Sequence[Entry]) -> int:
-    return sum(entry.tokens for entry in entries)
+    count = sum((one.working is not None) is working for one in recalled.lines)
+    left_out = [one for one in recalled.left_out if (one.working is not None) is working]
+    if not left_out:
+        return msgspec.structs.replace(source, count=count)
+    tokens = sum(one.tokens for one in left_out)
+    note = f"{len(left_out)} memories with {tokens} tokens do not fit into their share of the budget"
+    return msgspec.structs.replace(
+        source,
+        status="omitted",
+        count=count,
+        detail="; ".join(part for part in (source.detail, note) if part),
+        omitted=len(left_out),
+        omitted_tokens=tokens,
+    )

@@ -17,11 +17,11 @@ from remora.recall.context import (
     Context,
     Selection,
     build_context,
-    build_plain_context,
-    list_summaries,
 )
+from remora.recall.conversation import show_conversation
 from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
+from remora.recall.shown import ShownSummaries
 from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import TokenCounter
 
@@ -41,11 +41,14 @@ class Planner:
 
     Attributes:
         tiers: the tiers that it asks.
+        summaries: the summaries that its contexts have shown.
     """
 
     def __init__(self, tiers: Tiers, counter: TokenCounter, config: Config) -> None:
         self.tiers = tiers
+        self.summaries = ShownSummaries()
         self._config = config
+        self._counter = counter
         self._fitter = ContextFitter(counter, config, tiers.blocks)
         self._fronts: OrderedDict[SessionKey, int] = OrderedDict()
 
@@ -53,6 +56,7 @@ class Planner:
         """Hold nothing of this user's sessions."""
         for key in [key for key in self._fronts if key.user == user]:
             del self._fronts[key]
+        self.summaries.forget(user)
 
     async def assemble(
         self,
@@ -81,9 +85,10 @@ class Planner:
             changed = snapshot.prefix_changed
             if self._fronts and self._fronts.pop(key, 0):
                 changed = True
-            options = self._config.context
-            build = partial(build_plain_context, snapshot, options, prefix_changed=changed)
-            return await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, build)
+            build = partial(self._build_plain, snapshot, prefix_changed=changed)
+            context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, build)
+            self._note_summaries(key, context, 0)
+            return context
         session = key.session if own else None
         always = self._fitter.always_shown(snapshot, max_tokens) if own else ()
         shown = {(key.session, entry.seq) for entry in always}
@@ -95,17 +100,29 @@ class Planner:
         options = self._config.context
         make = partial(build_context, snapshot, chosen, options, prefix_changed=changed)
         context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, make)
+        self._note_summaries(key, context, int(chosen.synopsis_message is not None))
         return await self._fitter.insert_blocks(context, chosen, gathered, blocks, max_tokens)
+
+    def _note_summaries(self, key: SessionKey, context: Context, first: int) -> None:
+        if context.summary is not None:
+            count = context.sources.summary.count
+            self.summaries.note(key.user, context.messages[first : first + count])
+
+    def _build_plain(self, snapshot: Snapshot, *, prefix_changed: bool) -> Context:
+        """The context of a conversation alone; its size is known already."""
+        shown = show_conversation(snapshot, snapshot, snapshot.entries, self._counter)
+        chosen = Selection(shown, shown.tokens)
+        options = self._config.context
+        return build_context(snapshot, chosen, options, prefix_changed=prefix_changed)
 
     def _record_front(self, key: SessionKey, snapshot: Snapshot, chosen: Selection) -> bool:
         """Remember the front; says whether it differs from the last load."""
         front = 0
-        left_out = len(snapshot.entries) - len(chosen.entries)
-        left_out += len(list_summaries(snapshot)) - len(chosen.summaries)
-        if chosen.synopsis_message is not None or left_out:
+        shown = chosen.conversation
+        if chosen.synopsis_message is not None or shown.narrowed:
             text = chosen.synopsis_message["content"] if chosen.synopsis_message else ""
-            first = chosen.entries[0].seq if chosen.entries else 0
-            front = hash((text, first, len(chosen.summaries)))
+            first = shown.entries[0].seq if shown.entries else 0
+            front = hash((text, first, *(one.tokens for one in shown.summaries)))
         changed = snapshot.prefix_changed or self._fronts.get(key, 0) != front
         self._fronts.pop(key, None)
         if front:

@@ -72,13 +72,12 @@ _ADDED = re.compile(
 )
 
 
-def said_in(text: str, summary_prefix: str) -> str:
+def said_in(text: str) -> str:
     """What somebody said in a message of a context, without what remora put in or before it."""
     start = 0
     while added := _ADDED.match(text, start):
         start = added.end()
-    text = text[start:]
-    return "" if summary_prefix and text.startswith(summary_prefix) else text
+    return text[start:]
 
 
 def is_quotation(summary: Summary) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import anyio
@@ -19,7 +19,7 @@ from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey, message_id_prefix
-from remora.messages import Entry
+from remora.messages import ChatDict, Entry
 from remora.recall.context import Context
 from remora.recall.planner import Planner
 from remora.runtime.clock import Clock
@@ -95,7 +95,7 @@ class LocalContexts:
         view: SessionView = await self._actors.ask(key, Inspect())
         if override is not None:
             entries = [entry.with_seq(n) for n, entry in enumerate(override, start=1)]
-            return _show(entries, None, (), budget, view.blocks, id_prefix="")
+            return _show(entries, None, (), budget, view.blocks, cut=False, id_prefix="")
         assert at is not None
         if at > view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
@@ -134,8 +134,17 @@ class LocalContexts:
             earlier.summaries,
             budget,
             view.blocks,
+            cut=earlier.front > earlier.cleared,
             id_prefix=message_id_prefix(self._journal.instance, view.sid),
         )
+
+    def note_summaries(self, user: str, messages: Iterable[ChatDict]) -> None:
+        """Remember that the user was shown these messages as summaries."""
+        self._planner.summaries.note(user, messages)
+
+    def is_summary(self, user: str, text: str) -> bool:
+        """Whether the user was shown a summary with exactly this text, as a user's message."""
+        return self._planner.summaries.has(user, text)
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""
@@ -163,12 +172,13 @@ def _show(
     budget: int,
     blocks: tuple[StateItem, ...],
     *,
+    cut: bool,
     id_prefix: str,
 ) -> Snapshot:
     tools = any(entry.calls or entry.answers for entry in entries)
     tokens = sum(entry.tokens for entry in entries)
     shown = (*((summary,) if summary else ()), *summaries)
-    window = fit_buffer(entries, tokens, summary, summaries, budget, tools=tools)
+    window = fit_buffer(entries, tokens, summary, summaries, budget, tools=tools, cut=cut)
     return Snapshot(
         summary=window.summary,
         summaries=window.summaries,
@@ -182,5 +192,9 @@ def _show(
         blocks=blocks,
         degraded=join_lost(part for one in shown for part in find_lost(one)),
         size=sum(entry.size for entry in window.entries),
+        omitted_tokens=window.omitted_tokens,
+        left_out=window.left_out,
+        shortened_from=window.shortened_from,
+        cut_summary=window.cut_summary,
         id_prefix=id_prefix,
     )

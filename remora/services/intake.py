@@ -130,7 +130,7 @@ class Intake(msgspec.Struct, frozen=True):
         if self.redact is not None:
             text = redact_text(text, self.redact)
         prefix, counter = self.buffer.summary_prefix, self.counter
-        room = self.buffer.summary_tokens - counter.message_overhead - counter.count(prefix)
+        room = self.buffer.most_summary_tokens - counter.message_overhead - counter.count(prefix)
         text = await anyio.to_thread.run_sync(
             shorten, indent(without_surrogates(text)), max(room, 1), counter
         )

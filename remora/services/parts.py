@@ -6,7 +6,7 @@ same handles get other implementations of the same ports.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
-from remora.messages import Entry, Message, Receipt
+from remora.messages import ChatDict, Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.registry import ActorRegistry
@@ -98,6 +98,14 @@ class Contexts(Protocol):
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """The user's profile, written first where it is missing or expired."""
+        ...
+
+    def note_summaries(self, user: str, messages: Iterable[ChatDict]) -> None:
+        """Remember that the user was shown these messages as summaries."""
+        ...
+
+    def is_summary(self, user: str, text: str) -> bool:
+        """Whether the user was shown a summary with exactly this text, as a user's message."""
         ...
 
 

@@ -178,11 +178,18 @@ def _parse_created_at(intake: Intake, value: object) -> int:
 
 
 def conversation_texts(
-    messages: MessageLike | Iterable[MessageLike], buffer: BufferConfig
+    messages: MessageLike | Iterable[MessageLike],
+    buffer: BufferConfig,
+    is_summary: Callable[[str], bool],
 ) -> list[str]:
     """What the user and the assistant said in these messages.
 
     What remora added to a context is left out: an agent may record a whole context again.
+
+    Args:
+        messages: one or many.
+        buffer: for the largest message.
+        is_summary: whether remora wrote a text as a summary.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -192,8 +199,8 @@ def conversation_texts(
         entry, _ = encode_message(message, index=number, max_bytes=buffer.max_message_bytes)
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)
-        text = said_in(plain_text(chat), buffer.summary_prefix)
-        if entry.role in _RECORDED_ROLES and text.strip():
+        text = said_in(plain_text(chat))
+        if entry.role in _RECORDED_ROLES and text.strip() and not is_summary(text):
             texts.append(text)
     return texts
 

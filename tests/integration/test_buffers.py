@@ -114,10 +114,12 @@ async def test_window_in_one_batch_and_around_tools() -> None:
             ]
         )
         await chat.append([user("one"), user("two"), user("three")])
-        roles = [message["role"] for message in (await chat.load()).messages]
+        roles = [message.role for message in await chat.get_messages()]
         assert roles == ["assistant", "user", "user", "user"], (
             "the call went, and its result with it"
         )
+        roles = [message["role"] for message in (await chat.load()).messages]
+        assert roles == ["user"] * 3, "a context begins with a user's message where it can"
 
 
 async def test_window_with_summary() -> None:

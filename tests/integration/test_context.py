@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from remora import Config, Context, Message, Runtime, Session, Source, Sources
 from remora.blocks import StaticMemoryBlock
+from remora.messages import ChatDict
 from remora.testing import HashEmbedder
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio
+OFF = {"enabled": False}
 
 
 def assistant(text: str) -> dict[str, Any]:
@@ -24,6 +29,21 @@ def config(**sections: Any) -> Config:
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}
     return Config.from_dict(tree)
+
+
+class Obedient:
+    """A model that writes as much as it may."""
+
+    name = "obedient"
+
+    async def complete(self, messages: Sequence[ChatDict]) -> str:
+        asked = " ".join(str(one["content"]) for one in messages)
+        found = re.search(r"at most (\d+) tokens", asked)
+        assert found is not None
+        most = int(found[1])
+        if "both parts" in asked:
+            return msgspec.json.encode({"identity": "word " * (most - 2), "context": "x"}).decode()
+        return "word " * (most - 1)
 
 
 async def stored(chat: Session, context: Context) -> list[Message | None]:
@@ -139,3 +159,81 @@ async def test_blocks_never_join_what_is_quoted(tmp_path: Path) -> None:
         assert "always approved" not in first
         assert "always approved" in second
         assert "Never give refunds." not in second
+
+
+async def test_record_skips_only_summaries_that_remora_wrote(tmp_path: Path) -> None:
+    """An agent may record a whole context: the summary in it is none of the user's words. What a
+    user writes with the same beginning is theirs.
+    """
+    options = config(buffer={"token_limit": 300})
+    async with Runtime(tmp_path, config=options, embedder=HashEmbedder()) as runtime:
+        person = runtime.user("alice")
+        chat = person.session("one")
+        for number in range(40):
+            await chat.append(user(f"On day {number} I walked {number} kilometres."))
+        await chat.settle()
+        context = await chat.load()
+        assert context.summary is not None
+        prefix = runtime.config.buffer.summary_prefix
+        assert context.messages[0]["role"] == "user"
+        assert context.messages[0]["content"].startswith(prefix)
+        for messages in (context.messages, await chat.get_context()):
+            count = sum(one["role"] == "user" for one in messages)
+            assert len(await person.record(messages)) == count - 1
+        formatted = await chat.get_formatted_messages(summary_prefix="So far: ")
+        assert len(await person.record(formatted)) == len(formatted) - 1
+        mine = user(f"{prefix}I moved to Porto.")
+        assert len(await person.record([mine])) == 1
+        assert len(await runtime.user("bob").record(context.messages[:1])) == 1, "not shown to him"
+
+
+@pytest.mark.parametrize("limit", [300, 500, 1_000, 4_000])
+@pytest.mark.parametrize("model", [False, True])
+async def test_one_limit_lowers_what_depends_on_it(*, limit: int, model: bool) -> None:
+    """With `buffer.token_limit` alone, contexts fit, and summaries and profiles fit into them."""
+    chat_model = Obedient() if model else None
+    options = Config.from_dict(
+        {"buffer": {"token_limit": limit}, "models": {"embedder": "none"}, "long_term": OFF}
+    )
+    async with Runtime.in_memory(config=options, chat_model=chat_model) as runtime:
+        chat = runtime.session("alice", "one")
+        summarized = 0
+        far = "far, " * (limit // 60)
+        for number in range(40):
+            text = f"On day {number} I walked {far}to mile {number} of the coast, with Ana."
+            await chat.append([user(text), assistant(f"Day {number}: noted, well done.")])
+            if number % 4 == 0:
+                await chat.settle()
+                context = await chat.load(query="how far?")
+                assert context.tokens <= limit
+                assert context.omitted == context.sources.recent.omitted
+                assert context.omitted == 0 or context.synopsis is not None
+                assert context.sources.summary.omitted_tokens == 0
+                assert context.sources.synopsis.status in {"off", "pending", "ok"}
+                summarized += context.summary is not None
+                if model and context.summary is not None:
+                    assert context.sources.summary.status == "ok"
+        assert summarized > 3
+        if model:
+            await runtime.user("alice").synopsis()
+            context = await chat.load(query="how far?")
+            assert context.sources.synopsis.status == "ok"
+            assert context.synopsis is not None
+            assert context.tokens <= limit
+
+
+async def test_no_profile_without_a_model_unless_asked_for() -> None:
+    """A profile that is an extract of what was said is in no context, unless the configuration says
+    so; `synopsis` gives it to whoever asks.
+    """
+    for shown, status in (("with_model", "off"), ("never", "off"), ("always", "ok")):
+        tree = {"synopsis": {"shown": shown}, "models": {"embedder": "none"}, "long_term": OFF}
+        async with Runtime.in_memory(config=Config.from_dict(tree)) as runtime:
+            person = runtime.user("alice")
+            await person.session("one").append(user("I moved to Lisbon, and my name is Alice."))
+            assert "Lisbon" in (await person.synopsis()).identity
+            context = await person.session("two").load(query="where do I live?")
+            assert context.sources.synopsis.status == status
+            assert ("Lisbon" in str(context.messages)) is (shown == "always")
+            if shown == "always":
+                assert str(context.messages).count("moved to Lisbon") == 1

@@ -316,13 +316,14 @@ def test_where_a_synopsis_leaves_too_little() -> None:
     tight = window_of(budget, [25] * 3, 30)
     assert sizes(planned(tight, budget, tiers())) == (["S0"], [25] * 3)
     assert sizes(planned(tight, budget, beside)) == (["S0"], [25] * 2)
-    # Half is half of what is left, not of the whole budget: a larger summary gives way to messages
-    # that are older than the newest ten.
+    # Half is half of what is left, not of the whole budget: a larger summary is shortened to it.
     large = window_of(budget, [4] * 20, left // 2 + 1)
     kept = (budget - left // 2 - 1) // 4
     assert 10 < kept < 20
     assert sizes(planned(large, budget, tiers())) == (["S0"], [4] * kept)
-    assert sizes(planned(large, budget, beside)) == ([], [4] * kept)
+    shortened = planned(large, budget, beside)
+    assert sizes(shortened) == (["S0"], [4] * ((left - left // 2) // 4))
+    assert shortened.sources.summary.status == "degraded"
     # The running summary comes first, then the newest summary entries.
     several = window_of(budget, [25] * 10, 25, [15, 15])
     assert sizes(planned(several, budget, tiers())) == (["S0", "S1", "S2"], [25] * 2)

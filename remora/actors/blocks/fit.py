@@ -198,9 +198,12 @@ class BlockView:
                     if source.status == "ok":
                         source = msgspec.structs.replace(source, status="degraded")
             if place not in left:
-                source = msgspec.structs.replace(source, count=0)
+                status = "omitted" if source.status == "ok" else source.status
+                source = msgspec.structs.replace(source, status=status, count=0, omitted=1)
             notes = [note for note in (source.detail, detail) if note]
-            sources[one.name] = msgspec.structs.replace(source, detail="; ".join(notes))
+            sources[one.name] = msgspec.structs.replace(
+                source, detail="; ".join(notes), omitted_tokens=over - after
+            )
             over = after
         if over > 0 and left:
             names = ", ".join(one.name for one in left.values())

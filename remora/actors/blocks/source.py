@@ -18,16 +18,21 @@ class Source(msgspec.Struct, frozen=True):
         status: ``ok``; ``late``: it missed its deadline and was left out; ``failed``: it failed or
             is behind; ``degraded``: of the summary, messages are in none: `degraded` names them,
             and an answer of a model that was too long counts for none; of the synopsis, it is a
-            fallback for the configured model's answer; of a memory block, it was shortened;
-            ``pending``: it is being made; ``omitted``: it did not fit; ``off``: not asked for, or
-            disabled.
-        count: messages, memories or blocks that it gave.
+            fallback for the configured model's answer; of the summary or a memory block, it was
+            shortened; ``pending``: it is being made; ``omitted``: some of it, or all, did not fit;
+            ``off``: not asked for, disabled, or empty.
+        count: messages, summaries, memories or blocks that it gave.
         detail: what went wrong.
         degraded: of the summary: the messages that no summary covers, neither one by a model nor a
             fallback with all their text; None for none.
+        omitted: what did not fit: messages, memories or blocks; of the summary, the messages that
+            the summaries stand for that did not fit.
+        omitted_tokens: the tokens that did not fit, those that a shortened text lost included.
     """
 
     status: Literal["ok", "late", "failed", "degraded", "pending", "omitted", "off"]
     count: int = 0
     detail: str = ""
     degraded: MessageRange | None = None
+    omitted: int = 0
+    omitted_tokens: int = 0

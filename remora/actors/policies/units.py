@@ -25,10 +25,15 @@ __all__ = [
     "cut_to_keep",
     "iter_units",
     "length_before_open_call",
+    "needs_user_before",
     "newest_start",
     "presentable_units",
     "units",
+    "user_start",
 ]
+
+
+_INSTRUCTIONS = frozenset({"system", "developer"})
 
 
 class Unit(msgspec.Struct):
@@ -169,6 +174,31 @@ def newest_start(entries: Sequence[Entry], room: int) -> int:
             break
         start = unit.start
     return start
+
+
+def user_start(entries: Sequence[Entry], start: int) -> int:
+    """Where a context begins that would begin at `start`, so that its first message is a user's.
+
+    At the first user's message from `start` on, or at the system messages right before it; at
+    `start` if there is none. `entries` are in the order of `presentable_units`, so that no group is
+    split.
+    """
+    first = start
+    for place in range(start, len(entries)):
+        role = entries[place].role
+        if role == "user":
+            return first
+        if role not in _INSTRUCTIONS:
+            first = place + 1
+    return start
+
+
+def needs_user_before(entries: Sequence[Entry]) -> bool:
+    """Whether a model is to answer messages that do not begin with a user's."""
+    if not entries or entries[-1].role == "assistant":
+        return False
+    first = next((entry.role for entry in entries if entry.role not in _INSTRUCTIONS), "user")
+    return first != "user"
 
 
 def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:

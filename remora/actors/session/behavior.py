@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.policies.units import needs_user_before
 from remora.actors.session import rewriting, turns
 from remora.actors.session.compaction import (
     SessionRules,
@@ -295,12 +296,15 @@ class SessionBehavior:
             state.summaries,
             message.max_tokens,
             tools=state.tools > 0,
+            cut=state.watermarks.archived_through > state.watermarks.cleared_through,
         )
         prefix = (
             state.watermarks.generation,
             shown.summary.through if shown.summary else 0,
+            shown.summary.tokens if shown.summary else 0,
             shown.summaries[0].through if shown.summaries else 0,
             shown.entries[0].seq if shown.entries else 0,
+            needs_user_before(shown.entries),
         )
         summarizing_through = state.watermarks.summarizing_through
         snapshot = Snapshot(
@@ -318,7 +322,11 @@ class SessionBehavior:
             blocks=tuple(state.blocks.values()),
             degraded=state.degraded,
             size=state.size,
-            id_prefix=message_id_prefix(self._rules.instance, state.sid),
+            omitted_tokens=shown.omitted_tokens,
+            left_out=shown.left_out,
+            shortened_from=shown.shortened_from,
+            cut_summary=shown.cut_summary,
+            id_prefix=message_id_prefix(self._rules.instance, state.sid) if shown.entries else "",
         )
         return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
 

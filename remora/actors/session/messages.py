@@ -222,7 +222,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What `load` shows of a session. Entries are immutable and shared.
 
     Attributes:
-        summary: the running summary, if there is one and it fits.
+        summary: the running summary, if there is one and it fits. See `cut_summary`.
         summaries: the newest summary entries that fit, oldest first.
         entries: messages to show, oldest first, in whole units.
         tokens: of all that.
@@ -234,6 +234,10 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
         blocks: state items of the session's memory blocks.
         degraded: the messages of the session that no summary covers; None for none.
         size: about how many bytes `entries` hold, at most.
+        omitted_tokens: of these.
+        left_out: summaries that did not fit.
+        shortened_from: the tokens that `summary` has in full, if it is shown in a shorter form.
+        cut_summary: the text of `summary` is the whole one, and has to be cut to its `tokens`.
         id_prefix: what the ids of messages without an id of their own begin with; empty if
             `entries` are not stored.
     """
@@ -250,6 +254,10 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     blocks: tuple[StateItem, ...] = ()
     degraded: MessageRange | None = None
     size: int = 0
+    omitted_tokens: int = 0
+    left_out: tuple[Summary, ...] = ()
+    shortened_from: int = 0
+    cut_summary: bool = False
     id_prefix: str = ""
 
 

@@ -2,9 +2,12 @@
 
 * Where everything fits, everything is shown.
 * Otherwise the summaries get what the messages leave, and at least half of the budget: the running
-  summary first, if it fits, then the newest summary entries up to the first that does not fit. A
-  fallback summary that does not fit is replaced by its brief form.
+  summary first, then the newest summary entries up to the first that does not fit. A running
+  summary that does not fit is replaced by its brief form, if it is a fallback that has one;
+  otherwise it is shortened to half of the budget.
 * The messages get the rest, the newest first, in whole units (G8).
+* Where messages before the shown ones are left out, the shown ones begin with a user's message, as
+  many chat APIs require, if one of them is.
 
 A session applies the rule to its buffer and the budget of a load. Where memory blocks and the
 synopsis take some of the budget, the planner applies it again, to what the session showed and what
@@ -18,11 +21,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remora.actors.policies.units import presentable_units
+from remora.actors.policies.units import presentable_units, user_start
 from remora.messages import Entry
 from remora.storage.records import Summary
 
 __all__ = ["Window", "fit_buffer"]
+
+_LEAST_SUMMARY_TOKENS = 32
+"""What a summary is not shortened below: a few words of it would say nothing."""
 
 
 class Window(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +41,28 @@ class Window(msgspec.Struct, frozen=True, gc=False):
     omitted: int
     awaiting: tuple[str, ...]
     orphans: int
+    omitted_tokens: int = 0
+    left_out: tuple[Summary, ...] = ()
+    shortened_from: int = 0
+    cut_summary: bool = False
+
+
+class _Messages(msgspec.Struct, frozen=True, gc=False):
+    shown: tuple[Entry, ...]
+    tokens: int
+    omitted: int
+    omitted_tokens: int
+    awaiting: tuple[str, ...] = ()
+    orphans: int = 0
+
+
+class _Summaries(msgspec.Struct, frozen=True, gc=False):
+    running: Summary | None
+    entries: tuple[Summary, ...]
+    tokens: int
+    left_out: tuple[Summary, ...]
+    shortened_from: int
+    cut: bool
 
 
 def fit_buffer(
@@ -45,6 +73,7 @@ def fit_buffer(
     budget: int,
     *,
     tools: bool,
+    cut: bool = False,
 ) -> Window:
     """Choose what fits into `budget` tokens.
 
@@ -55,33 +84,62 @@ def fit_buffer(
         summaries: summary entries that it does not cover, oldest first.
         budget: in tokens; a negative one counts as 0.
         tools: whether `entries` hold tool calls or results.
+        cut: whether messages before `entries` left the buffer.
     """
     budget = max(budget, 0)
-    room = budget - min(whole_tokens, budget // 2)
-    spent = 0
-    if summary is not None:
-        summary = _shorten(summary, room)
-        spent = summary.tokens if summary is not None else 0
+    half = budget // 2
+    told = _fit_summaries(summary, summaries, budget - min(whole_tokens, half), half)
+    left = budget - told.tokens
+    # a summary stands for the messages before, so nothing need be left out for the beginning
+    cut = cut and told.running is None and not told.entries
+    fit = _fit_units if tools else _fit_messages
+    said = fit(entries, whole_tokens, left, cut=cut)
+    return Window(
+        told.running,
+        told.entries,
+        said.shown,
+        said.tokens + told.tokens,
+        said.omitted,
+        said.awaiting,
+        said.orphans,
+        said.omitted_tokens,
+        told.left_out,
+        told.shortened_from,
+        told.cut,
+    )
+
+
+def _fit_summaries(
+    running: Summary | None, listed: Sequence[Summary], room: int, half: int
+) -> _Summaries:
+    if running is None and not listed:
+        return _NO_SUMMARIES
+    left_out: list[Summary] = []
+    spent = shortened_from = 0
+    cut = False
+    shown: Summary | None = None
+    if running is not None:
+        shown = _shorten(running, room)
+        if shown is None and half >= _LEAST_SUMMARY_TOKENS:
+            # to half, and not to the room, which changes with every message
+            cut, shown = True, msgspec.structs.replace(running, tokens=half, brief="")
+        if shown is None:
+            left_out.append(running)
+        else:
+            spent = shown.tokens
+            shortened_from = running.tokens if spent < running.tokens else 0
     chosen: list[Summary] = []
-    for whole in reversed(summaries):
+    for whole in reversed(listed):
         one = _shorten(whole, room - spent)
         if one is None:
             break
         spent += one.tokens
         chosen.append(one)
-    newest_summaries = tuple(chosen[::-1])
-    left = budget - spent
-    if tools:
-        shown, used, omitted, awaiting, orphans = _fit_units(entries, left)
-        return Window(summary, newest_summaries, shown, used + spent, omitted, awaiting, orphans)
-    if whole_tokens <= left:
-        return Window(summary, newest_summaries, tuple(entries), whole_tokens + spent, 0, (), 0)
-    # each message stands alone, so the ones that do not fit need no look
-    used, first = 0, len(entries)
-    while first and used + entries[first - 1].tokens <= left:
-        first -= 1
-        used += entries[first].tokens
-    return Window(summary, newest_summaries, tuple(entries[first:]), used + spent, first, (), 0)
+    left_out.extend(listed[: len(listed) - len(chosen)])
+    return _Summaries(shown, tuple(chosen[::-1]), spent, tuple(left_out), shortened_from, cut)
+
+
+_NO_SUMMARIES = _Summaries(None, (), 0, (), 0, cut=False)
 
 
 def _shorten(summary: Summary, room: int) -> Summary | None:
@@ -95,15 +153,37 @@ def _shorten(summary: Summary, room: int) -> Summary | None:
     )
 
 
-def _fit_units(
-    entries: Sequence[Entry], room: int
-) -> tuple[tuple[Entry, ...], int, int, tuple[str, ...], int]:
-    """The newest whole units that fit: their entries and tokens, and what is left out and why."""
+def _fit_messages(
+    entries: Sequence[Entry], whole_tokens: int, room: int, *, cut: bool
+) -> _Messages:
+    """The newest messages that fit. Each stands alone; the ones that do not fit need no look."""
+    if whole_tokens <= room:
+        used, first = whole_tokens, 0
+    else:
+        used, first = 0, len(entries)
+        while first and used + entries[first - 1].tokens <= room:
+            first -= 1
+            used += entries[first].tokens
+    if first or cut:
+        start = user_start(entries, first)
+        used -= sum(entry.tokens for entry in entries[first:start])
+        first = start
+    return _Messages(tuple(entries[first:]), used, first, whole_tokens - used)
+
+
+def _fit_units(entries: Sequence[Entry], _: int, room: int, *, cut: bool) -> _Messages:
+    """The newest whole units that fit, and what is left out and why."""
     units, awaiting, orphans = presentable_units(entries)
     used, first = 0, len(units)
     while first and used + (more := sum(entry.tokens for entry in units[first - 1])) <= room:
         first -= 1
         used += more
-    shown = tuple(entry for unit in units[first:] for entry in unit)
-    omitted = sum(len(unit) for unit in units[:first])
-    return shown, used, omitted, tuple(awaiting), orphans
+    gone = [entry for unit in units[:first] for entry in unit]
+    shown = [entry for unit in units[first:] for entry in unit]
+    if first or cut:
+        start = user_start(shown, 0)
+        gone.extend(shown[:start])
+        used -= sum(entry.tokens for entry in shown[:start])
+        shown = shown[start:]
+    omitted_tokens = sum(entry.tokens for entry in gone)
+    return _Messages(tuple(shown), used, len(gone), omitted_tokens, tuple(awaiting), orphans)

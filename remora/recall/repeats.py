@@ -1,0 +1,78 @@
+"""What a context says already, so that it does not say it again.
+
+Texts are compared without case, blanks and the marks at their ends, and found within longer ones. A
+user's message that is in the conversation is not recalled, nor is what the summary, the user
+profile or a memory block says in the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from remora.actors.user.messages import Synopsis
+
+__all__ = ["SaidTexts", "trim_profile"]
+
+_LONG = 4_000  # characters; longer texts are not looked for
+_ENDS = " .,;:!?\"'"
+_LABEL = re.compile(r"^- (?:[^:\n]{1,80}: )?")
+"""What comes before the text in a line of a fallback profile: - 22 Nov 2026, User: …"""
+
+
+class SaidTexts:
+    """Texts to look in.
+
+    Args:
+        texts: the first of them.
+    """
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._texts = [_comparable(text) for text in texts]
+
+    def add(self, text: str) -> None:
+        """Look in this text as well."""
+        self._texts.append(_comparable(text))
+
+    def has(self, text: str) -> bool:
+        """Whether one of the texts is this one, or contains it as whole words."""
+        if len(text) > _LONG:
+            return False
+        wanted = _comparable(text).strip(_ENDS)
+        return bool(wanted) and any(_contains(one, wanted) for one in self._texts)
+
+
+def trim_profile(synopsis: Synopsis, said: SaidTexts) -> Synopsis:
+    """A user profile without the lines that it repeats, or that are in other texts."""
+    identity = [line for line in synopsis.identity.splitlines() if not _is_said(line, said)]
+    own = SaidTexts(identity)
+    context = [
+        line
+        for line in synopsis.context.splitlines()
+        if not _is_said(line, said) and not _is_said(line, own)
+    ]
+    return msgspec.structs.replace(
+        synopsis, identity="\n".join(identity), context="\n".join(context)
+    )
+
+
+def _is_said(line: str, said: SaidTexts) -> bool:
+    return said.has(_LABEL.sub("", line.strip(), count=1))
+
+
+def _comparable(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _contains(text: str, wanted: str) -> bool:
+    at = text.find(wanted)
+    while at >= 0:
+        end = at + len(wanted)
+        if not (text[at - 1 : at].isalnum() and wanted[0].isalnum()) and not (
+            text[end : end + 1].isalnum() and wanted[-1].isalnum()
+        ):
+            return True
+        at = text.find(wanted, at + 1)
+    return False
