@@ -348,8 +348,9 @@ class Session:
         check_text(summary_prefix, "summary_prefix")
         buffer = await self.inspect()
         chats = await chats_of(buffer)
-        shown = [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
-        return [*self._summaries(buffer, summary_prefix), *shown]
+        parts, user = self._holder.parts, self.key.user
+        told = summary_messages(parts, user, buffer, summary_prefix)
+        return told + [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
 
     async def get_context(self) -> list[ChatDict]:
         """The summary as a message, if there is one, and the whole buffer as chat dicts.
@@ -357,18 +358,15 @@ class Session:
         Unlike `load` it has no budget, and shows tool calls that still wait for a result.
         """
         buffer = await self.inspect()
-        return [*self._summaries(buffer), *await chats_of(buffer)]
+        parts, user = self._holder.parts, self.key.user
+        return [*summary_messages(parts, user, buffer), *await chats_of(buffer)]
 
     async def contents(self) -> tuple[list[ChatDict], list[Message]]:
         """The summaries as messages, and the buffer's messages, as of one moment."""
         buffer = await self.inspect()
-        return self._summaries(buffer), await messages_of(buffer, self._holder.parts.instance)
-
-    def _summaries(self, buffer: SessionView, prefix: str | None = None) -> list[ChatDict]:
         parts = self._holder.parts
-        messages = summary_messages(buffer, parts.config.context, prefix)
-        parts.contexts.note_summaries(self.key.user, messages)
-        return messages
+        summaries = summary_messages(parts, self.key.user, buffer)
+        return summaries, await messages_of(buffer, parts.instance)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""

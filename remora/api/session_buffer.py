@@ -11,7 +11,6 @@ import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
 from remora.actors.session.messages import SessionView
-from remora.config import ContextConfig
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
@@ -20,6 +19,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, collect
 from remora.services.intake import Intake, PlainMessage, as_messages
+from remora.services.parts import Parts
 from remora.storage.records import Summary
 
 __all__ = [
@@ -69,10 +69,13 @@ def summaries_of(buffer: SessionView) -> list[Summary]:
 
 
 def summary_messages(
-    buffer: SessionView, config: ContextConfig, prefix: str | None = None
+    parts: Parts, user: str, buffer: SessionView, prefix: str | None = None
 ) -> list[ChatDict]:
-    """The summaries as messages, with their own prefix or this one."""
-    return [summary_message(one, config, prefix) for one in summaries_of(buffer)]
+    """The summaries as messages, with their own prefix or this one; `record` will know them."""
+    config = parts.config.context
+    messages = [summary_message(one, config, prefix) for one in summaries_of(buffer)]
+    parts.contexts.note_summaries(user, messages)
+    return messages
 
 
 async def filter_messages(

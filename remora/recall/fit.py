@@ -38,7 +38,7 @@ from remora.recall.conversation import list_summaries, show_conversation, sum_to
 from remora.recall.gather import Gathered
 from remora.recall.memory import Memory
 from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
-from remora.recall.repeats import SaidTexts, trim_profile
+from remora.recall.repeats import SaidTexts, same_words, trim_profile
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
@@ -358,15 +358,14 @@ def _leave_out(
     ids = {(session, entry.seq) for entry in shown}
     for entry in shown:
         said.add(plain_text(decode_chat(entry.chat)))
-    left: list[_RecallLine] = []
+    left: dict[str, _RecallLine] = {}
     for one in lines:
         memory = one.memory
         if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in ids:
             continue
         if not said.has(one.said):
-            said.add(one.said)
-            left.append(one)
-    return left
+            left.setdefault(same_words(one.said), one)
+    return list(left.values())
 
 
 def _texts_of(synopsis: ChatDict | None, blocks: FittedBlocks) -> Iterator[str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from remora.actors.user.messages import Synopsis
 
-__all__ = ["SaidTexts", "trim_profile"]
+__all__ = ["SaidTexts", "same_words", "trim_profile"]
 
 _LONG = 4_000  # characters; longer texts are not looked for
 _ENDS = " .,;:!?\"'"
@@ -40,8 +40,13 @@ class SaidTexts:
         """Whether one of the texts is this one, or contains it as whole words."""
         if len(text) > _LONG:
             return False
-        wanted = _comparable(text).strip(_ENDS)
+        wanted = same_words(text)
         return bool(wanted) and any(_contains(one, wanted) for one in self._texts)
+
+
+def same_words(text: str) -> str:
+    """What is equal for texts of the same words; a long text as it is."""
+    return text if len(text) > _LONG else _comparable(text).strip(_ENDS)
 
 
 def trim_profile(synopsis: Synopsis, said: SaidTexts) -> Synopsis:

@@ -59,6 +59,7 @@ class Shown(msgspec.Struct, frozen=True):
         told: names in anything else: in what was recalled, and in the synopsis.
         degraded: the first and the last message that it says no summary covers, and how many there
             are; None for none.
+        shortened: the summary was cut to fit.
     """
 
     budget: int | None
@@ -72,6 +73,7 @@ class Shown(msgspec.Struct, frozen=True):
     split: int
     told: frozenset[str] = frozenset()
     degraded: tuple[int, int, int] | None = None
+    shortened: bool = False
 
     def __str__(self) -> str:
         covered = (
@@ -101,14 +103,20 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         split=split_tool_calls(context.messages),
         told=frozenset(name for text in system for name in NAME.findall(text)),
         degraded=(lost.first, lost.last, lost.count) if lost is not None else None,
+        shortened=_is_shortened(context),
     )
 
 
 def _covered(context: Context) -> tuple[str, ...] | None:
     """The names in the summary; None where they are not those of all messages before the buffer."""
-    if context.sources["summary"].degraded is not None:
+    if context.sources["summary"].degraded is not None or _is_shortened(context):
         return None
     return covered_by(context.summary or "") if context.summary is not None else ()
+
+
+def _is_shortened(context: Context) -> bool:
+    """Whether the summary in a context was cut to fit."""
+    return context.summary is not None and "shortened from" in context.sources.summary.detail
 
 
 class Seen(NamedTuple):

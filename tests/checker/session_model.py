@@ -131,13 +131,16 @@ class SessionModel:
     def _sums_up(self, live: tuple[str, ...], start: int, shown: Shown) -> bool:
         """Whether the summary is left out where it does not fit, and there where it does (G9).
 
-        One that would take more than half of a tight budget gives way to the conversation.
+        One that would take more than half of a tight budget is shortened to half of it, or gives
+        way to the conversation.
         """
         keeping = self._keeping
         weight = None if keeping is None or not start else keeping.summary(live[:start])
         if keeping is None or weight is None or shown.budget is None:
             return True
         room = shown.budget - min(keeping.weight(live[start:]), shown.budget // 2)
+        if shown.shortened:
+            return weight > room
         return shown.summarized == (weight <= room)
 
     def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
@@ -161,19 +164,31 @@ class SessionModel:
         keeping, budget = self._keeping, shown.budget
         if names[max(len(names) - len(shown.names), 0) :] != shown.names:
             return False
+        place = len(names) - len(shown.names)
+        dropped = self._drops and place == self._begin(names, 0)
         if budget is None:
-            if names != shown.names or awaiting != shown.awaiting:
+            if (place and not dropped) or awaiting != shown.awaiting:
                 return False
         elif asks or keeping is None:  # what was recalled has its share of the budget
             return True
-        else:  # the newest units, as long as they fit
-            left = budget - shown.tokens
-            place = len(names) - len(shown.names)
-            if awaiting != shown.awaiting or (
-                place and keeping.weight(_unit_before(units, place)) <= left
-            ):
+        else:  # the newest units, as long as they fit, from a message of the user on
+            fits, left = place, budget - shown.tokens
+            while fits and not shown.shortened:
+                unit = _unit_before(units, fits)
+                if not unit or keeping.weight(unit) > left:
+                    break
+                fits, left = fits - len(unit), left - keeping.weight(unit)
+            begin = self._begin(names, fits) if fits or dropped else 0
+            if awaiting != shown.awaiting or (begin != place and not shown.shortened):
                 return False
         return keeping is None or self._waits(buffer, shown, keeping)
+
+    def _begin(self, names: Sequence[str], start: int) -> int:
+        """Where a context begins that would begin at `start`: where a user's message is."""
+        for place in range(start, len(names)):
+            if self._shapes[names[place]].role == "user":
+                return place
+        return start
 
     def _waits(self, buffer: tuple[str, ...], shown: Shown, keeping: Keeping) -> bool:
         """Whether so many of what is shown may wait for their summary.

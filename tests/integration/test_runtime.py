@@ -83,7 +83,8 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
         assert any("Coimbra" in memory.text for memory in context.memories)
         assert context.messages[-1] == user("Where does my sister keep her bees?")
         assert "Coimbra" in context.messages[-2]["content"]
-        assert context.sources["long_term"].status == "ok"
+        assert context.sources.long_term.status == "omitted", "300 tokens have no room for 16"
+        assert context.sources.long_term.count == len(context.memories)
         assert await runtime.user("bob").recall("who keeps bees?") == []
         await chat.flush()
         await chat.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from remora.actors.policies.units import presentable_units
 from remora.actors.user.messages import Synopsis
 from remora.blocks import StaticMemoryBlock
 from remora.messages import Entry, split_tool_calls
-from remora.recall.gather import Tiers
 from remora.recall.repeats import SaidTexts
 from remora.tokens import count_message
 from tests.harness import COUNTER
@@ -180,7 +180,7 @@ def test_a_synopsis_and_a_block_that_do_not_fit_are_counted() -> None:
         StaticMemoryBlock(name="long", static_content="word " * 300, priority=1), counter=COUNTER
     )
     asked = tiers(synopsis=Synopsis("word " * 100, "", "ok"))
-    every = Tiers(asked.recall, asked.working, asked.synopsis, blocks)
+    every = msgspec.structs.replace(asked, blocks=blocks)
     sources = planned(snapshot, 100, every).sources
     assert (sources.synopsis.status, sources.synopsis.omitted) == ("omitted", 1)
     assert sources.synopsis.omitted_tokens > 100
@@ -218,7 +218,7 @@ def test_no_sentence_from_every_tier(*, summarized: bool, said_now: bool, in_blo
     )
     content = f"Known: {SENTENCE}" if in_block else "Be brief."
     block = view(StaticMemoryBlock(name="rules", static_content=content), counter=COUNTER)
-    every = Tiers(asked.recall, asked.working, asked.synopsis, block)
+    every = msgspec.structs.replace(asked, blocks=block)
     context = planned(snapshot, 2000, every)
     everything = "\n".join(str(one["content"]) for one in context.messages).casefold()
     profile = not summarized  # it may be in the profile if no summary has it

@@ -171,6 +171,7 @@ def test_missing_extra_names_its_install() -> None:
 
 MAY_BE_ZERO = {
     "buffer.dedup_window",
+    "buffer.summary_tokens",
     "importance.weight",
     "long_term.batch_ms",
     "long_term.max_user_rows",
