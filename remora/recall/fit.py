@@ -387,7 +387,9 @@ def _recall_source(source: Source, recalled: _RecallMessage, *, working: bool) -
     if not left_out:
         return msgspec.structs.replace(source, count=count)
     tokens = sum(one.tokens for one in left_out)
-    note = f"{len(left_out)} memories with {tokens} tokens do not fit into their share of the budget"
+    note = (
+        f"{len(left_out)} memories with {tokens} tokens do not fit into their share of the budget"
+    )
     return msgspec.structs.replace(
         source,
         status="omitted",
