@@ -3,7 +3,7 @@
 ``pip install uvicorn; uvicorn examples.asgi_server:app``
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with
-the agent's reply. A retry with the same id stores nothing twice. GET /ready, a readiness
+the agent's reply. A retry with the same id gets the same reply. GET /ready, a readiness
 probe, answers with status 503 until models and tables are loaded. The "model" here only counts, so
 that the example needs no key; put yours in `think`.
 """
@@ -74,11 +74,12 @@ async def think(messages: Sequence[Mapping[str, Any]]) -> str:
 
 async def chat(user: str, session: str, content: str, request: str) -> str:
     conversation = runtime.session(user, session)
-    await conversation.append({"role": "user", "content": content}, key=f"{request}/user")
-    context = await conversation.load(query=content, max_tokens=8_000)
-    reply = await think(context.messages)
-    await conversation.append({"role": "assistant", "content": reply}, key=f"{request}/assistant")
-    return reply
+    async with conversation.turn(content, key=request, max_tokens=8_000) as turn:
+        if turn.replayed:  # the request came before, and was answered
+            return str(turn.replies[-1].content)
+        reply = await think(turn.context.messages)
+        await turn.reply(reply)
+        return reply
 
 
 async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -111,11 +111,22 @@ async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert (await post("/ready", {}))[0] == 200
         status, answer = await post("/alice/one", {"content": "hello", "id": "r1"})
         assert (status, answer["reply"]) == (200, "I can see 1 messages, the last: hello")
-        await post("/alice/one", {"content": "hello", "id": "r1"})
+        assert await post("/alice/one", {"content": "hello", "id": "r1"}) == (status, answer)
+        assert (await post("/alice/one", {"content": "bye", "id": "r1"}))[0] == 409
         assert len(await module.runtime.session("alice", "one").history()) == 2
         assert (await post("/alice/one", {"content": 7, "id": "r2"}))[0] == 400
         assert (await post("/al%0Aice/one", {"content": "x", "id": "r3"}))[0] == 400
         stop.set()
+
+
+def test_turn_with_tools(tmp_path: Path) -> None:
+    """The tool runs once; the third request gets the stored reply."""
+    assert run("turn_with_tools", tmp_path) == [
+        "the thermometer was read",
+        "failed: the model is gone",
+        "It has 18 degrees in Lisbon.",
+        "It has 18 degrees in Lisbon.",
+    ]
 
 
 def test_readme_shows_the_example() -> None:
@@ -146,7 +157,8 @@ SERVER_ANSWERS = {
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
     "OwnershipLost": (503, True), "RecordingFailed": (503, True),
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
-    "RuntimeClosed": (503, True), "SessionQuarantined": (503, True), "StorageError": (503, True),
+    "RuntimeClosed": (503, True), "SessionBusy": (429, True),
+    "SessionQuarantined": (503, True), "StorageError": (503, True), "TurnClosed": (409, False),
 }  # fmt: skip
 """What the example server answers to each error: the status, and whether to retry. A class that
 sets ``retryable`` on each instance is looked at as one that may be retried.

@@ -15,7 +15,7 @@ from remora.adapters import massgen
 from remora.api.tools import MemoryTools
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("cookbook.md", "migration.md", "storage-ports.md")
+GUIDES = ("cookbook.md", "fastapi.md", "migration.md", "storage-ports.md")
 
 
 def page(name: str) -> str:

@@ -1,0 +1,71 @@
+"""An agent server in FastAPI: replies are streamed, clients disconnect, requests are repeated.
+
+``pip install fastapi uvicorn; uvicorn --factory examples.fastapi_server:create_app``
+
+POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} streams the
+agent's reply as text. A retry with the same id gets the stored reply, or a new one if the first was
+cut short. The "model" here needs no key; put yours in `think`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel
+
+import remora
+from examples.asgi_server import refusal
+from remora import errors
+
+Think = Callable[[list[dict[str, Any]]], AsyncGenerator[Any, None]]
+
+
+async def think(messages: list[dict[str, Any]]) -> AsyncGenerator[str, None]:
+    for word in f"I can see {len(messages)} messages, the last: {messages[-1]['content']}".split():
+        yield f"{word} "
+
+
+class Question(BaseModel):
+    id: str
+    content: str
+
+
+async def begin(
+    user: str, session: str, question: Question, http: Request
+) -> AsyncIterator[remora.Turn]:
+    conversation = http.app.state.runtime.session(user, session)
+    async with conversation.turn(question.content, key=question.id, max_tokens=8_000) as turn:
+        yield turn  # until the response was sent, or the client has gone
+
+
+async def chat(turn: Annotated[remora.Turn, Depends(begin)], http: Request) -> Response:
+    if turn.replayed:  # this request was answered before
+        return PlainTextResponse(str(turn.replies[-1].content))
+    chunks = http.app.state.think(turn.context.messages)
+    return StreamingResponse(turn.stream(chunks), media_type="text/plain")
+
+
+async def refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.RemoraError)
+    status, wait_s = refusal(error)
+    headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
+    return JSONResponse({"error": str(error)}, status, headers)
+
+
+def create_app(directory: str | None = None, model: Think = think) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        where = directory or os.environ.get("MEMORY_DIR", "remora-memory")
+        async with remora.Runtime(where) as app.state.runtime:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.state.think = model
+    app.post("/{user}/{session}", response_model=None)(chat)
+    app.exception_handler(errors.RemoraError)(refuse)
+    return app

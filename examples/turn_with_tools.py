@@ -1,0 +1,77 @@
+"""A turn in which the model calls a tool; the server fails in the middle, and the request is sent
+again.
+
+``python -m examples.turn_with_tools DIRECTORY``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import remora
+
+CALL = {
+    "id": "call-1",
+    "type": "function",
+    "function": {"name": "read_thermometer", "arguments": '{"city": "Lisbon"}'},
+}
+
+
+def read_thermometer() -> str:
+    print("the thermometer was read")
+    return "18 degrees"
+
+
+def open_calls(replies: Sequence[remora.Message]) -> list[str]:
+    done = {one.tool_call_id for one in replies}
+    calls = [call.id for one in replies for call in one.tool_calls or ()]
+    return [id_ for id_ in calls if id_ not in done]
+
+
+async def ask(
+    chat: remora.Session,
+    question: str,
+    request: str,
+    model: Callable[[list[dict[str, Any]]], Awaitable[dict[str, Any]]],
+) -> str:
+    async with chat.turn(question, key=request) as turn:
+        while not turn.replayed:
+            for id_ in open_calls(turn.replies):
+                result = read_thermometer()
+                await turn.reply({"role": "tool", "tool_call_id": id_, "content": result})
+            context = await turn.load()
+            message = await model(context.messages)
+            await turn.reply(message)
+            if not message.get("tool_calls"):
+                break
+        return str(turn.replies[-1].content)
+
+
+async def think(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    newest = messages[-1]
+    if newest["role"] == "tool":
+        return {"role": "assistant", "content": f"It has {newest['content']} in Lisbon."}
+    return {"role": "assistant", "content": None, "tool_calls": [CALL]}
+
+
+async def fail_after_the_tool(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    if messages[-1]["role"] == "tool":
+        raise ConnectionError("the model is gone")
+    return await think(messages)
+
+
+async def main(directory: str) -> None:
+    async with remora.Runtime(directory) as runtime:
+        chat = runtime.session("alice", "chat-42")
+        for model in (fail_after_the_tool, think, think):
+            try:
+                print(await ask(chat, "How warm is it?", "request-1", model))
+            except ConnectionError as e:
+                print(f"failed: {e}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

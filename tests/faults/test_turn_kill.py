@@ -1,0 +1,57 @@
+"""``kill -9`` within turns: each is resumed, replayed, or cleanly absent, and is there once."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.faults.turn_kills import ask, expected, open_runtime
+
+KILLS = int(os.environ.get("REMORA_KILLS", "2"))
+TURNS = 40 + 12 * KILLS
+
+
+def run_and_kill(directory: Path, after: int) -> int:
+    """Kill the process when it has done so many turns that are new; returns its last one."""
+    command = [sys.executable, "-m", "tests.faults.turn_kills", str(directory), str(TURNS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) == after:
+                break
+        child.kill()
+        return max([after, *map(int, child.stdout)])
+
+
+@pytest.mark.slow
+@pytest.mark.blocking
+@pytest.mark.timeout(120 + 60 * KILLS)
+def test_kill_within_turns(tmp_path: Path) -> None:
+    """G3, G4: what a process heard of is there after any kill, once and whole, and a retry ends
+    what was cut.
+    """
+    rng = random.Random(11)
+    heard = -1
+    for _ in range(KILLS):
+        heard = run_and_kill(tmp_path, heard + rng.randrange(4, 11))
+
+    async def check() -> None:
+        async with open_runtime(tmp_path) as runtime:
+            chat = runtime.session("alice", "one")
+            before = [one.content for one in await chat.history()]
+            done = [text for number in range(heard + 1) for text in expected(number)]
+            assert before[: len(done)] == done
+            for number in range(heard + 3):  # all of them again, and what was cut
+                await ask(chat, number)
+            wanted = [text for number in range(heard + 3) for text in expected(number)]
+            history = await chat.history()
+            assert [one.content for one in history] == wanted
+            assert not any(one.metadata for one in history)
+
+    anyio.run(check)
