@@ -208,6 +208,15 @@ async def test_asgi_server_answers_every_error(
         assert advice == b"3"
 
 
+def test_the_benchmark_of_turns_runs(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.turns", "--turns", "20", "--rounds", "1"]
+    subprocess.run(
+        [*command, "--json", str(file)], capture_output=True, check=True, timeout=120, cwd=ROOT
+    )
+    assert json.loads(file.read_text())["ratio"] > 0
+
+
 def test_benchmarks_run() -> None:
     """S4.31: the benchmarks' smoke sizes."""
     command = [
