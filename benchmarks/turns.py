@@ -22,7 +22,7 @@ import anyio
 
 from remora import Config, Runtime, Session
 
-ANSWER = {"role": "assistant", "content": "It is noon in Lisbon, and it rains."}
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "It is noon in Lisbon, and it rains."}
 Exchange = Callable[[Session, str, str | None], Awaitable[None]]
 
 
@@ -33,7 +33,7 @@ async def by_turn(chat: Session, request: str, query: str | None) -> None:
 
 
 async def by_appends(chat: Session, request: str, query: str | None) -> None:
-    question = {"role": "user", "content": f"What time is it, {request}?"}
+    question: dict[str, Any] = {"role": "user", "content": f"What time is it, {request}?"}
     await chat.append(question, key=f"{request}/user")
     assert (await chat.load(query)).messages
     await chat.append(ANSWER, key=f"{request}/assistant")

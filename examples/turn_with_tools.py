@@ -35,7 +35,7 @@ async def ask(
     chat: remora.Session,
     question: str,
     request: str,
-    model: Callable[[list[dict[str, Any]]], Awaitable[dict[str, Any]]],
+    model: Callable[[Any], Awaitable[dict[str, Any]]],
 ) -> str:
     async with chat.turn(question, key=request) as turn:
         while not turn.replayed:

@@ -54,9 +54,10 @@ async def ask(chat: Session, number: int) -> None:
             if calls and not turn.replies:
                 function = {"name": "look", "arguments": "{}"}
                 call = {"id": f"call-{number}", "type": "function", "function": function}
-                await turn.reply({"role": "assistant", "content": None, "tool_calls": [call]})
+                said: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+                await turn.reply(said)
             if calls and len(turn.replies) == 1:
-                result = {"role": "tool", "tool_call_id": f"call-{number}"}
+                result: dict[str, Any] = {"role": "tool", "tool_call_id": f"call-{number}"}
                 await turn.reply({**result, "content": f"result {number}"})
             passing = turn.stream(words(number))
             if number % 4 == 0 and not turn.resumed:

@@ -16,7 +16,11 @@ from tests.harness import user
 
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
 Fate = Literal["answered", "streamed", "cut", "cut after a tool", "kept", "discarded"]
-CALL = {"id": "call", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CALL: dict[str, Any] = {
+    "id": "call",
+    "type": "function",
+    "function": {"name": "look", "arguments": "{}"},
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,8 @@ async def reply(turn: Turn, request: Request, text: str) -> None:
         case "answered":
             await turn.reply(text)
         case "cut after a tool" if not turn.replies:
-            await turn.reply({"role": "assistant", "content": None, "tool_calls": [CALL]})
+            called: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+            await turn.reply(called)
             await turn.reply({"role": "tool", "tool_call_id": "call", "content": "result"})
         case "streamed":
             async for _ in turn.stream(pieces(text)):
