@@ -159,14 +159,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         config.recall,
         importance_weight=config.importance.weight,
         admit=admit,
-        unindexed=UnindexedRows(
-            access,
-            base.registry.quota,
-            base.supervisor.has_jobs,
-            models.counter,
-            window_chars=config.long_term.window_chars,
-            limit=config.recall.unindexed_rows,
-        ),
+        unindexed=_unindexed_rows(base, access) if config.recall.unindexed_rows else None,
         current=CurrentMemories(base.journal),
     )
     flush = FlushHandler(
@@ -191,6 +184,18 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.ask_control))
     every(long_term.compact_interval_s, "compact", index.compact)
     return recall
+
+
+def _unindexed_rows(base: Foundation, access: IndexAccess) -> UnindexedRows:
+    config = base.options.config
+    return UnindexedRows(
+        access,
+        base.registry.quota,
+        base.supervisor.has_jobs,
+        base.models.counter,
+        window_chars=config.long_term.window_chars,
+        limit=config.recall.unindexed_rows,
+    )
 
 
 def add_blocks(base: Foundation) -> BlockView | None:

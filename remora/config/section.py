@@ -73,6 +73,7 @@ _MAY_BE_ZERO = frozenset(
         "hot_mb",
         "jitter",
         "lock_wait_s",
+        "unindexed_rows",
         "max_waiting",
         "max_user_rows",
         "neighbour_bonus",

@@ -24,8 +24,8 @@ CONFIG = Config.from_dict(
         "buffer": {"token_limit": 400, "token_flush_size": 60, "summary_tokens": 60},
         "long_term": {"batch_ms": 1, "shards": 2},
         "supervisor": {"backoff_s": 0.001, "max_attempts": 2, "jitter": 0.0, "drain_s": 0.2},
-        "recall": {"deadline_s": 60},
         # as it was when the answers were recorded
+        "recall": {"deadline_s": 60, "unindexed_rows": 0},
         "context": {"block_timeout_s": 60, "quoted_role": "system"},
         "synopsis": {"deadline_s": 60},
     }

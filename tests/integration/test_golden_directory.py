@@ -52,13 +52,14 @@ def then(request: pytest.FixtureRequest, golden: Path) -> dict[str, Any]:
 
     ``since.json``: in a context too tight for summaries and messages next to a memory block, one
     rule now decides (`remora.actors.session.window`): summaries take at most half, the running
-    one first. Before, the planner then dropped the summary, or the oldest entries.
+    one first. Before, the planner then dropped the summary, or the oldest entries. And a context
+    that leaves messages out begins with a user's message; a summary that does not fit is shortened.
     """
     directory = GOLDEN / request.node.callspec.params["golden"]
     found: dict[str, Any] = json.loads((directory / "answers.json").read_text(encoding="utf-8"))
     since = json.loads((directory / "since.json").read_text(encoding="utf-8"))
-    for answer in found.values():
-        for session, changed in since.items():
+    for name, answer in found.items():
+        for session, changed in [*since["all"].items(), *since.get(name, {}).items()]:
             if session in answer.get("sessions", {}):
                 answer["sessions"][session].update(changed)
     return found
