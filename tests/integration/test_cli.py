@@ -459,8 +459,8 @@ def test_config_defaults_load_back(
             assert keys.keys() == set(getattr(Config(), section).__struct_fields__)
     assert "  # One of: power, process, none.\n  durability: power\n" in shown
     assert (
-        "# Short-term and long-term memory together, in one context.\n  token_limit: 30000\n"
-        in shown
+        "  # buffer is compacted, `summary_tokens` by default, and the user profile.\n"
+        "  token_limit: 30000\n" in shown
     )
 
 
