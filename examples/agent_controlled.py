@@ -77,7 +77,7 @@ async def main(directory: str) -> None:
                 content=["Birthday: March 15"],
             ),
             "Noted!",
-            calls("recall_from_memory", keywords=["birthday"], limit=1),
+            calls("recall_from_memory", keywords=["birthday"], limit=5),
             "It is on March 15.",
         ]
     )

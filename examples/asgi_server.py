@@ -27,6 +27,7 @@ runtime = remora.Runtime(os.environ.get("MEMORY_DIR", "remora-memory"))
 
 REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NoDeadLetter: (404, None),
+    errors.NoSuchMemory: (404, None),
     errors.ConfigError: (500, None),
     errors.InvalidInput: (400, None),
     errors.InvalidMessage: (400, None),

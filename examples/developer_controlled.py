@@ -46,8 +46,10 @@ class Assistant:
         await self.conversation.append({"role": "user", "content": text})
         self.trace(f"1 add: {text}")
 
-        # 2. Retrieve from long-term memory.
-        context = await self.user.retrieve(text)
+        # 2. Retrieve from long-term memory. What this conversation said is in its own messages.
+        found = await self.user.recall(text)
+        known = [memory for memory in found if memory.session != self.conversation.key.session]
+        context = "\n".join(memory.line for memory in known)
         self.trace(f"2 retrieve: {context or 'nothing'}")
 
         # 3. Build the full context.

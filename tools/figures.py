@@ -54,6 +54,7 @@ LAYERS = (
     ("actors",),
     ("storage", "models"),
     ("tokens",),
+    ("formats",),
     ("runtime",),
     (VOCABULARY,),
 )

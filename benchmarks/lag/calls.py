@@ -325,6 +325,8 @@ BEFORE: Mapping[str, Call] = {
 
 NOT_MEASURED: Mapping[str, str] = {
     "Agent.memories": "as User's; so are the others of Agent",
+    "Agent.delete_memories": "", "Agent.memory": "", "Agent.remembered": "",
+    "Agent.update_memory": "",
     "Agent.recall": "", "Agent.recall_many": "", "Agent.record": "", "Agent.record_many": "",
     "Agent.remember": "", "Agent.remember_many": "", "Agent.retrieve": "",
     "Agent.retrieve_many": "", "Agent.settle": "",
@@ -342,6 +344,8 @@ NOT_MEASURED: Mapping[str, str] = {
     "SharedMember.revoke": "",
     "SharedMember.memories": "as User.memories",
     "Turn.load": "as Session.load", "Turn.reply": "as Session.append",
+    "User.delete_memories": "ids are all that it carries", "User.memory": "one memory",
+    "User.remembered": "a page at a time", "User.update_memory": "as User.remember",
     "User.record_many": "as User.record", "User.remember_many": "as User.remember",
     "User.retrieve": "as User.recall", "User.retrieve_many": "as User.recall_many",
 }  # fmt: skip

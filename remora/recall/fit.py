@@ -45,6 +45,7 @@ from remora.tokens import TokenCounter, count_message
 
 __all__ = ["ContextFitter", "profile_room"]
 
+_ENTRIES_ON_LOOP = 250  # each is compared with what was recalled: 2 ms
 _BYTES_IN_THREAD = 500_000  # of messages, from which on comparing their texts is a thread's work
 
 
@@ -148,7 +149,7 @@ class ContextFitter:
         for text in _texts_of(synopsis, blocks):
             said.add(text)
         recalled, start = await run_in_thread_if(
-            wanted > 0 and snapshot.size > _BYTES_IN_THREAD,
+            snapshot.size > _BYTES_IN_THREAD or len(entries) > _ENTRIES_ON_LOOP,
             partial(self._fit_recalled, session, gathered, entries, first, left, room, said),
         )
         shown = show_conversation(snapshot, window, entries[start:], self._counter)

@@ -90,8 +90,14 @@ class Planner:
             self._note_summaries(key, context, 0)
             return context
         session = key.session if own else None
-        always = self._fitter.always_shown(snapshot, max_tokens) if own else ()
-        shown = {(key.session, entry.seq) for entry in always}
+        shown = (
+            await run_in_thread_if(
+                snapshot.size > _BYTES_IN_THREAD,
+                partial(self._always_shown, key, snapshot, max_tokens),
+            )
+            if own
+            else set()
+        )
         gathered = await gather(
             self.tiers, self._config, key, snapshot, query, about=about, shown=shown
         )
@@ -102,6 +108,12 @@ class Planner:
         context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, make)
         self._note_summaries(key, context, int(chosen.synopsis_message is not None))
         return await self._fitter.insert_blocks(context, chosen, gathered, blocks, max_tokens)
+
+    def _always_shown(
+        self, key: SessionKey, snapshot: Snapshot, max_tokens: int
+    ) -> set[tuple[str, int]]:
+        always = self._fitter.always_shown(snapshot, max_tokens)
+        return {(key.session, entry.seq) for entry in always}
 
     def _note_summaries(self, key: SessionKey, context: Context, first: int) -> None:
         if context.summary is not None:

@@ -20,7 +20,7 @@ from remora.actors.policies.bm25 import scores_together, words
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
 from remora.recall.ranking import Ranking, ScoreList, rank
-from remora.recall.user_index import MAX_ON_LOOP, UserIndex, top
+from remora.recall.user_index import UserIndex, is_large_search, top
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
 
@@ -132,7 +132,7 @@ class CombinedIndex:
             without: ids of rows of the tail to leave out.
         """
         search = partial(self._search, query, vector, scope, config, gain, without)
-        return await run_in_thread_if(len(self) > MAX_ON_LOOP, search)
+        return await run_in_thread_if(is_large_search(len(self), query), search)
 
     def _search(
         self,

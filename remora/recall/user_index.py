@@ -23,13 +23,18 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MAX_ON_LOOP", "UserIndex", "top"]
+__all__ = ["MAX_ON_LOOP", "UserIndex", "is_large_search", "top"]
 
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
 
 _LONG_QUERY = 4_000  # characters, whose words take half a millisecond
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
+
+
+def is_large_search(rows: int, query: str) -> bool:
+    """Whether searching so many rows would hold the event loop for too long."""
+    return rows > MAX_ON_LOOP or len(query) > _LONG_QUERY
 
 
 class UserIndex:
@@ -112,7 +117,7 @@ class UserIndex:
             gain: see `fuse`.
         """
         search = partial(self._search, query, vector, scope, config, gain)
-        return await run_in_thread_if(len(self) > MAX_ON_LOOP or len(query) > _LONG_QUERY, search)
+        return await run_in_thread_if(is_large_search(len(self), query), search)
 
     def _search(
         self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float

@@ -387,12 +387,12 @@ def test_commands_say_at_once_that_a_server_is_there(
     import fcntl  # noqa: PLC0415
 
     where = ["--dir", str(tmp_path / "memory")]
-    (tmp_path / "memory").mkdir()
-    (tmp_path / "memory" / "journal.db").touch()
+    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
+    assert main(["replay", str(file), *where]) == 0
     server = os.open(tmp_path / "memory", os.O_RDONLY)
     try:
         fcntl.flock(server, fcntl.LOCK_EX)
-        for command in (["stats"], ["forget", "alice", "--yes"]):
+        for command in (["reembed"], ["forget", "alice", "--yes"]):
             assert main([*command, *where]) == 1
             said = capsys.readouterr().err
             assert "is in use by process" in said
@@ -505,6 +505,7 @@ def test_config_names_mistakes(
     assert "did you mean buffer.size?" in " ".join(capsys.readouterr().err.split())
     monkeypatch.setenv("REMORA_BUFFER__SIZE", "-3")
     assert main(["config"]) == 1
-    assert "buffer.size must be over 0, not -3" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "environment variable REMORA_BUFFER__SIZE) must be over 0, not -3" in said
     with pytest.raises(SystemExit):
         main(["config", "--defaults", "--config", str(path)])

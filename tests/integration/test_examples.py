@@ -51,8 +51,8 @@ def test_agent_controlled(tmp_path: Path) -> None:
     """S4.22: the model saves on Monday and recalls on Friday, by the tools that it was offered."""
     saved, noted, recalled, answered = run("agent_controlled", tmp_path)
     assert json.loads(saved.split(" -> ")[1])["success"] is True
-    (memory,) = json.loads(recalled.split(" -> ")[1])["memories"]
-    assert memory["content"] == "Birthday: March 15"
+    memories = json.loads(recalled.split(" -> ")[1])["memories"]
+    assert "Birthday: March 15" in [memory["content"] for memory in memories]
     assert (noted, answered) == ("assistant: Noted!", "assistant: It is on March 15.")
 
 
@@ -152,8 +152,8 @@ SERVER_ANSWERS = {
     "JournalTooNew": (500, False), "KeyConflict": (409, False),
     "LongTermError": (503, True), "MailboxFull": (429, True),
     "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
-    "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NotGranted": (403, False),
-    "NotReady": (503, True),
+    "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NoSuchMemory": (404, False),
+    "NotGranted": (403, False), "NotReady": (503, True),
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
     "OwnershipLost": (503, True), "RecordingFailed": (503, True),
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
