@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from remora import Runtime
+from remora import Config, Runtime
 from remora.api.user import User
 from remora.errors import InvalidInput, KeyConflict, NoSuchMemory
 from remora.maintenance.verify import verify
 from remora.recall.memory import Memory
+from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
 from tests.integration.remembering import CONFIG
+from tests.simulation.rare import reaching
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -349,3 +352,31 @@ async def test_a_model_corrects_and_deletes_if_allowed(runtime: Runtime) -> None
     assert done == {"success": True, "deleted": 1, "message": "Deleted 1 memory."}
     assert await alice.memory(id_) is None
     assert not json.loads(await tools.call("correct_memory", arguments))["success"]
+
+
+class GatedStore(MemoryStore):
+    """Deletes rows when it is let."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self.open = anyio.Event()
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        await self.open.wait()
+        return await super().delete(user, ids)
+
+
+async def test_an_earlier_text_makes_room_for_others() -> None:
+    """A memory that was found by what it said before is left out, and the next best is shown."""
+    store = GatedStore(64)
+    config = Config.from_dict({"recall": {"unindexed_rows": 0}})
+    async with Runtime.in_memory(config=config, embedder=HashEmbedder(), store=store) as runtime:
+        user = runtime.user("alice")
+        first, _ = await user.remember(["green tea from Kyoto", "green tea from Uji"])
+        await user.settle()
+        await user.update_memory(first, "ferries leave the harbour")  # its index job waits
+        with reaching("stale_memories_left_out"):
+            found = await user.recall("green tea from Kyoto", k=1)
+        assert [one.text for one in found] == ["green tea from Uji"]
+        store.open.set()
+        await user.settle()
