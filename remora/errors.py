@@ -5,7 +5,7 @@ what to do                exceptions
 ========================  ========================================================================
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
-                          `ReentrantAsk`, `NoDeadLetter`, `KeyConflict`,
+                          `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`,
                           `TurnClosed`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
@@ -64,6 +64,7 @@ __all__ = [
     "SessionQuarantined",
     "StorageError",
     "TurnClosed",
+    "WrongLoop",
 ]
 
 
@@ -200,7 +201,15 @@ class NotGranted(RemoraError, PermissionError):
 class ReentrantAsk(RemoraError, RuntimeError):
     """A background job called `settle` of its own session, which waits for that job: a deadlock.
 
-    The same for an embedder that has texts embedded by itself, or erases. Call it from outside.
+    The same for an embedder that has texts embedded by itself, or erases, and for background work
+    that closes the runtime. Call it from outside.
+    """
+
+
+class WrongLoop(RemoraError, RuntimeError):
+    """The runtime belongs to another event loop or thread. Nothing was done.
+
+    Use it on the loop that it was opened on; other threads use `remora.blocking`.
     """
 
 
@@ -324,7 +333,7 @@ class OutcomeUnknown(RemoraError):
 
 
 class RuntimeClosed(RemoraError, RuntimeError):
-    """The runtime is closing, closed, or was not entered. Use ``async with runtime``."""
+    """The runtime is closing, closed, or was not opened. Use ``async with runtime``."""
 
 
 # -- storage ---------------------------------------------------------------------------------------

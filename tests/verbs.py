@@ -228,6 +228,16 @@ SHARED: dict[str, Call] = {
     "revoke": lambda w: w.member.revoke("reader"),
     "settle": lambda w: w.member.settle(),
 }
+
+
+async def _start_another(w: World) -> None:
+    runtime = Runtime(w.file, embedder=HashEmbedder(16))
+    try:
+        await runtime.start()
+    finally:
+        await runtime.aclose()
+
+
 RUNTIME: dict[str, Call] = {
     "aclose": lambda w: w.runtime.aclose(),
     "append_many": lambda w: w.runtime.append_many([(w.session, said(w.text), None)]),
@@ -243,6 +253,7 @@ RUNTIME: dict[str, Call] = {
     "retry_erasures": lambda w: w.runtime.retry_erasures(),
     "retry_dead_letters": lambda w: w.runtime.retry_dead_letters(),
     "settle": lambda w: w.runtime.settle(),
+    "start": _start_another,
     "users": lambda w: w.runtime.users(),
 }
 TURN: dict[str, Call] = {"load": _load_turn, "reply": _reply_turn}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ import anyio.to_thread
 import msgspec
 
 from remora.api.build import Internals, build
+from remora.api.host import Host
 from remora.api.options import JournalLike, Options
-from remora.errors import InvalidInput, ReentrantAsk, RuntimeClosed
+from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
-from remora.runtime.probes import probe
 from remora.services.index_directory import check_location
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
@@ -35,7 +35,7 @@ _logger = get_logger(__name__)
 
 
 class Lifetime:
-    """Opens a runtime's parts, runs its background tasks, and closes it; once.
+    """Opens a runtime's parts, runs its background tasks, and closes it; again, if asked.
 
     Args:
         options: what the application chose.
@@ -47,32 +47,49 @@ class Lifetime:
         """Gives handles the parts while the runtime is open."""
         self.built: Internals | None = None
         """What was built on opening; it stays when the runtime has closed."""
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._ended = anyio.Event()
+        self._host: Host | None = None
         self._closers: list[Callable[[], Any]] = []
-        self._context: AbstractAsyncContextManager[None] | None = None
+        self._given_closed = False
 
     @property
     def internals(self) -> Internals:
-        """The parts.
+        """The parts, for code on the runtime's event loop.
 
         Raises:
             RuntimeClosed: the runtime is not open.
+            WrongLoop: another event loop runs, or none.
         """
         self.holder.parts  # noqa: B018  # raises
         assert self.built is not None
         return self.built
 
-    async def enter(self) -> None:
-        """Open the runtime.
+    @property
+    def internals_anywhere(self) -> Internals:
+        """The parts, also for other threads: for reading counters.
 
         Raises:
-            RuntimeClosed: it was opened before.
-            InvalidInput: the event loop is not asyncio's.
-            DirectoryUnusable: long-term memory cannot have its files at this path.
+            RuntimeClosed: the runtime is not open.
         """
-        if self._context is not None:
-            raise RuntimeClosed("a runtime can be entered once; make another")
+        self.holder.check_open()
+        assert self.built is not None
+        return self.built
+
+    async def start(self) -> None:
+        """See `remora.Runtime.start`."""
+        before = self._host
+        if before is not None and not before.ended:
+            before.home.check()
+            raise InvalidInput("the runtime is open already, or another task opens or closes it")
+        if self._given_closed:
+            raise RuntimeClosed(
+                "the runtime closed the journal or store that it was given, so it cannot be opened "
+                "again: make another runtime"
+            )
+        self._host = Host(self._live)
+        await self._host.start()
+
+    async def _prepare(self) -> None:
+        """Check what can be checked before anything is opened."""
         options = self.options
         sqlite = options.journal is None and options.path is not None
         if sqlite or (options.store is None and options.config.long_term.enabled):
@@ -84,22 +101,22 @@ class Lifetime:
         local = options.store is None and not long_term.uri.reveal()
         if self.options.path is not None and long_term.enabled and local:
             check_location(self.options.path)
-        self._context = self._live()
-        await self._context.__aenter__()
 
-    async def leave(self) -> None:
-        """Close the runtime, as the last step of ``async with``."""
-        assert self._context is not None
-        # The body's exception belongs to its caller: no background task's is ever joined to it.
-        await self._context.__aexit__(None, None, None)
+    async def aclose(self) -> None:
+        """See `remora.Runtime.aclose`."""
+        if self._host is not None and not self._host.ended:
+            await self._host.stop()
 
-    @asynccontextmanager
-    async def _live(self) -> AsyncIterator[None]:
+    # -- in the host's task ------------------------------------------------------------------------
+
+    async def _live(self, host: Host) -> None:
+        await self._prepare()
         long_term = self.options.config.long_term
         if long_term.enabled and long_term.tune_allocators:
             limit_arenas()  # before there are many threads
         path = self.options.path
         lock = DirectoryLock(path) if path is not None else None
+        self._closers = []
         try:
             if lock is not None:
                 await anyio.to_thread.run_sync(preload)
@@ -107,13 +124,7 @@ class Lifetime:
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
-                left = await journal.jobs()
-                async with anyio.create_task_group() as host:
-                    await host.start(self._run, self.built, left)
-                    try:
-                        yield
-                    finally:
-                        await self.aclose()
+                await self._run(host, self.built, await journal.jobs())
         finally:
             self.holder.close()
             with anyio.CancelScope(shield=True):
@@ -123,6 +134,8 @@ class Lifetime:
     @asynccontextmanager
     async def _open_journal(self) -> AsyncIterator[Journal]:
         options = self.options
+        given = [one for one in (options.journal, options.store) if one is not None]
+        self._given_closed = not all(callable(one) for one in given)
         journal: Journal
         if options.journal is not None:
             journal = with_current_names(await _open_given(options.journal))
@@ -149,22 +162,28 @@ class Lifetime:
                         _logger.exception("close_failed")  # unfinished jobs are in the journal
                 await journal.aclose()
 
-    # -- background tasks --------------------------------------------------------------------------
-
-    async def _run(
-        self,
-        internals: Internals,
-        left: Sequence[Job],
-        *,
-        task_status: anyio.abc.TaskStatus[None],
-    ) -> None:
-        """All background tasks, in a group of their own, which is cancelled without the caller."""
+    async def _run(self, host: Host, internals: Internals, left: Sequence[Job]) -> None:
+        """Run all background tasks until the host is told to stop."""
         try:
             async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
                 self._start(internals, left, tasks)
                 self.holder.open(internals.parts)
-                task_status.started()
+                host.mark_open()
+                await host.wait_for_stop()
+                internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
+                with anyio.CancelScope(shield=True):  # each is bounded in time
+                    await internals.turns.interrupt()
+                internals.registry.stop_intake()
+                await host.drain(internals.registry.drain, self.options.config.supervisor.drain_s)
+                # callers get an answer before what would give it ends
+                self._abandon(
+                    internals,
+                    RuntimeClosed(
+                        "the runtime closed before this was done; the next start continues what is "
+                        "in the journal"
+                    ),
+                )
+                tasks.cancel_scope.cancel()
         except (KeyboardInterrupt, SystemExit, anyio.get_cancelled_exc_class()):
             raise
         except BaseException:
@@ -177,7 +196,6 @@ class Lifetime:
                     "remora's background work has ended; if it was not closed, the log says why"
                 ),
             )
-            self._ended.set()
 
     def _start(self, internals: Internals, left: Sequence[Job], tasks: anyio.abc.TaskGroup) -> None:
         options, index = self.options, internals.index
@@ -201,40 +219,6 @@ class Lifetime:
         index.start(tasks)
         if internals.recall is not None:
             internals.warm_up.begin()
-
-    # -- closing -----------------------------------------------------------------------------------
-
-    async def aclose(self) -> None:
-        """See `remora.Runtime.aclose`."""
-        try:
-            internals = self.internals
-        except RuntimeClosed:
-            return
-        if internals.supervisor.in_a_job():
-            raise ReentrantAsk("a background job closes the runtime, which waits for that job")
-        internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
-        with anyio.CancelScope(shield=True):  # each is bounded in time
-            await internals.turns.interrupt()
-        internals.registry.stop_intake()
-        drain_s = self.options.config.supervisor.drain_s
-        try:
-            with anyio.move_on_after(drain_s, shield=True) as scope:
-                await internals.registry.drain()
-            if scope.cancelled_caught:
-                probe("drain_timed_out")
-                _logger.error("drain_timed_out", seconds=drain_s)
-        finally:  # callers get an answer also when cancellation broke the shield
-            self._abandon(
-                internals,
-                RuntimeClosed(
-                    "the runtime closed before this was done; the next start continues what is in "
-                    "the journal"
-                ),
-            )
-            assert self._tasks is not None
-            self._tasks.cancel_scope.cancel()
-        with anyio.CancelScope(shield=True):
-            await self._ended.wait()
 
     def _abandon(self, internals: Internals, error: RuntimeClosed) -> None:
         internals.turns.close(error)

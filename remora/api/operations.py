@@ -39,8 +39,12 @@ class Operations:
     # -- figures -----------------------------------------------------------------------------------
 
     def statistics(self) -> RuntimeStatistics:
-        """Counters of the parts, without I/O."""
-        parts = self._lifetime.internals
+        """Counters of the parts, without I/O; any thread may call it.
+
+        Raises:
+            RuntimeClosed: the runtime is not open.
+        """
+        parts = self._lifetime.internals_anywhere
         return RuntimeStatistics(
             parts.registry.statistics(),
             parts.journal.statistics(),
@@ -219,7 +223,7 @@ class Operations:
         """
         if user is not None:
             validate_id(user, "a user id")
-        return self._lifetime.internals.eraser.waiting(user)
+        return self._lifetime.internals_anywhere.eraser.waiting(user)
 
     async def retry_erasures(self) -> list[WaitingErasure]:
         """Try all waiting erasures once more, without waiting for the next try.

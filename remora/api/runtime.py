@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -203,9 +204,39 @@ class Runtime(Operations):
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        await self._lifetime.enter()
+    async def start(self) -> Self:
+        """Open the runtime, as entering ``async with`` does; returns the runtime.
+
+        Close it with `aclose`, from any task of the same event loop. Prefer ``async with``, which
+        closes it in every case. A closed runtime can be opened again, on another event loop as
+        well; one in memory is then empty, and one that was given a journal or a store as an object
+        is refused.
+
+        Raises:
+            RuntimeClosed: the runtime closed the journal or store that it was given, or another
+                task closed it while it opened.
+            InvalidInput: it is open already, or the event loop is not asyncio's.
+            WrongLoop: it is open on another event loop.
+            ConfigError, DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged,
+                EmbedderChanged: see `Runtime`.
+        """
+        await self._lifetime.start()
         return self
+
+    async def aclose(self) -> None:
+        """Refuse new requests, finish accepted ones, leave jobs for the next start, and close.
+
+        Leaving ``async with`` does the same. Any task of the runtime's event loop may call it, and
+        more than once. It returns when the directory is free.
+
+        Raises:
+            ReentrantAsk: called from background work: a chat model, a memory block, an embedder.
+            WrongLoop: the runtime is open on another event loop.
+        """
+        await self._lifetime.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
 
     async def __aexit__(
         self,
@@ -213,14 +244,12 @@ class Runtime(Operations):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._lifetime.leave()
+        await self.aclose()
 
-    async def aclose(self) -> None:
-        """Refuse new requests, finish accepted ones, leave jobs for the next start.
-
-        Leaving ``async with`` does the same.
-        """
-        await self._lifetime.aclose()
+    def __del__(self) -> None:
+        lifetime: Lifetime | None = getattr(self, "_lifetime", None)  # None: bad options
+        if lifetime is not None and lifetime.holder.phase == "open":
+            warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
 
     async def ready(self, *, timeout_s: float | None = None) -> None:
         """Wait until models and tables are loaded, so that the first recall is as fast as others.
@@ -274,7 +303,7 @@ class Runtime(Operations):
         Raises:
             RuntimeClosed: the runtime is not open.
         """
-        return self._lifetime.internals
+        return self._lifetime.internals_anywhere
 
     def message_tokens(self, message: MessageLike) -> int:
         """Tokens of a chat message by the runtime's counter.
@@ -282,7 +311,7 @@ class Runtime(Operations):
         Raises:
             InvalidMessage: it is not a chat message.
         """
-        return count_message(self._lifetime.internals.counter, encode_message(message)[1])
+        return count_message(self._lifetime.internals_anywhere.counter, encode_message(message)[1])
 
     # -- many sessions -----------------------------------------------------------------------------
 
@@ -305,6 +334,7 @@ class Runtime(Operations):
             InvalidInput: `concurrency` is not positive.
         """
         check_int(concurrency, "concurrency", low=1)
+        self._lifetime.internals  # noqa: B018  # raises, although a refused batch does not
         return await append_batches(collect(batches, "batches"), concurrency=concurrency)
 
     async def export(

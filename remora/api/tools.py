@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from remora.errors import InvalidInput, RemoraError
+from remora.errors import InvalidInput, RemoraError, WrongLoop
 from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.recall.memory import Memory
@@ -369,6 +369,8 @@ class MemoryTools:
     ) -> dict[str, Any]:
         try:
             return await tool(*arguments)
+        except WrongLoop:  # the application's mistake, of which the model need not know
+            raise
         except Exception as e:
             if not isinstance(e, RemoraError):
                 _logger.exception("memory_tool_failed")

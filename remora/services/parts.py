@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -20,6 +20,7 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import ChatDict, Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
+from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
@@ -258,41 +259,58 @@ class TransferParts(msgspec.Struct, frozen=True):
 
 
 class PartsHolder:
-    """Gives handles the parts of a runtime while it is open: a handle may be made before that."""
+    """Gives handles the parts of a runtime while it is open: a handle may be made before that.
 
-    __slots__ = ("_closed", "parts")
+    Attributes:
+        phase: ``"not opened"``, ``"open"`` or ``"closed"``.
+    """
 
-    parts: Parts
+    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "phase")
+
+    _parts: Parts
+    _home: HomeLoop
 
     def __init__(self) -> None:
-        self._closed = False
-
-    def __getattr__(self, name: str) -> Any:  # called only while there are no parts
-        if name != "parts":
-            raise AttributeError(name)
-        raise RuntimeClosed(
-            "the runtime is closed"
-            if self._closed
-            else "open the runtime first: async with Runtime(…) as runtime"
-        )
+        self.phase: Literal["not opened", "open", "closed"] = "not opened"
+        self._loop: object = None
+        self._find_loop: Callable[[], object] = object
 
     @property
-    def phase(self) -> str:
-        """``"not opened"``, ``"open"`` or ``"closed"``."""
-        if self._closed:
-            return "closed"
+    def parts(self) -> Parts:
+        """The parts, for code on the event loop of the runtime.
+
+        Raises:
+            RuntimeClosed: it is not open.
+            WrongLoop: another event loop runs, or none.
+        """
         try:
-            self.parts  # noqa: B018  # raises
-        except RuntimeClosed:
-            return "not opened"
-        return "open"
+            if self._find_loop() is self._loop:
+                return self._parts
+        except RuntimeError:  # no event loop runs in this thread
+            pass
+        self.check_open()
+        self._home.check()
+        return self._parts
+
+    def check_open(self) -> None:
+        """Raise `RuntimeClosed` unless the runtime is open."""
+        if self.phase != "open":
+            raise RuntimeClosed(
+                "the runtime is closed"
+                if self.phase == "closed"
+                else "open the runtime first: async with Runtime(…) as runtime"
+            )
 
     def open(self, parts: Parts) -> None:
-        """Make the parts available."""
-        self.parts = parts
+        """Make the parts available to the event loop that runs."""
+        self._parts = parts
+        self._home = HomeLoop()
+        self._loop, self._find_loop = self._home.loop, self._home.find
+        self.phase = "open"
 
     def close(self) -> None:
         """Have every handle raise `RuntimeClosed` from now on."""
-        self._closed = True
+        self.phase = "closed"
+        self._loop, self._find_loop = None, object
         with suppress(AttributeError):
-            del self.parts
+            del self._parts

@@ -52,7 +52,7 @@ VERBS: dict[type, str] = {
         aclose append_many backup config counts dead_letters drop_dead_letters erasures export
         from_file import_ in_memory internals long_term_statistics message_tokens path ready
         reembedded reembedding reschedule retry_dead_letters retry_erasures session settle shared
-        statistics user users
+        start statistics user users
     """,
     Session: """
         append clear contents delete export flush forget fork from_json get_context

@@ -104,5 +104,3 @@ async def test_a_handle_outlives_its_runtime() -> None:
         holder.close()
         with pytest.raises(RuntimeClosed, match="the runtime is closed"):
             await chat.clear()
-    with pytest.raises(AttributeError):
-        _ = holder.other
