@@ -74,6 +74,17 @@ class Lifetime:
         assert self.built is not None
         return self.built
 
+    @property
+    def home(self) -> object:
+        """The event loop of the open runtime.
+
+        Raises:
+            RuntimeClosed: it is not open.
+        """
+        self.holder.check_open()
+        assert self._host is not None
+        return self._host.home.loop
+
     async def start(self) -> None:
         """See `remora.Runtime.start`."""
         before = self._host

@@ -30,6 +30,7 @@ from remora.errors import RuntimeClosed
 
 FACES = (
     "remora",
+    "remora.blocking",
     "remora.blocks",
     "remora.config",
     "remora.results",

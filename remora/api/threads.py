@@ -1,0 +1,145 @@
+"""Calls of a runtime from threads: each runs on the runtime's event loop, and its caller waits.
+
+`remora.blocking` makes its classes with this module. A class there gets all public names of the
+async class that it stands for, so that no method can be forgotten. ``remora/blocking.pyi`` has the
+signatures; ``tools/blocking.py`` writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from functools import wraps
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from remora.api.runtime import Runtime
+from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
+
+__all__ = ["Mirror", "call_on_loop", "is_open", "mirror", "original_of"]
+
+_Kind = TypeVar("_Kind", bound="type[Mirror]")
+
+
+class Mirror:
+    """A handle for threads, which stands for an async one.
+
+    Attributes:
+        kinds: the classes that stand for async ones, by these.
+    """
+
+    kinds: ClassVar[dict[type, type[Mirror]]] = {}
+
+    def __init__(self, original: Any, runtime: Runtime) -> None:
+        self._original = original
+        self._runtime = runtime
+
+    def __repr__(self) -> str:
+        return f"blocking.{self._original!r}"
+
+
+def mirror(original: type) -> Callable[[_Kind], _Kind]:
+    """Give a class the public names of an async one, except those that it defines itself."""
+
+    def fill(kind: _Kind) -> _Kind:
+        Mirror.kinds[original] = kind
+        for name in dir(original):
+            member = inspect.getattr_static(original, name)
+            if name.startswith("_") or name in vars(kind) or isinstance(member, classmethod):
+                continue
+            setattr(kind, name, _mirror_member(name, member))
+        if hasattr(original, "__aenter__") and "__enter__" not in vars(kind):
+            kind.__enter__ = _enter  # type: ignore[attr-defined]
+            kind.__exit__ = _leave  # type: ignore[attr-defined]
+        return kind
+
+    return fill
+
+
+def _mirror_member(name: str, member: Any) -> Any:
+    if not inspect.isfunction(member):  # a property, or an attribute of a class with slots
+        return property(lambda self: getattr(self._original, name), doc=inspect.getdoc(member))
+    returned = member.__annotations__.get("return")
+    makes_handle = returned in {original.__name__ for original in Mirror.kinds}
+
+    @wraps(member)
+    def method(self: Mirror, /, *arguments: Any, **options: Any) -> Any:
+        function = getattr(self._original, name)
+        if makes_handle and not inspect.iscoroutinefunction(member):  # without I/O
+            result = function(*arguments, **options)
+        else:
+            result = call_on_loop(self._runtime, function, *arguments, **options)
+        kind = Mirror.kinds.get(type(result))
+        return result if kind is None else kind(result, self._runtime)
+
+    return method
+
+
+def _enter(self: Mirror) -> Mirror:
+    call_on_loop(self._runtime, self._original.__aenter__)
+    return self
+
+
+def _leave(
+    self: Mirror,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: TracebackType | None,
+) -> Any:
+    return call_on_loop(self._runtime, self._original.__aexit__, kind, error, traceback)
+
+
+def original_of(value: Any) -> Any:
+    """The async handle that a thread's stands for; any other value as it is."""
+    return value._original if isinstance(value, Mirror) else value  # noqa: SLF001 - of this module
+
+
+def is_open(runtime: Runtime) -> bool:
+    """Whether the runtime is open, on any event loop."""
+    return runtime._lifetime.holder.phase == "open"  # noqa: SLF001 - a part of the runtime
+
+
+def call_on_loop(
+    runtime: Runtime, function: Callable[..., Any], *arguments: Any, **options: Any
+) -> Any:
+    """Call a function, or await a coroutine function, on the event loop of an open runtime.
+
+    An exception that interrupts the wait, `KeyboardInterrupt` for instance, cancels the call.
+
+    Raises:
+        RuntimeClosed: the runtime is not open, or its event loop ended before the call did.
+        WrongLoop: this thread runs that event loop, which the call would wait for.
+        InvalidInput: it is not an event loop of asyncio.
+    """
+    loop: Any = runtime._lifetime.home  # noqa: SLF001 - a part of the runtime
+    if not isinstance(loop, asyncio.AbstractEventLoop):
+        raise InvalidInput("remora.blocking needs a runtime on asyncio's event loop")
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here:
+        raise WrongLoop(
+            "a blocking call on the runtime's own event loop would wait for itself; nothing was "
+            "done. Await the method of the async runtime here"
+        )
+
+    async def call() -> Any:
+        result = function(*arguments, **options)
+        return await result if inspect.isawaitable(result) else result
+
+    coroutine = call()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError as e:  # the loop was closed since
+        coroutine.close()
+        raise RuntimeClosed("the event loop of the runtime has ended; nothing was done") from e
+    try:
+        return future.result()
+    except CancelledError as e:
+        raise RuntimeClosed("the event loop of the runtime ended before the call did") from e
+    except BaseException:
+        future.cancel()  # an interrupt; without effect if the call itself raised this
+        raise

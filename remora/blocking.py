@@ -1,0 +1,185 @@
+"""remora without async: for scripts, notebooks and threads.
+
+The classes have the methods of `remora`'s, with the same names, arguments and results, and each
+call returns when it is done::
+
+    with remora.blocking.Runtime("memory/") as runtime:
+        chat = runtime.session("alice", "chat-42")
+        chat.append({"role": "user", "content": "I moved to Lisbon."})
+        context = chat.load(query="where do I live?")
+
+Any number of threads may use one runtime at the same time. `view` gives the threads of a server the
+runtime that its event loop has opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio.from_thread
+
+import remora
+from remora.api.threads import Mirror, call_on_loop, is_open, mirror, original_of
+from remora.api.tools import MemoryTools as AsyncMemoryTools
+from remora.errors import InvalidInput
+from remora.faces import publish
+
+__all__ = [
+    "Agent",
+    "MemoryTools",
+    "Runtime",
+    "Session",
+    "SharedMember",
+    "SharedScope",
+    "Turn",
+    "User",
+    "view",
+]
+
+
+_Runtime = TypeVar("_Runtime", bound="Runtime")
+
+
+@mirror(AsyncMemoryTools)
+class MemoryTools(Mirror):
+    """See `remora.api.tools.MemoryTools`; every call returns when it is done."""
+
+
+@mirror(remora.SharedMember)
+class SharedMember(Mirror):
+    """See `remora.SharedMember`; every call returns when it is done."""
+
+
+@mirror(remora.SharedScope)
+class SharedScope(Mirror):
+    """See `remora.SharedScope`; every call returns when it is done."""
+
+
+@mirror(remora.Turn)
+class Turn(Mirror):
+    """See `remora.Turn`: used with ``with``; every call returns when it is done."""
+
+
+@mirror(remora.Session)
+class Session(Mirror):
+    """See `remora.Session`; every call returns when it is done."""
+
+
+@mirror(remora.Agent)
+class Agent(Mirror):
+    """See `remora.Agent`; every call returns when it is done."""
+
+
+@mirror(remora.User)
+class User(Mirror):
+    """See `remora.User`; every call returns when it is done."""
+
+
+@mirror(remora.Runtime)
+class Runtime(Mirror):
+    """See `remora.Runtime`; every call returns when it is done.
+
+    The event loop runs in a thread of its own, from entering ``with``, or `start`, until the
+    runtime is closed. Takes the arguments of `remora.Runtime`.
+    """
+
+    def __init__(self, directory: Any = None, **options: Any) -> None:
+        runtime = remora.Runtime(directory, **options)
+        super().__init__(runtime, runtime)
+        self._owned = True
+        self._thread = ExitStack()
+
+    @classmethod
+    def in_memory(cls, **options: Any) -> Self:
+        """See `remora.Runtime.in_memory`."""
+        return _wrap(cls, remora.Runtime.in_memory(**options))
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, *, secrets: Mapping[str, str] | None = None, **options: Any
+    ) -> Self:
+        """See `remora.Runtime.from_file`."""
+        return _wrap(cls, remora.Runtime.from_file(path, secrets=secrets, **options))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Start the thread of the event loop, and open the runtime there.
+
+        Raises:
+            InvalidInput: it is open already, or this is a `view`.
+            ConfigError, DirectoryLocked, DirectoryUnusable, JournalTooNew, JournalDamaged,
+                EmbedderChanged: see `remora.Runtime`.
+        """
+        if not self._owned:
+            raise InvalidInput("this is a view: the event loop of the runtime opens and closes it")
+        if is_open(self._runtime):
+            raise InvalidInput("the runtime is open already")
+        with ExitStack() as thread:
+            portal = thread.enter_context(anyio.from_thread.start_blocking_portal("asyncio"))
+            portal.call(self._runtime.start)
+            self._thread = thread.pop_all()
+        return self
+
+    def close(self) -> None:
+        """Close the runtime, see `remora.Runtime.aclose`, and end its thread.
+
+        An interrupt shortens the wait for accepted requests; the runtime is closed all the same.
+
+        Raises:
+            InvalidInput: this is a `view`.
+        """
+        if not self._owned:
+            raise InvalidInput("this is a view: the event loop of the runtime opens and closes it")
+        with self._thread:
+            if not is_open(self._runtime):
+                return
+            try:
+                call_on_loop(self._runtime, self._runtime.aclose)
+            except KeyboardInterrupt:
+                call_on_loop(self._runtime, self._runtime.aclose)  # it waits for no request now
+                raise
+
+    aclose = close
+
+    def append_many(self, batches: Iterable[Any], *, concurrency: int = 64) -> Any:
+        """See `remora.Runtime.append_many`."""
+        given: Any = [tuple(map(original_of, batch)) for batch in batches]
+        return call_on_loop(
+            self._runtime, self._runtime.append_many, given, concurrency=concurrency
+        )
+
+
+def view(runtime: remora.Runtime) -> Runtime:
+    """A runtime that an event loop opens and closes, for the other threads of the process.
+
+    It can be made before the runtime opens. Sync endpoints of a web framework use it, which run in
+    worker threads. On the event loop itself, a call raises `WrongLoop`.
+    """
+    given: object = runtime
+    if not isinstance(given, remora.Runtime):
+        raise InvalidInput(f"view takes a remora.Runtime, not {type(given).__name__}")
+    return _wrap(Runtime, runtime, owned=False)
+
+
+def _wrap(kind: type[_Runtime], runtime: remora.Runtime, *, owned: bool = True) -> _Runtime:
+    made = kind.__new__(kind)
+    Mirror.__init__(made, runtime, runtime)
+    vars(made).update(_owned=owned, _thread=ExitStack())
+    return made
+
+
+publish(__name__, __all__, globals())
