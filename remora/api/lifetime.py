@@ -43,7 +43,7 @@ class Lifetime:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.holder = PartsHolder()
+        self.holder = PartsHolder("in memory" if options.path is None else repr(str(options.path)))
         """Gives handles the parts while the runtime is open."""
         self.built: Internals | None = None
         """What was built on opening; it stays when the runtime has closed."""
@@ -108,6 +108,7 @@ class Lifetime:
         if options.path is not None and not options.path.is_absolute():
             path = await anyio.to_thread.run_sync(_make_absolute, options.path)
             self.options = msgspec.structs.replace(options, path=path)
+            self.holder.where = repr(str(path))
         long_term = options.config.long_term
         local = options.store is None and not long_term.uri.reveal()
         if self.options.path is not None and long_term.enabled and local:

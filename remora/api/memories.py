@@ -350,7 +350,7 @@ class Agent(LongTermHandle):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"Agent({self._user!r}, {self._agent!r})"
+        return f"Agent({self._user!r}, {self._agent!r}, {self._holder.described})"
 
     @property
     def user(self) -> str:

@@ -177,8 +177,7 @@ class Runtime(Operations):
         return cls(Config.from_file(path, secrets=secrets), **options)
 
     def __repr__(self) -> str:
-        where = "in memory" if self.path is None else repr(str(self.path))
-        return f"Runtime({where}, {self._lifetime.holder.phase})"
+        return f"Runtime({self._lifetime.holder.described})"
 
     # -- handles -----------------------------------------------------------------------------------
 

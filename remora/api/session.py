@@ -13,7 +13,6 @@ from remora.actors.session.messages import (
     Clear,
     Flush,
     Inspect,
-    Remove,
     Replace,
     Rewind,
     SessionView,
@@ -28,7 +27,7 @@ from remora.api.session_buffer import (
     encode_state,
     filter_messages,
     messages_of,
-    parse_places,
+    parse_deletion,
     parse_state,
     search_buffer,
     summary_messages,
@@ -41,7 +40,6 @@ from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
-    MAX_IDS,
     check_choice,
     check_flag,
     check_int,
@@ -49,7 +47,6 @@ from remora.services.arguments import (
     check_result_count,
     check_seconds,
     check_text,
-    collect,
 )
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake, as_batch
@@ -77,7 +74,7 @@ class Session:
         self.key = key
 
     def __repr__(self) -> str:
-        return f"Session({self.key.user!r}, {self.key.session!r})"
+        return f"Session({self.key.user!r}, {self.key.session!r}, {self._holder.described})"
 
     async def _ask(self, message: Any, timeout_s: float | None = None) -> Any:
         check_seconds(timeout_s, "timeout_s")
@@ -398,7 +395,9 @@ class Session:
 
     # -- changing the buffer -----------------------------------------------------------------------
 
-    async def delete(self, index: int | Iterable[int] = (), *, ids: Iterable[str] = ()) -> int:
+    async def delete(
+        self, index: int | Iterable[int] | None = None, *, ids: Iterable[str] | None = None
+    ) -> int:
         """Remove messages from the buffer, by position (from 0, oldest first) or by id.
 
         Returns how many were removed. They are removed from long-term memory and `history` as well.
@@ -406,11 +405,9 @@ class Session:
 
         Raises:
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
-            InvalidInput: a position that is not an integer.
+            InvalidInput: a position that is not an integer, or neither positions nor ids are given.
         """
-        places = parse_places(index)
-        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text, most=MAX_IDS)
-        return self._expire_synopsis(await self._ask(Remove(places, tuple(wanted))))
+        return self._expire_synopsis(await self._ask(parse_deletion(index, ids)))
 
     async def truncate_to_size(self, size: int) -> int:
         """Keep the newest `size` messages, or fewer so that no tool-call group is split.

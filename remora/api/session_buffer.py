@@ -10,14 +10,19 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
+<<<<<<< HEAD
 from remora.actors.session.messages import SessionView
+=======
+from remora.actors.session.messages import Remove, SessionView
+from remora.config import ContextConfig
+>>>>>>> 7bf50e4 (Log events go through the host's own structlog; the root logger stays as the host set it)
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.quotes import summary_message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
-from remora.services.arguments import MAX_IDS, collect
+from remora.services.arguments import MAX_IDS, check_text, collect
 from remora.services.intake import Intake, PlainMessage, as_messages
 from remora.services.parts import Parts
 from remora.storage.records import Summary
@@ -30,7 +35,7 @@ __all__ = [
     "encode_state",
     "filter_messages",
     "messages_of",
-    "parse_places",
+    "parse_deletion",
     "parse_state",
     "search_buffer",
     "summaries_of",
@@ -211,14 +216,18 @@ def _decode_state(text: str | bytes) -> dict[str, Any]:
     return msgspec.json.decode(text, type=dict[str, Any])
 
 
-def parse_places(index: int | Iterable[int]) -> tuple[int, ...]:
-    """Positions in a buffer, one or many.
+def parse_deletion(index: int | Iterable[int] | None, ids: Iterable[str] | None) -> Remove:
+    """The request to delete messages by position or id, one or many.
 
     Raises:
-        InvalidInput: one that is not an integer.
+        InvalidInput: neither is given, or a position is not an integer.
     """
-    given = collect(index, "index", most=MAX_IDS) if isinstance(index, Iterable) else [index]
+    if index is None and ids is None:
+        raise InvalidInput("say what to delete: positions in the buffer, or ids=…")
+    given = [index] if not isinstance(index, Iterable) else collect(index, "index", most=MAX_IDS)
+    wanted = [ids] if isinstance(ids, str) else collect(ids or (), "ids", check_text, most=MAX_IDS)
     try:
-        return tuple(map(operator.index, given))
+        places = tuple(operator.index(one) for one in given if one is not None)
     except TypeError as e:
         raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
+    return Remove(places, tuple(wanted))

@@ -35,7 +35,7 @@ class SharedScope:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"SharedScope({self.name!r})"
+        return f"SharedScope({self.name!r}, {self._holder.described})"
 
     def as_(self, who: str) -> SharedMember:
         """The scope as one agent may use it, by what it was granted.
@@ -63,7 +63,7 @@ class SharedMember:
         self.who = who
 
     def __repr__(self) -> str:
-        return f"SharedMember({self.scope!r}, {self.who!r})"
+        return f"SharedMember({self.scope!r}, {self.who!r}, {self._holder.described})"
 
     async def remember(
         self,

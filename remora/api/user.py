@@ -87,7 +87,7 @@ class User(LongTermHandle):
         self.id = id_
 
     def __repr__(self) -> str:
-        return f"User({self.id!r})"
+        return f"User({self.id!r}, {self._holder.described})"
 
     # -- sessions ----------------------------------------------------------------------------------
 

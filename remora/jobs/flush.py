@@ -5,6 +5,7 @@ A job may run more than once: rows have deterministic ids.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -14,6 +15,7 @@ from remora.actors.policies.units import batches
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, KnownVectors, entry_row, message_rows
+from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
@@ -33,6 +35,8 @@ from remora.storage.records import (
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
 __all__ = ["FlushHandler"]
+
+_logger = get_logger(__name__)
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 _BATCH_ENTRIES = 64
@@ -79,6 +83,7 @@ class FlushHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
+        began = time.monotonic()
         # A flush must not write back what was removed after it was read, and a job that is run
         # again must not write while its first run does: each would take the rows for new.
         async with self._sessions(key):
@@ -100,8 +105,15 @@ class FlushHandler:
                         raise TypeError(f"the flush queue cannot run {type(spec).__name__}")
             finally:
                 self._access.changed(key.user)
-        done = (Flushed(spec.sid, spec.through),) if isinstance(spec, FlushSpec) else ()
-        return JobResult(records=done)
+        if not isinstance(spec, FlushSpec):
+            return JobResult()
+        _logger.debug(
+            "messages_indexed",
+            session=key,
+            messages=spec.through - spec.first + 1,
+            seconds=time.monotonic() - began,
+        )
+        return JobResult(records=(Flushed(spec.sid, spec.through),))
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
         """Write the missing rows of messages up to `through`, and of summary entries.

@@ -5,6 +5,7 @@ A job may run more than once: the session accepts the first result and drops a s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -115,6 +116,24 @@ class SummarizeHandler:
 
         The last attempt always has a result: an endless compaction would block all later ones.
         """
+        began = time.monotonic()
+        result = await self._run(attempt)
+        ready, spec = result.message, attempt.job.payload
+        if isinstance(ready, SummaryReady) and ready.text:
+            _logger.info(
+                "buffer_compacted",
+                session=attempt.job.key,
+                kind=spec.kind,
+                messages=spec.through - spec.first + 1,
+                tokens=ready.input_tokens,
+                summary_tokens=ready.tokens,
+                model=ready.model,
+                degraded=ready.degraded,
+                seconds=time.monotonic() - began,
+            )
+        return result
+
+    async def _run(self, attempt: JobAttempt) -> JobResult:
         spec = attempt.job.payload
         assert isinstance(spec, SummarizeSpec)
         try:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +69,33 @@ def _load() -> Any:
         return _load_once()
 
 
+@contextmanager
+def _root_logger_left_alone() -> Iterator[None]:
+    """Ignore wordllama's calls of `logging.basicConfig`, which configure the host's root logger.
+
+    Those of others have their effect, also of other threads in the meantime: undoing what was done
+    could undo theirs.
+    """
+    configure = logging.basicConfig
+
+    def configure_for_others(**options: Any) -> None:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001 -- whose call it is
+        if caller.partition(".")[0] != "wordllama":
+            configure(**options)
+
+    logging.basicConfig = configure_for_others
+    try:
+        yield
+    finally:
+        if logging.basicConfig is configure_for_others:
+            logging.basicConfig = configure
+
+
 @functools.cache
 def _load_once() -> Any:
     """All runtimes of a process share one copy of the weights (16 MB)."""
-    wordllama = importlib.import_module("wordllama")
+    with _root_logger_left_alone():
+        wordllama = importlib.import_module("wordllama")
     # `load()` looks for the tokenizer in a folder of another name than the wheel's, and then
     # downloads it (0.4.0); with the package itself as cache it finds both files.
     model = wordllama.WordLlama.load(

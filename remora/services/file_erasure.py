@@ -246,7 +246,7 @@ class FileEraser:
             ended += [one for one in self._waiting if one is case or one.note.number in same]
             for one in ended:
                 self._end(one)
-        _logger.info("erased", notes=len(ended), rows=sum(case.rows for case in ended))
+        _logger.info("erasures_completed", notes=len(ended), rows=sum(case.rows for case in ended))
 
     def _end(self, case: FileErasure) -> None:
         if not case.done.is_set():

@@ -261,16 +261,20 @@ class TransferParts(msgspec.Struct, frozen=True):
 class PartsHolder:
     """Gives handles the parts of a runtime while it is open: a handle may be made before that.
 
+    Args:
+        where: names the memory directory in reprs.
+
     Attributes:
         phase: ``"not opened"``, ``"open"`` or ``"closed"``.
     """
 
-    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "phase")
+    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "phase", "where")
 
     _parts: Parts
     _home: HomeLoop
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "in memory") -> None:
+        self.where = where
         self.phase: Literal["not opened", "open", "closed"] = "not opened"
         self._loop: object = None
         self._find_loop: Callable[[], object] = object
@@ -291,6 +295,11 @@ class PartsHolder:
         self.check_open()
         self._home.check()
         return self._parts
+
+    @property
+    def described(self) -> str:
+        """The directory and the phase, for the repr of a handle."""
+        return f"{self.where}, {self.phase}"
 
     def check_open(self) -> None:
         """Raise `RuntimeClosed` unless the runtime is open."""

@@ -420,6 +420,17 @@ async def test_buffer_search() -> None:
 # -- changing --------------------------------------------------------------------------------------
 
 
+async def test_deleting_nothing_in_particular() -> None:
+    """It is a mistake, and deletes nothing."""
+    async with Runtime.in_memory(embedder=HashEmbedder(16)) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append({"role": "user", "content": "hello"})
+        with pytest.raises(InvalidInput, match="say what to delete"):
+            await chat.delete()
+        assert await chat.delete([]) == await chat.delete(ids=[]) == 0
+        assert await chat.size() == 1
+
+
 async def test_delete() -> None:
     """S4.12, S4.06: by place, several, a generator, by id; places out of range or negative are
     refused; nothing goes.

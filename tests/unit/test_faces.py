@@ -131,7 +131,15 @@ def test_what_methods_return_has_a_public_path(handle: type) -> None:
 
 def test_a_runtime_says_where_it_is_and_whether_it_is_open() -> None:
     assert repr(Runtime("memory", config=Config())) == "Runtime('memory', not opened)"
-    assert repr(Runtime.in_memory(config=Config())) == "Runtime(in memory, not opened)"
+    runtime = Runtime.in_memory(config=Config())
+    assert repr(runtime) == "Runtime(in memory, not opened)"
+    alice = runtime.user("alice")
+    assert repr(alice) == "User('alice', in memory, not opened)"
+    assert repr(alice.session("one")) == "Session('alice', 'one', in memory, not opened)"
+    assert repr(alice.agent("cook")) == "Agent('alice', 'cook', in memory, not opened)"
+    scope = runtime.shared("team")
+    assert repr(scope) == "SharedScope('team', in memory, not opened)"
+    assert repr(scope.as_("zoe")) == "SharedMember('team', 'zoe', in memory, not opened)"
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class LanceUpkeep:
             raise
         for one in shared:
             one.ended = True
-        _logger.info("erased", table=shard.name, rows=sum(one.rows for one in shared))
+        _logger.info("rows_erased", table=shard.name, rows=sum(one.rows for one in shared))
 
     async def _rewrite_without(
         self, shard: Shard, drop: Callable[[dict[str, list[str]]], list[bool]]

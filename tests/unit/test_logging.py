@@ -1,0 +1,139 @@
+"""Where log lines go: the host's own processors, or the standard library; and what they say."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
+
+ROOT = Path(__file__).parents[2]
+
+HOST = """
+import asyncio, logging, sys, threading
+import remora
+
+host = logging.StreamHandler(sys.stdout)
+if sys.argv[1] == "before":
+    logging.basicConfig(handlers=[host], level=logging.ERROR)
+before = (list(logging.root.handlers), logging.root.level, logging.basicConfig)
+
+async def main():
+    async with remora.Runtime.in_memory() as runtime:
+        alice = runtime.user("alice")
+        if sys.argv[1] == "between":  # while wordllama is being imported, in another thread
+            class Configuring:
+                def find_spec(self, name, path=None, target=None):
+                    if name == "wordllama.inference":
+                        logging.basicConfig(handlers=[host], level=logging.ERROR)
+            sys.meta_path.insert(0, Configuring())
+        await alice.remember("Alice likes tea.")
+        await alice.settle()
+        assert await alice.recall("tea")
+
+asyncio.run(main())
+assert "wordllama" in sys.modules
+after = (list(logging.root.handlers), logging.root.level, logging.basicConfig)
+if sys.argv[1] == "between":
+    assert after == ([host], logging.ERROR, before[2]), after
+else:
+    assert after == before, after
+"""
+
+
+@pytest.mark.parametrize("configured", ["never", "before", "between"])
+def test_the_root_logger_is_the_hosts(configured: str) -> None:
+    """The embedded embedder's import configures it, unless it is kept from that."""
+    done = subprocess.run(
+        [sys.executable, "-c", HOST, configured],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def configured() -> Iterator[list[dict[str, Any]]]:
+    """A host whose structlog keeps events in a list."""
+    kept: list[dict[str, Any]] = []
+
+    def keep(_: Any, method: str, event: Any) -> Any:
+        kept.append({"level": method, **event})
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[structlog.processors.add_log_level, keep])
+    yield kept
+    structlog.reset_defaults()
+
+
+def test_a_host_with_structlog(configured: list[dict[str, Any]]) -> None:
+    """Its processors get the fields; ids are replaced before that, and floats are rounded."""
+    logger = get_logger("remora.test")
+    key = SessionKey("alice", "chat")
+    try:
+        raise ValueError(f"{key!r} failed")
+    except ValueError:
+        logger.exception("job_failed", session=key, seconds=0.06100430699984827)
+    (event,) = configured
+    assert event["event"] == "job_failed"
+    assert event["session"] == key.pseudonym
+    assert event["seconds"] == 0.061
+    assert event["logger"] == "remora.test"
+    assert "ValueError" in event["exception"]
+    assert "alice" not in str(event)
+    structlog.reset_defaults()
+    logger.warning("job_failed")
+    assert len(configured) == 1
+
+
+def test_a_host_with_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
+    """Text for people, and a dict for formatters that write JSON."""
+    with caplog.at_level(logging.INFO):
+        get_logger("remora.test").info("journal_created", user=UserKey("alice"), seconds=1.23456)
+        get_logger("remora.test").debug("not_shown")
+    (record,) = caplog.records
+    pseudonym = UserKey("alice").pseudonym
+    assert record.getMessage() == f"event=journal_created user={pseudonym} seconds=1.235"
+    fields = vars(record)["remora"]
+    assert fields == {"event": "journal_created", "user": pseudonym, "seconds": 1.235}
+    assert json.dumps(fields)
+
+
+def logged_events() -> dict[str, set[str]]:
+    """Every event that a module logs, and the modules that do."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "remora").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = ast.unparse(node.func)
+            values: list[ast.expr] = []
+            if re.fullmatch(r"_logger\.(debug|info|warning|error|exception)", name):
+                values = node.args[:1]
+            elif name == "OutageLog":
+                values = [*node.args[1:2], *(one.value for one in node.keywords)]
+            for value in values:
+                for one in ast.walk(value):
+                    if isinstance(one, ast.Constant) and re.fullmatch(r"\w+_\w+", str(one.value)):
+                        found.setdefault(str(one.value), set()).add(path.name)
+    return found
+
+
+def test_every_event_is_in_the_documents() -> None:
+    """An operator finds each line's meaning in docs/logging.md; no event has two meanings."""
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "logging.md").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(logged_events())
