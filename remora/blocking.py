@@ -14,19 +14,21 @@ runtime that its event loop has opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio.from_thread
 
 import remora
+from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
 from remora.api.threads import Mirror, call_on_loop, is_open, mirror, original_of
 from remora.api.tools import MemoryTools as AsyncMemoryTools
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, RemoraError
 from remora.faces import publish
+from remora.messages import MessageLike, Receipt
 
 __all__ = [
     "Agent",
@@ -62,6 +64,40 @@ class SharedScope(Mirror):
 @mirror(remora.Turn)
 class Turn(Mirror):
     """See `remora.Turn`: used with ``with``; every call returns when it is done."""
+
+    def stream(
+        self,
+        chunks: Iterable[Chunk],
+        *,
+        read: ReadChunk | None = None,
+        on_interrupt: OnInterrupt = "keep",
+    ) -> Generator[Chunk]:
+        """See `remora.Turn.stream`; `chunks` is iterated in the thread that iterates the result."""
+        source: _Source[Chunk] = _Source()
+        stream = self._original.stream
+        passed = call_on_loop(self._runtime, stream, source, read=read, on_interrupt=on_interrupt)
+        try:
+            for source.chunk in chunks:
+                yield call_on_loop(self._runtime, passed.__anext__)
+            source.ended = True
+            call_on_loop(self._runtime, anext, passed, None)
+        finally:
+            call_on_loop(self._runtime, passed.aclose)
+
+
+class _Source(Generic[Chunk]):
+    """What a thread reads of a model's stream, chunk by chunk, for the event loop."""
+
+    chunk: Chunk
+    ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self.ended:
+            raise StopAsyncIteration
+        return self.chunk
 
 
 @mirror(remora.Session)
@@ -155,12 +191,18 @@ class Runtime(Mirror):
 
     aclose = close
 
-    def append_many(self, batches: Iterable[Any], *, concurrency: int = 64) -> Any:
+    def append_many(
+        self,
+        batches: Iterable[tuple[Session, MessageLike | Iterable[MessageLike], str | None]],
+        *,
+        concurrency: int = 64,
+    ) -> list[Receipt | RemoraError]:
         """See `remora.Runtime.append_many`."""
         given: Any = [tuple(map(original_of, batch)) for batch in batches]
-        return call_on_loop(
+        results: list[Receipt | RemoraError] = call_on_loop(
             self._runtime, self._runtime.append_many, given, concurrency=concurrency
         )
+        return results
 
 
 def view(runtime: remora.Runtime) -> Runtime:

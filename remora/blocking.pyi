@@ -2,7 +2,7 @@
 # ruff: noqa: A002 - parameters have the names that the async methods give them
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +17,7 @@ from remora.api.options import JournalLike
 from remora.api.runtime import Runtime as _AsyncRuntime
 from remora.api.session_buffer import BufferHit
 from remora.api.statistics import RuntimeStatistics
+from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
 from remora.api.turn import Query, Spoken
 from remora.api.user import WorkingHit
 from remora.config import Config
@@ -35,7 +36,14 @@ from remora.services.erasure import ErasureReceipt
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import SessionExport, TransferReport
-from remora.storage.ports import JournalCounts, LongTermStatistics, LongTermStore, SessionListing
+from remora.storage.listing import ListingOrder
+from remora.storage.ports import (
+    JournalCounts,
+    LongTermStatistics,
+    LongTermStore,
+    SessionListing,
+    UserListing,
+)
 from remora.tokens import TokenCounter
 
 __all__ = [
@@ -51,10 +59,16 @@ __all__ = [
 ]
 
 class MemoryTools:
+    def anthropic(self) -> list[Any]: ...
     def call(self, name: str, arguments: str | Mapping[str, Any]) -> str: ...
-    def openai_specs(self) -> list[dict[str, Any]]: ...
+    def correct_memory(self, memory_id: str, content: str) -> dict[str, Any]: ...
+    def delete_from_memory(self, memory_ids: list[str]) -> dict[str, Any]: ...
+    def gemini(self) -> list[Any]: ...
+    def openai(self) -> list[Any]: ...
+    def openai_specs(self) -> list[Any]: ...
     def recall_from_memory(self, keywords: list[str], limit: int = ...) -> dict[str, Any]: ...
     def record_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]: ...
+    def responses(self) -> list[Any]: ...
     def retrieve_from_memory(self, keywords: list[str], limit: int = ...) -> dict[str, Any]: ...
     def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]: ...
     def specs(self) -> list[dict[str, Any]]: ...
@@ -111,6 +125,13 @@ class Turn:
     def reply(self, messages: Spoken, *, timeout_s: float | None = ...) -> Receipt: ...
     @property
     def resumed(self) -> bool: ...
+    def stream(
+        self,
+        chunks: Iterable[Chunk],
+        *,
+        read: ReadChunk | None = ...,
+        on_interrupt: OnInterrupt = ...,
+    ) -> Generator[Chunk]: ...
 
 class Session:
     def append(
@@ -178,6 +199,7 @@ class Session:
     ) -> Turn: ...
 
 class Agent:
+    def delete_memories(self, ids: str | Iterable[str]) -> int: ...
     def memories(
         self,
         types: str | Iterable[str] | None = ...,
@@ -187,6 +209,9 @@ class Agent:
         session: str | None = ...,
         agent: str | None = ...,
     ) -> list[Memory]: ...
+    def memory(
+        self, id: str | None = ..., *, key: str | None = ..., agent: str | None = ...
+    ) -> Memory | None: ...
     @property
     def name(self) -> str: ...
     def recall(
@@ -197,6 +222,7 @@ class Agent:
         types: str | Iterable[str] | None = ...,
         session: str | None = ...,
         agent: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
     ) -> list[Memory]: ...
     def recall_many(
         self,
@@ -229,8 +255,21 @@ class Agent:
         importance: float | None = ...,
         session: str | None = ...,
         agent: str | None = ...,
+        key: str | None = ...,
+        metadata: Mapping[str, Any] | None = ...,
+        replace: bool = ...,
     ) -> list[str]: ...
     def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]: ...
+    def remembered(
+        self,
+        *,
+        where: Mapping[str, Any] | None = ...,
+        types: str | Iterable[str] | None = ...,
+        session: str | None = ...,
+        agent: str | None = ...,
+        limit: int | None = ...,
+        after: str | None = ...,
+    ) -> list[Memory]: ...
     def retrieve(
         self,
         query: str,
@@ -250,7 +289,17 @@ class Agent:
         agent: str | None = ...,
     ) -> list[str]: ...
     def settle(self) -> None: ...
-    def tools(self, *, agent: str | None = ..., session: str | None = ...) -> MemoryTools: ...
+    def tools(
+        self, *, agent: str | None = ..., session: str | None = ..., edit: bool = ...
+    ) -> MemoryTools: ...
+    def update_memory(
+        self,
+        id: str,
+        content: str | None = ...,
+        *,
+        importance: float | None = ...,
+        metadata: Mapping[str, Any] | None = ...,
+    ) -> Memory: ...
     @property
     def user(self) -> str: ...
 
@@ -259,6 +308,7 @@ class User:
     def append_many(
         self, messages: Mapping[str, MessageLike | Iterable[MessageLike]]
     ) -> dict[str, Receipt]: ...
+    def delete_memories(self, ids: str | Iterable[str]) -> int: ...
     def export_arrow(self, *, types: str | Iterable[str] | None = ...) -> Any: ...
     def forget(self) -> ErasureReceipt: ...
     @property
@@ -277,6 +327,9 @@ class User:
         session: str | None = ...,
         agent: str | None = ...,
     ) -> list[Memory]: ...
+    def memory(
+        self, id: str | None = ..., *, key: str | None = ..., agent: str | None = ...
+    ) -> Memory | None: ...
     def prune(
         self,
         *,
@@ -294,6 +347,7 @@ class User:
         types: str | Iterable[str] | None = ...,
         session: str | None = ...,
         agent: str | None = ...,
+        where: Mapping[str, Any] | None = ...,
     ) -> list[Memory]: ...
     def recall_many(
         self,
@@ -326,8 +380,21 @@ class User:
         importance: float | None = ...,
         session: str | None = ...,
         agent: str | None = ...,
+        key: str | None = ...,
+        metadata: Mapping[str, Any] | None = ...,
+        replace: bool = ...,
     ) -> list[str]: ...
     def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]: ...
+    def remembered(
+        self,
+        *,
+        where: Mapping[str, Any] | None = ...,
+        types: str | Iterable[str] | None = ...,
+        session: str | None = ...,
+        agent: str | None = ...,
+        limit: int | None = ...,
+        after: str | None = ...,
+    ) -> list[Memory]: ...
     def retrieve(
         self,
         query: str,
@@ -350,11 +417,28 @@ class User:
         self, query: str, k: int = ..., session: str | None = ...
     ) -> list[WorkingHit]: ...
     def session(self, session: str) -> Session: ...
-    def sessions(self) -> Sequence[SessionListing]: ...
+    def sessions(
+        self,
+        *,
+        prefix: str = ...,
+        order: ListingOrder = ...,
+        limit: int | None = ...,
+        after: str | None = ...,
+    ) -> Sequence[SessionListing]: ...
     def settle(self) -> None: ...
     def stats(self) -> UserStatistics: ...
     def synopsis(self, *, refresh: bool = ..., timeout_s: float | None = ...) -> Synopsis: ...
-    def tools(self, *, agent: str | None = ..., session: str | None = ...) -> MemoryTools: ...
+    def tools(
+        self, *, agent: str | None = ..., session: str | None = ..., edit: bool = ...
+    ) -> MemoryTools: ...
+    def update_memory(
+        self,
+        id: str,
+        content: str | None = ...,
+        *,
+        importance: float | None = ...,
+        metadata: Mapping[str, Any] | None = ...,
+    ) -> Memory: ...
 
 class Runtime:
     def __enter__(self) -> Self: ...
@@ -427,5 +511,13 @@ class Runtime:
     def start(self) -> Self: ...
     def statistics(self) -> RuntimeStatistics: ...
     def user(self, user: str) -> User: ...
+    def users(
+        self,
+        *,
+        prefix: str = ...,
+        order: ListingOrder = ...,
+        limit: int | None = ...,
+        after: str | None = ...,
+    ) -> Sequence[UserListing]: ...
 
 def view(runtime: _AsyncRuntime) -> Runtime: ...

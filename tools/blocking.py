@@ -58,6 +58,8 @@ def _render_member(
 ) -> Iterator[str]:
     defined = vars(kind).get(name)
     member = inspect.getattr_static(original, name, defined)
+    if inspect.isfunction(defined) and not hasattr(defined, "__wrapped__") and name != "__init__":
+        member = defined
     if not hasattr(kind, name) or (name == "__init__" and defined is None):
         return
     if name == "__enter__":

@@ -10,12 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
-<<<<<<< HEAD
-from remora.actors.session.messages import SessionView
-=======
 from remora.actors.session.messages import Remove, SessionView
-from remora.config import ContextConfig
->>>>>>> 7bf50e4 (Log events go through the host's own structlog; the root logger stays as the host set it)
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message, Role, decode_chat, plain_text
 from remora.models.ports import Embedder, embed_texts

@@ -61,6 +61,7 @@ def test_every_async_class_is_there() -> None:
         kind
         for kind in shown | made
         if kind.__module__.startswith("remora")
+        and kind not in {remora.ChatModel, remora.Embedder, remora.Summarizer}  # interfaces
         and any(
             inspect.iscoroutinefunction(method)
             for name, method in inspect.getmembers(kind)
@@ -94,7 +95,7 @@ def test_a_script(tmp_path: Path) -> None:
         (receipt,) = runtime.append_many([(chat, said("more"), None)])
         assert isinstance(receipt, remora.Receipt)
         with pytest.raises(InvalidMessage):
-            chat.append({"role": "user"})
+            chat.append(dict[str, Any](role="user"))
         result = runtime.user("alice").tools().save_to_memory("", ["tea"])
         assert result["success"]
         assert runtime.statistics().registry.live
@@ -115,6 +116,21 @@ def test_a_turn() -> None:
                     assert [one["content"] for one in turn.context.messages] == ["hello"]
                     turn.reply("hi")
                 assert [one.content for one in turn.replies] == ["hi"]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_streamed_turn(*, cut: bool) -> None:
+    """Chunks come from the thread's own iterator; what was streamed before a cut is kept."""
+    with blocking.Runtime.in_memory(config=BARE) as runtime:
+        chat = runtime.session("alice", "one")
+        with chat.turn("hello", key="request-1") as turn:
+            passed = turn.stream(iter(["he", "llo", " Alice"]))
+            if cut:
+                assert next(passed) == "he"
+                passed.close()
+            else:
+                assert list(passed) == ["he", "llo", " Alice"]
+        assert chat.history()[-1].content == ("he" if cut else "hello Alice")
 
 
 def test_start_and_close() -> None:

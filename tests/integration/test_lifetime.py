@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 LEAN = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
 BARE = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}})
-HELLO = {"role": "user", "content": "hello"}
+HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
 
 
 async def in_a_task(function: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
