@@ -9,17 +9,20 @@ left in this task; opening and closing tell it what to do, and wait.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from remora.errors import ReentrantAsk, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 
-__all__ = ["Host"]
+__all__ = ["Host", "HostTasks"]
 
 _logger = get_logger(__name__)
 
@@ -159,6 +162,28 @@ class Host:
         finally:
             self._started.set()
             self._ended.set()
+
+
+class HostTasks:
+    """A task group whose tasks all know that they work for the host.
+
+    A request may start one, a lookup for instance, which would inherit the request's context.
+    """
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+        self._context = copy_context()
+        self.cancel_scope = tasks.cancel_scope
+
+    def start_soon(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        *arguments: Any,
+        name: object = None,
+    ) -> None:
+        """Start a task, as anyio's method does."""
+        start = partial(self._tasks.start_soon, function, *arguments, name=name)
+        self._context.copy().run(start)
 
 
 _inside: ContextVar[Host | None] = ContextVar("remora_host", default=None)

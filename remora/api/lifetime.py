@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -14,7 +14,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.api.build import Internals, build
-from remora.api.host import Host
+from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
 from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
@@ -178,7 +178,7 @@ class Lifetime:
         """Run all background tasks until the host is told to stop."""
         try:
             async with anyio.create_task_group() as tasks:
-                self._start(internals, left, tasks)
+                self._start(internals, left, cast("anyio.abc.TaskGroup", HostTasks(tasks)))
                 self.holder.open(internals.parts)
                 host.mark_open()
                 await host.wait_for_stop()
