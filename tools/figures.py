@@ -46,7 +46,7 @@ WORDS = frozenset(
 ENTRY = "(entry)"
 LAYERS = (
     ("cli", "adapters", "testing"),
-    ("blocks", "results", "transfer"),
+    ("blocking", "blocks", "results", "transfer"),
     ("api",),
     ("maintenance",),
     ("services",),

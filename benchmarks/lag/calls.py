@@ -336,6 +336,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Runtime.ready": "it waits for what other threads load",
     "Runtime.reembedded": "there is nothing to embed again",
     "Runtime.retry_erasures": "none waits",
+    "Runtime.start": "it begins the runtime",
     "Runtime.settle": "it comes after each call",
     "Runtime.users": "a page at a time, as User.sessions",
     "Session.settle": "", "SharedMember.settle": "", "User.settle": "",
