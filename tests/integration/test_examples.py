@@ -142,6 +142,22 @@ def test_readme_shows_the_example() -> None:
     assert "async def chat" + body.rstrip() in source
 
 
+def test_the_first_program_of_the_readme(tmp_path: Path) -> None:
+    """It runs as it stands there, and prints what stands there."""
+    shown = re.search(
+        r"<!-- first program -->\n```python\n(.*?)```\n\nIt prints:\n\n```\n(.*?)```",
+        (ROOT / "README.md").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    assert shown is not None
+    (tmp_path / "first.py").write_text(shown[1], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    date = r"\d{1,2} \w+ \d{4}"
+    assert re.sub(date, "a day", done.stdout) == re.sub(date, "a day", shown[2])
+
+
 SERVER_ANSWERS = {
     "BlockFailed": (503, True), "CommitFailed": (503, True), "ConfigError": (500, False),
     "DirectoryLocked": (500, False), "DirectoryUnusable": (500, False),
