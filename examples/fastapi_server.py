@@ -59,7 +59,7 @@ async def refuse(_: Request, error: Exception) -> Response:
 
 def create_app(directory: str | None = None, model: Think = think) -> FastAPI:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         where = directory or os.environ.get("MEMORY_DIR", "remora-memory")
         async with remora.Runtime(where) as app.state.runtime:
             yield
