@@ -246,8 +246,10 @@ def test_the_server_ends_during_a_call() -> None:
 
 
 INTERRUPTED = """
+import signal
 import sys
 import remora
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from remora import blocking
 
 class Hanging:

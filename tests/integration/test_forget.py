@@ -255,6 +255,7 @@ async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
             assert (await chat.load(query="plainword3")).sources["long_term"].status in {
                 "ok",
                 "late",
+                "omitted",
             }
             assert await runtime.user("bob").recall(f"plainword{rounds % 10}")
             rounds += 1

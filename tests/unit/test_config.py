@@ -176,6 +176,7 @@ MAY_BE_ZERO = {
     "long_term.batch_ms",
     "long_term.max_user_rows",
     "recall.answer_bonus",
+    "recall.unindexed_rows",
     "recall.cache",
     "recall.hot_mb",
     "recall.neighbour_bonus",
