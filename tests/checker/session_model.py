@@ -121,7 +121,7 @@ class SessionModel:
             for start in self._starts(live, shown)
             if start not in whole
             and _begins(model, start, start) is not None
-            and self._shows(live[start:], shown, asks=asks)
+            and self._shows(live[start:], shown, asks=asks, cut=start > 0 and not shown.summarized)
             and (asks or self._sums_up(live, start, shown))
         ]
         if not fitting or (shown.summarized and not model.folds):
@@ -157,7 +157,7 @@ class SessionModel:
         ends = [next((end for end, name in rest if name == one), 0) for one in covered]
         return () if 0 in ends else range(ends[-1] if ends else 0, len(live) + 1)
 
-    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, asks: bool) -> bool:
+    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, asks: bool, cut: bool) -> bool:
         """Whether a load of this buffer shows this."""
         units, awaiting = self._present(buffer)
         names = tuple(name for unit in units for name in unit)
@@ -178,7 +178,7 @@ class SessionModel:
                 if not unit or keeping.weight(unit) > left:
                     break
                 fits, left = fits - len(unit), left - keeping.weight(unit)
-            begin = self._begin(names, fits) if fits or dropped else 0
+            begin = self._begin(names, fits) if fits or dropped or cut else 0
             if awaiting != shown.awaiting or (begin != place and not shown.shortened):
                 return False
         return keeping is None or self._waits(buffer, shown, keeping)
