@@ -12,9 +12,7 @@ and a run without these fixtures imports nothing of remora.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -148,7 +146,7 @@ def _coroutine(scope: _Scope, opens: _Opens) -> Callable[..., AsyncIterator[Runt
         if scope == "function" and "memory_model" in request.fixturenames:
             options["chat_model"] = request.getfixturevalue("memory_model")
         runtime = opens(options, tmp_path_factory)
-        async with _in_one_task(runtime) if _on_asyncio() else runtime:
+        async with runtime:
             yield runtime
 
     return opened
@@ -178,40 +176,6 @@ def _in_directory(options: dict[str, Any], temporary: pytest.TempPathFactory) ->
     from remora import Runtime  # noqa: PLC0415
 
     return Runtime(temporary.mktemp("memory"), **options)
-
-
-def _on_asyncio() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-@asynccontextmanager
-async def _in_one_task(runtime: Runtime) -> AsyncIterator[None]:
-    """Open and close it in a task of its own.
-
-    pytest-asyncio runs the halves of a fixture in two tasks; anyio runs all fixtures in one, but
-    does not close those of wider scopes in the order in which they were opened.
-    """
-    opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    over = asyncio.Event()
-
-    async def hold() -> None:
-        async with runtime:
-            opened.set_result(None)
-            await over.wait()
-
-    holding = asyncio.create_task(hold())
-    try:
-        await asyncio.wait([opened, holding], return_when=asyncio.FIRST_COMPLETED)
-        if holding.done():
-            await holding  # raises what opening raised
-        yield
-    finally:
-        over.set()
-        await holding
 
 
 _FIXTURES: dict[str, tuple[_Scope, _Opens]] = {

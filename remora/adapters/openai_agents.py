@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from remora.api.session import Session
 from remora.errors import InvalidInput, InvalidMessage
+from remora.formats.responses import items_of, read_part
 from remora.messages import KEPT_PREFIX, ChatDict, Message, plain_text
 
 try:
@@ -28,7 +29,6 @@ __all__ = ["RemoraSession", "chat_messages", "response_items"]
 
 _KEY = "openai_agents"
 _KEPT = f"{KEPT_PREFIX}{_KEY}"  # of items without a role: these count as tokens
-_TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _CALLS = frozenset({"function_call", "reasoning"})
 
 
@@ -190,21 +190,10 @@ def _content(content: Any) -> Any:
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    kind = part.get("type")
-    if kind in _TEXTS:
-        return {"type": "text", "text": part.get("text")}
-    if kind == "refusal":
-        return {"type": "refusal", "refusal": part.get("refusal")}
-    if kind == "input_image" and part.get("image_url"):
-        return {"type": "image_url", "image_url": {"url": part["image_url"]}}
-    if kind == "input_audio":
-        return {"type": "input_audio", "input_audio": part.get("input_audio")}
-    if kind == "input_file":
-        return {
-            "type": "file",
-            "file": {key: value for key, value in part.items() if key != "type"},
-        }
-    return {"type": "text", "text": f"[{kind}]"}
+    try:
+        return read_part(part, 0)
+    except InvalidMessage:
+        return {"type": "text", "text": f"[{part.get('type')}]"}
 
 
 def _text(content: Any) -> str:
@@ -220,48 +209,7 @@ def _text(content: Any) -> str:
 
 
 def _items(chat: ChatDict) -> list[dict[str, Any]]:
-    """Equivalent items of a chat message."""
+    """Equivalent items of a chat message, at least one."""
     if chat["role"] == "tool":
-        return [
-            {
-                "type": "function_call_output",
-                "call_id": chat["tool_call_id"],
-                "output": plain_text(chat),
-            }
-        ]
-    items: list[dict[str, Any]] = []
-    content = chat.get("content")
-    if content is not None:
-        items.append({"role": chat["role"], "content": _input_content(chat["role"], content)})
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call["id"],
-                "name": function["name"],
-                "arguments": function["arguments"],
-            }
-        )
-    return items
-
-
-def _input_content(role: str, content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    if role == "assistant":
-        return plain_text({"content": content})
-    parts: list[dict[str, Any]] = []
-    for part in content:
-        match part["type"]:
-            case "image_url":
-                parts.append(
-                    {"type": "input_image", "image_url": part["image_url"]["url"], "detail": "auto"}
-                )
-            case "file":
-                parts.append({"type": "input_file", **part["file"]})
-            case "input_audio":
-                parts.append(dict(part))
-            case kind:
-                parts.append({"type": "input_text", "text": part[kind]})
-    return parts
+        return items_of({**chat, "content": plain_text(chat)})
+    return items_of(chat) or [{"role": chat["role"], "content": plain_text(chat)}]

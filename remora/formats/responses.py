@@ -19,7 +19,7 @@ from remora.formats.plain import (
 )
 from remora.messages import ChatDict
 
-__all__ = ["from_responses", "to_responses"]
+__all__ = ["from_responses", "items_of", "read_part", "to_responses"]
 
 _API = "responses"
 _TEXTS = frozenset({"input_text", "output_text", "text"})
@@ -77,7 +77,7 @@ class _Answer:
             if self._parts and not self._calls:
                 self.close()
             for part in _content(item, index):
-                self._parts.append(_read_part(part, index))
+                self._parts.append(read_part(part, index))
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -128,7 +128,7 @@ def _with_content(
     chat: ChatDict, item: dict[str, Any], given: list[dict[str, Any]], index: int, *, opaque: bool
 ) -> ChatDict:
     try:
-        chat["content"] = chat_content([_read_part(part, index) for part in given]) or ""
+        chat["content"] = chat_content([read_part(part, index) for part in given]) or ""
     except InvalidMessage:
         if not opaque:
             raise
@@ -137,7 +137,12 @@ def _with_content(
     return chat
 
 
-def _read_part(part: dict[str, Any], index: int) -> dict[str, Any]:
+def read_part(part: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A content part of an item as a chat API has it.
+
+    Raises:
+        InvalidMessage: it has no form in a chat; `index` is the item's.
+    """
     kind = part.get("type")
     if kind in _TEXTS:
         return {"type": "text", "text": part.get("text")}
@@ -145,7 +150,7 @@ def _read_part(part: dict[str, Any], index: int) -> dict[str, Any]:
         return {"type": "refusal", "refusal": part.get("refusal")}
     if kind == "input_image" and (url := part.get("image_url")):
         image = {"url": url}
-        if detail := part.get("detail"):
+        if (detail := part.get("detail")) and detail != "auto":  # as the API takes it without one
             image["detail"] = detail
         return {"type": "image_url", "image_url": image}
     if kind == "input_audio":
@@ -167,11 +172,12 @@ def to_responses(messages: ChatMessages) -> list[Any]:
     items: list[Any] = []
     for message in messages:
         chat, kept = opened(message, _API)
-        items.extend(plain(kept) if kept else _items(chat))
+        items.extend(plain(kept) if kept else items_of(chat))
     return items
 
 
-def _items(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The items of one chat message; none for an assistant's message without a word or a call."""
     role, content = chat["role"], chat.get("content")
     if role == "tool":
         output = content if isinstance(content, str) else [*map(_part, parts_of(chat))]

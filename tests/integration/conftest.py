@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from remora import Config
+from remora import Config, Runtime
+
+PLAIN_TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+PLAIN = Config.from_dict(PLAIN_TREE)
+"""Sessions alone."""
+
+Open = Callable[[], AbstractAsyncContextManager[Runtime]]
+"""Opens the same memory at each call, if that outlives its runtime."""
 
 
 @pytest.fixture
@@ -13,3 +25,11 @@ def small() -> Config:
     return Config.from_dict(
         {"buffer": {"token_limit": 300, "summary_tokens": 80}, "long_term": {"batch_ms": 5}}
     )
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """A runtime without long-term memory, in SQLite and in memory."""
+    if request.param == "sqlite":
+        return lambda: Runtime(tmp_path / "memory", config=PLAIN)
+    return lambda: Runtime.in_memory(config=PLAIN)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,10 @@ import pytest
 from remora import Config, Runtime
 from remora.errors import KeyConflict
 from tests.harness import user
+from tests.integration.conftest import PLAIN, Open
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
 ANSWER: dict[str, Any] = {"role": "assistant", "content": "hello"}
-Open = Callable[[], AbstractAsyncContextManager[Runtime]]
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    if request.param == "sqlite":
-        return lambda: Runtime(tmp_path / "memory", config=PLAIN)
-    return lambda: Runtime.in_memory(config=PLAIN)
 
 
 async def test_a_key_for_question_and_answer(open_runtime: Open) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,21 +12,13 @@ import anyio
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from remora import Config, Runtime, Session, Turn
+from remora import Runtime, Session, Turn
 from remora.errors import InvalidInput, RuntimeClosed, TurnClosed
 from remora.runtime.probes import count_probes
 from tests.harness import user
+from tests.integration.conftest import PLAIN, Open
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"long_term": {"enabled": False}, "models": {"embedder": "none"}})
-Open = Callable[[], AbstractAsyncContextManager[Runtime]]
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    if request.param == "sqlite":
-        return lambda: Runtime(tmp_path / "memory", config=PLAIN)
-    return lambda: Runtime.in_memory(config=PLAIN)
 
 
 class Model:

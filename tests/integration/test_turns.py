@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,9 @@ from remora.errors import (
 )
 from remora.runtime.probes import count_probes
 from tests.harness import user
+from tests.integration.conftest import PLAIN, PLAIN_TREE, Open
 
 pytestmark = pytest.mark.anyio
-TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
-PLAIN = Config.from_dict(TREE)
 CALL: dict[str, Any] = {
     "role": "assistant",
     "content": None,
@@ -36,14 +33,6 @@ CALL: dict[str, Any] = {
 }
 RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call-1", "content": "noon"}
 HALF: dict[str, Any] = {"role": "assistant", "content": "It is", "metadata": {"incomplete": True}}
-Open = Callable[[], AbstractAsyncContextManager[Runtime]]
-
-
-@pytest.fixture(params=["sqlite", "memory"])
-def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    if request.param == "sqlite":
-        return lambda: Runtime(tmp_path / "memory", config=PLAIN)
-    return lambda: Runtime.in_memory(config=PLAIN)
 
 
 async def said(chat: Session) -> list[Any]:
@@ -141,7 +130,7 @@ async def test_an_answered_request_does_not_wait(open_runtime: Open) -> None:
 
 async def test_too_many_wait(tmp_path: Path) -> None:
     """Nothing is written for those that are refused."""
-    config = Config.from_dict({**TREE, "turns": {"max_waiting": 0}})
+    config = Config.from_dict({**PLAIN_TREE, "turns": {"max_waiting": 0}})
     async with Runtime.in_memory(config=config) as runtime:
         chat = runtime.session("alice", "one")
         async with chat.turn("first") as turn:
@@ -357,7 +346,7 @@ async def test_after_a_restart(tmp_path: Path) -> None:
 
 async def test_a_redaction_hook(tmp_path: Path) -> None:
     """A retry is recognized by what is stored."""
-    config = Config.from_dict(TREE)
+    config = Config.from_dict(PLAIN_TREE)
     hide = lambda text: text.replace("4711", "####")  # noqa: E731
     async with Runtime.in_memory(config=config, redact=hide) as runtime:
         chat = runtime.session("alice", "one")
