@@ -1,7 +1,8 @@
 """Fixtures for the tests of code that uses remora: pytest finds them when remora is installed.
 
 `memory` is an open runtime in memory, `memory_dir` an open runtime in a temporary directory,
-`memory_model` the chat model that answers them from a script. docs/testing.md shows them in use.
+`memory_model` the chat model that answers them from a script. docs/how-to/testing.md shows them
+in use.
 
 The tests are coroutines, which anyio's plugin or pytest-asyncio runs, and so are the fixtures.
 Each plugin has its own way to declare them, so each fixture is declared once for anyio and once

@@ -125,7 +125,12 @@ def fault(*words: str) -> None:
 
 def mutants(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "tests.mutants.plant", *(words or ("--all", "--table", "docs/testing.md")))
+    run(
+        PYTHON,
+        "-m",
+        "tests.mutants.plant",
+        *(words or ("--all", "--table", "docs/how-to/testing.md")),
+    )
 
 
 def lint(*words: str) -> None:

@@ -3,10 +3,11 @@
     python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME]
         [--limit N] [--json OUT]
 
-FILE is JSONL as in docs/replay-format.md, with questions among the turns: ``{"type": "qa", "conv",
-"question", "category", "evidence": [turn ids]}``. LoCoMo (snap-research/LoCoMo,
-`data/locomo10.json`) and the memory questions of BFCL (ShishirPatil/gorilla) can be written that
-way. Questions of category 5 (without an answer) and without evidence are left out.
+FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
+``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``. LoCoMo
+(snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
+(ShishirPatil/gorilla) can be written that way. Questions of category 5 (without an answer) and
+without evidence are left out.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
 Then each question is asked by `user.recall(question, k=20)`, and by `load(query=question,
@@ -382,7 +383,8 @@ def main() -> None:
     options = parser.parse_args()
     if not options.data.is_file():
         print(
-            f"skipped: there is no file {options.data}; docs/replay-format.md says what it holds",
+            f"skipped: there is no file {options.data}; "
+            "docs/reference/replay-format.md says what it holds",
             file=sys.stderr,
         )
         raise SystemExit(EXIT_SKIPPED)

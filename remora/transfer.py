@@ -1,4 +1,4 @@
-"""What `Runtime.export` writes and `Runtime.import_` reads (docs/export-format.md)."""
+"""What `Runtime.export` writes and `Runtime.import_` reads (docs/reference/export-format.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps docs/checklist.md true: which tests prove which of its lines, and that none is unproven.
+"""Keeps docs/evidence/checklist.md true: which tests prove which line; each has one.
 
     python3 tools/checklist.py                       write the column of tests
     python3 tools/checklist.py --check               print what is wrong; exit with 1 if anything is
@@ -213,7 +213,7 @@ def main(
     options = parser.parse_args(arguments)
     if options.junit and not options.check:
         parser.error("--junit goes with --check")
-    document = root / "docs" / "checklist.md"
+    document = root / "docs" / "evidence" / "checklist.md"
     text, found = document.read_text(encoding="utf-8"), proofs(root)
     if not options.check:
         document.write_text(written(text, found), encoding="utf-8")
@@ -224,7 +224,7 @@ def main(
     for line in wrong:
         print(line, file=sys.stderr)
     if wrong:
-        print(f"docs/checklist.md: {len(wrong)} wrong", file=sys.stderr)
+        print(f"docs/evidence/checklist.md: {len(wrong)} wrong", file=sys.stderr)
     return 1 if wrong else 0
 
 

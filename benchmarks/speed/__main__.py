@@ -3,8 +3,10 @@
     python -m benchmarks.speed                everything; three repeats take about an hour
     python -m benchmarks.speed --smoke        remora and the limits, small, under a minute
     python -m benchmarks.speed --claims append,turn --peers redis --repeat 5
-    python -m benchmarks.speed --json r.json --table docs/speed.md --plots docs/plots
-    python -m benchmarks.speed --render r.json --table docs/speed.md --plots docs/plots
+    python -m benchmarks.speed --json r.json --table docs/evidence/speed.md \
+        --plots docs/evidence/plots
+    python -m benchmarks.speed --render r.json --table docs/evidence/speed.md \
+        --plots docs/evidence/plots
 
 All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
 time limit. Peers run in virtual environments of their own, which the first run makes under

@@ -144,7 +144,7 @@ class Operations:
     async def backup(
         self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
     ) -> BackupReport:
-        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/backup.md).
+        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/how-to/backup.md).
 
         ``remora backup`` does the same. All messages acknowledged before are in the copy. `dest` is
         complete and on disk at the end; until then nothing is there.

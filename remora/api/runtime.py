@@ -339,7 +339,7 @@ class Runtime(Operations):
     async def export(
         self, path: str | Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> TransferReport:
-        """Write all sessions and users to a file or a directory (docs/export-format.md).
+        """Write all sessions and users to a file or a directory (docs/reference/export-format.md).
 
         Appends go on: each session is written as it is when its turn comes. `path` is complete and
         on disk at the end; until then nothing is there.

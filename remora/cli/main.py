@@ -90,7 +90,8 @@ async def _command_replay(console: Console, arguments: argparse.Namespace) -> in
     if not conversations.sessions:
         print_bad_lines(console, conversations)
         raise InvalidInput(
-            f"{arguments.file} holds no conversation; docs/replay-format.md describes the format"
+            f"{arguments.file} holds no conversation; "
+            "docs/reference/replay-format.md describes the format"
         )
     async with open_runtime(arguments) as runtime:
         report = await _replay(runtime, conversations, arguments.concurrency)

@@ -26,7 +26,7 @@ _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 _EPILOG = """\
 examples:
   remora demo                               replay conversations that ship with remora, and recall
-  remora replay chats.jsonl --dir memory    replay a file of conversations (docs/replay-format.md)
+  remora replay chats.jsonl --dir memory    replay a file (docs/reference/replay-format.md)
   remora users --dir memory                 who is in it; remora sessions alice: what they have
   remora show alice chat-42 --dir memory    a session's summary and its recent messages
   remora recall alice "where do I live?" --dir memory
@@ -139,7 +139,10 @@ def _add_conversation_parsers(
         "idempotency key made from its place and content.",
     )
     command.add_argument(
-        "file", type=Path, metavar="FILE.jsonl", help="conversations, see docs/replay-format.md"
+        "file",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="conversations, see docs/reference/replay-format.md",
     )
     command.add_argument(
         "--concurrency", type=_at_least(1), default=64, metavar="N", help="users at once (64)"

@@ -1,6 +1,6 @@
 """Reading conversations from JSONL.
 
-One JSON object a line, in one of four shapes (docs/replay-format.md).
+One JSON object a line, in one of four shapes (docs/reference/replay-format.md).
 
 ``conversation``
     ``{"user", "session", "timestamp"?, "messages": [chat dicts]}``

@@ -44,7 +44,7 @@ __all__ = [
 _EXPORT = """\
 Write everything that the memory holds to DEST: a file of JSON lines if its
 name ends in .jsonl, otherwise a directory of Parquet files
-(docs/export-format.md). Vectors are left out: an import embeds everything
+(docs/reference/export-format.md). Vectors are left out: an import embeds everything
 again. DEST appears when it is complete; an existing DEST is refused. A server
 may own the directory: the export is of the moment at which the command began.
 """

@@ -55,7 +55,8 @@ def add_upkeep_parsers(
         help="copy a directory while a server uses it",
         description="Copy DIR to DEST, which must not exist, or be empty. A server may own DIR. "
         "All messages that were acknowledged before are in the copy. DEST appears when it is "
-        "complete and synced. To restore it, open it, or replace DIR with it (docs/backup.md).",
+        "complete and synced. To restore it, open it, or replace DIR with it "
+        "(docs/how-to/backup.md).",
     )
     command.add_argument("dest", type=Path, metavar="DEST", help="the new directory")
 

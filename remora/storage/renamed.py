@@ -124,7 +124,7 @@ def with_current_names(port: Port) -> Port:
     old = [*names.values(), *(["add(doubtful=)"] if doubtful else [])]
     warnings.warn(
         f"{type(port).__name__} has old names of methods: {', '.join(old)}; see "
-        "docs/storage-ports.md",
+        "docs/reference/storage-ports.md",
         DeprecationWarning,
         stacklevel=2,
     )

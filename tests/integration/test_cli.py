@@ -193,8 +193,8 @@ def test_files_of_other_making(tmp_path: Path) -> None:
 
 
 def test_four_shapes_of_lines(tmp_path: Path) -> None:
-    """docs/replay-format.md: conversations, messages, turns and traces, each with keys of their
-    own.
+    """docs/reference/replay-format.md: conversations, messages, turns and traces, each with
+    keys of their own.
     """
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     file = write(

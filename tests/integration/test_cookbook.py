@@ -130,7 +130,7 @@ def test_sizing_guide() -> None:
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(rows) == 11
-    guide = (ROOT / "docs" / "cookbook.md").read_text()
+    guide = (ROOT / "docs" / "how-to" / "cookbook.md").read_text()
     assert "\n".join(rows) in guide
     figures = {row.split(" | ")[0].strip("| "): row.strip("| ").split(" | ") for row in rows[2:]}
     small, large = figures["window 4, with summary"], figures["window 12 (BufferPreset.TECHNICAL)"]

@@ -146,11 +146,11 @@ def test_fixtures(pytester: pytest.Pytester, words: str, marks: tuple[str, str, 
 
 @pytest.mark.blocking
 def test_the_example(pytester: pytest.Pytester) -> None:
-    """The tests that docs/testing.md shows pass, and are the example's, line for line."""
+    """The tests that docs/how-to/testing.md shows pass, and are the example's, line for line."""
     example = (ROOT / "examples" / "tested_agent.py").read_text()
     shown = re.findall(
         r"<!-- examples/tested_agent.py -->\n```python\n(.*?)```",
-        (ROOT / "docs" / "testing.md").read_text(),
+        (ROOT / "docs" / "how-to" / "testing.md").read_text(),
         re.DOTALL,
     )
     assert len(shown) == 2

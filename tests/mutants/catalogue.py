@@ -3,8 +3,8 @@ whoever relies on remora.
 
 Each is a change of some lines in one file of the package, written as in a diff. What it removes,
 with what stands around it, must be there exactly once; a test holds that, so that the catalogue
-cannot rot unnoticed. Each is a violation of a guarantee (docs/testing.md has them) that a user
-could notice: what only looks different, or only costs time, is not here.
+cannot rot unnoticed. Each is a violation of a guarantee (docs/how-to/testing.md has them) that a
+user could notice: what only looks different, or only costs time, is not here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The script behind docs/checklist.md, on a tree made up for it."""
+"""The script behind docs/evidence/checklist.md, on a tree made up for it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_last():
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "checklist.md").write_text(DOCUMENT)
+    (tmp_path / "docs" / "evidence").mkdir(parents=True)
+    (tmp_path / "docs" / "evidence" / "checklist.md").write_text(DOCUMENT)
     (tmp_path / "tests" / "unit").mkdir(parents=True)
     (tmp_path / "tests" / "unit" / "test_it.py").write_text(TESTS)
     (tmp_path / "tests" / "harness.py").write_text('def test_no_test():\n    """S0.88"""\n')
@@ -87,7 +87,7 @@ def test_column(tree: Path) -> None:
     """The column holds the first three tests of a line and how many more there are; writing again
     changes nothing.
     """
-    document = tree / "docs" / "checklist.md"
+    document = tree / "docs" / "evidence" / "checklist.md"
     first = document.read_text()
     at = "`tests/unit/test_it.py::"
     assert (
@@ -128,15 +128,25 @@ def test_column(tree: Path) -> None:
             "S0.01, G7",
             "test_more: names G7, which the document lacks",
         ),
-        ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.01: the document has no such line"),
-        ("docs/checklist.md", "| S5.01 ", "| S5.02 ", "S5.02: no such id is known"),
         (
-            "docs/checklist.md",
+            "docs/evidence/checklist.md",
+            "| S5.01 ",
+            "| S5.02 ",
+            "S5.01: the document has no such line",
+        ),
+        ("docs/evidence/checklist.md", "| S5.01 ", "| S5.02 ", "S5.02: no such id is known"),
+        (
+            "docs/evidence/checklist.md",
             "| S5.01 | needs no test | — |\n",
             "",
             "S5.01: the document has no such line",
         ),
-        ("docs/checklist.md", "| S0.03 |", "| S0.02 |", "S0.02: the document has it 2 times"),
+        (
+            "docs/evidence/checklist.md",
+            "| S0.03 |",
+            "| S0.02 |",
+            "S0.02: the document has it 2 times",
+        ),
     ],
 )
 def test_what_is_wrong_is_listed(
@@ -146,10 +156,10 @@ def test_what_is_wrong_is_listed(
     named.
     """
     edit(tree / file, old, new)
-    before = (tree / "docs" / "checklist.md").read_text()
+    before = (tree / "docs" / "evidence" / "checklist.md").read_text()
     assert main(["--check"], root=tree, counts=COUNTS) == 1
     assert complaint in capsys.readouterr().err
-    assert (tree / "docs" / "checklist.md").read_text() == before
+    assert (tree / "docs" / "evidence" / "checklist.md").read_text() == before
 
 
 def test_only_a_passed_test_counts(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

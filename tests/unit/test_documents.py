@@ -15,7 +15,12 @@ from remora.adapters import massgen
 from remora.api.tools import MemoryTools
 
 ROOT = Path(__file__).parents[2]
-GUIDES = ("cookbook.md", "fastapi.md", "migration.md", "storage-ports.md")
+GUIDES = (
+    "how-to/cookbook.md",
+    "how-to/fastapi.md",
+    "how-to/migration.md",
+    "reference/storage-ports.md",
+)
 
 
 def page(name: str) -> str:
@@ -23,10 +28,20 @@ def page(name: str) -> str:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every relative link in the README and docs/ points at a file of the repository."""
-    for found in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)\)", found.read_text()):
-            assert (found.parent / target).exists(), f"{found.name} links to {target}"
+    """Every relative link in a document points at a file of the repository, and at a heading."""
+    for found in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]+))?\)", found.read_text()):
+            where = found.parent / target if target else found
+            assert where.exists(), f"{found.name} links to {target}"
+            assert not anchor or anchor in anchors(where.read_text()), (
+                f"{found.name} links to #{anchor} of {where.name}"
+            )
+
+
+def anchors(text: str) -> set[str]:
+    """The names that a Markdown page's headings have in links."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -46,11 +61,9 @@ def test_code_in_guides_is_an_examples_own(guide: str) -> None:
 
 def test_guides_are_listed() -> None:
     """S4.32: a reader finds every page from the index."""
-    index = page("index.md")
-    for found in (ROOT / "docs").glob("*.md"):
-        assert found.name == "index.md" or f"({found.name})" in index, (
-            f"{found.name} is not in docs/index.md"
-        )
+    index, docs = page("index.md"), ROOT / "docs"
+    for found in (path.relative_to(docs).as_posix() for path in docs.rglob("*.md")):
+        assert found == "index.md" or f"({found})" in index, f"{found} is not in docs/index.md"
 
 
 def test_layout() -> None:
@@ -58,8 +71,8 @@ def test_layout() -> None:
     assert massgen.__all__ == ["ConversationMemory", "PersistentMemory"]
     for path in (
         "README.md",
-        "docs/architecture.md",
-        "docs/cookbook.md",
+        "docs/explanation/architecture.md",
+        "docs/how-to/cookbook.md",
         "remora/adapters/massgen.py",
         "CHANGELOG.md",
     ):
@@ -99,7 +112,7 @@ def test_what_is_covered_and_what_is_not() -> None:
     """S0.31: the cookbook says that long-term and many-user memory are covered, and a knowledge
     base is not.
     """
-    table = page("cookbook.md").split("## What remora covers")[1]
+    table = page("how-to/cookbook.md").split("## What remora covers")[1]
     rows = {row.split("|")[1].strip(): row for row in table.splitlines() if row.startswith("| ")}
     assert "covered" in rows["long-term memory of what was said"]
     assert "covered" in rows["many users, each with their own memory"]
@@ -112,7 +125,7 @@ def test_older_memory_types_are_mapped() -> None:
     """
     rows = {
         row.split("|")[1].strip(): row.split("|")[2]
-        for row in page("migration.md").splitlines()
+        for row in page("how-to/migration.md").splitlines()
         if row.startswith("| `")
     }
     for old, new in (
@@ -128,9 +141,9 @@ def test_older_memory_types_are_mapped() -> None:
     ):
         row = next(value for key, value in rows.items() if key.startswith(f"`{old}"))
         assert new in row, old
-    policies = set(re.findall(r"BufferPolicy\.(\w+)\(", page("migration.md")))
+    policies = set(re.findall(r"BufferPolicy\.(\w+)\(", page("how-to/migration.md")))
     assert policies <= set(dir(remora.BufferPolicy))
-    for block in re.findall(r"`(\w+MemoryBlock)`", page("migration.md")):
+    for block in re.findall(r"`(\w+MemoryBlock)`", page("how-to/migration.md")):
         assert hasattr(remora.blocks, block)
 
 
@@ -138,7 +151,7 @@ def test_agentscope_names_are_mapped() -> None:
     """S4.44: every row of the document's table has its place in remora's, and the names that it
     gives exist.
     """
-    table = page("migration.md").split("## MassGen and agentscope")[1].split("\n## ")[0]
+    table = page("how-to/migration.md").split("## MassGen and agentscope")[1].split("\n## ")[0]
     rows = {
         tuple(cell.strip() for cell in row.split("|")[1:4])
         for row in table.splitlines()
@@ -172,7 +185,7 @@ def test_storage_ports_are_described() -> None:
     """
     from remora.storage.ports import Journal, LongTermStore  # noqa: PLC0415
 
-    text = page("storage-ports.md")
+    text = page("reference/storage-ports.md")
     for port in (Journal, LongTermStore):
         for name in (
             name for base in port.__mro__ for name in vars(base) if not name.startswith("_")
@@ -194,7 +207,7 @@ def test_documents_name_nothing_deprecated() -> None:
         and "DeprecationWarning" in ast.dump(method)
     }
     assert "write.settle(" in old
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = path.read_text().lower()
         assert not [name for name in old if name in text], path.name
 

@@ -133,7 +133,9 @@ def logged_events() -> dict[str, set[str]]:
 
 
 def test_every_event_is_in_the_documents() -> None:
-    """An operator finds each line's meaning in docs/logging.md; no event has two meanings."""
-    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "logging.md").read_text(), re.MULTILINE)
+    """Each event is in docs/reference/logging.md, with one meaning."""
+    listed = re.findall(
+        r"^\| `(\w+)` \|", (ROOT / "docs" / "reference" / "logging.md").read_text(), re.MULTILINE
+    )
     assert len(listed) == len(set(listed))
     assert set(listed) == set(logged_events())

@@ -1,4 +1,4 @@
-"""Product text uses the words of docs/glossary.md: retired words stay out."""
+"""Product text uses the words of docs/reference/glossary.md: retired words stay out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 def product() -> Iterator[Path]:
     yield ROOT / "README.md"
     yield ROOT / "CONTRIBUTING.md"
-    yield from (p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in GENERATED)
+    yield from (p for p in sorted((ROOT / "docs").rglob("*.md")) if p.name not in GENERATED)
     yield from sorted((ROOT / "examples").glob("*.py"))
     yield from sorted((ROOT / "remora").rglob("*.py"))
 

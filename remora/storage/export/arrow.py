@@ -1,8 +1,9 @@
 """Arrow tables: an export as Parquet files, and a user's long-term memory as one table.
 
-The files are described in docs/export-format.md. pyarrow takes half a second to load, so it is
-loaded at the first call. Everything here blocks. Times are passed as integers of microseconds: to
-convert a zoned timestamp to a Python object, pyarrow needs the machine's time zone files.
+The files are described in docs/reference/export-format.md. pyarrow takes half a second to
+load, so it is loaded at the first call. Everything here blocks. Times are passed as integers of
+microseconds: to convert a zoned timestamp to a Python object, pyarrow needs the machine's time
+zone files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An export as JSON lines (docs/export-format.md). Everything here blocks.
+"""An export as JSON lines (docs/reference/export-format.md). Everything here blocks.
 
 The lines are a header, then each session (its own line, messages, state items), then each user (its
 own line, memories, state items), then an end line. The end line has the number of the lines before
