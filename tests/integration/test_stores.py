@@ -130,7 +130,8 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
             await store.add(
                 rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False
             )
-        assert await store.compact() == 1
+        await store.compact()  # unless upkeep did it while the rows were written
+        assert (await store.statistics()).compactions > 0
         (shard,) = store.tables.shards.values()
         table, mine = shard.table, store.reader.within(user_key("user-7"), Scope(types=("fact",)))
         plans = [
