@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,7 @@ _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
 _PAUSE_S = 50e-6
+_BUSY_S = 500e-6  # between pauses: one takes 40 µs of processor time, and twice that to wake up
 _MAX_CANDIDATES = 2_000
 _MAX_PIECE_CHARS = 4_000  # of a text that is cut into sentences at once
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
@@ -111,6 +113,7 @@ class ExtractiveSummarizer:
         similarity = [0.0] * len(candidates)
         postings = _postings(candidates)
         left = max_tokens
+        longest = 0.0  # characters of a token, in the lines that were counted
         top = candidates[0].score or 1.0
         open_ = set(range(len(candidates)))
         while open_ and left > 0:
@@ -122,7 +125,11 @@ class ExtractiveSummarizer:
             ):  # the order does not change until one of them is chosen
                 open_.discard(best)
                 sentence = candidates[best]
-                cost = self._count(sentence.line + "\n")
+                line = sentence.line + "\n"
+                if longest and len(line) > left * longest:
+                    continue  # it does not fit; counting all that do not takes most of the time
+                cost = self._count(line)
+                longest = max(longest, len(line) / max(cost, 1))
                 if cost <= left:
                     left -= cost
                     chosen.append(sentence)
@@ -152,8 +159,8 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     def is_whole(line: Line) -> bool:
         if not line.text.strip() or f"\n{line.spoken}\n" in bounded:
             return True
-        sentences = _sentences([line])
-        return bool(sentences) and all(sentence.line in lines for sentence in sentences)
+        texts = list(_texts(line.text))
+        return bool(texts) and all(f"- {_head(line)}: {text}" in lines for text in texts)
 
     return is_whole
 
@@ -177,16 +184,26 @@ def _previous_sentences(previous: str | None) -> list[_Sentence]:
 
 
 def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
-    segment = importlib.import_module("sentencex").segment
     found: list[_Sentence] = []
     for line in lines:
-        at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
-        head = f"{at.day} {at:%b %Y}, {line.speaker}"
-        for piece in _cut(line.text):
-            _yield_interpreter()
-            texts = (" ".join(sentence.split()) for sentence in segment("en", piece))
-            found.extend(_Sentence(head, text, 0, _words(text)) for text in texts if text)
+        head = _head(line)
+        found.extend(_Sentence(head, text, 0, _words(text)) for text in _texts(line.text))
     return found
+
+
+def _head(line: Line) -> str:
+    at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
+    return f"{at.day} {at:%b %Y}, {line.speaker}"
+
+
+def _texts(text: str) -> Iterator[str]:
+    """The sentences of a text, each in one line."""
+    segment = importlib.import_module("sentencex").segment
+    for piece in _cut(text):
+        _yield_interpreter()
+        for sentence in segment("en", piece):
+            if joined := " ".join(sentence.split()):
+                yield joined
 
 
 def _cut(text: str) -> Iterator[str]:
@@ -234,12 +251,18 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         sentence.score = score
 
 
-def _yield_interpreter() -> None:
-    """Let the event loop run; a busy thread keeps the interpreter for 5 ms at each of its wake-ups.
+_yielded = threading.local()
 
-    A sleep of 0 s ends before a waiting thread has noticed.
+
+def _yield_interpreter() -> None:
+    """Let the event loop run now and then; call this at each step of a long computation.
+
+    A busy thread keeps the interpreter for 5 ms at each wake-up of the event loop. A sleep of 0 s
+    ends before a waiting thread has noticed.
     """
-    time.sleep(_PAUSE_S)
+    if time.perf_counter() - getattr(_yielded, "at", 0.0) > _BUSY_S:
+        time.sleep(_PAUSE_S)
+        _yielded.at = time.perf_counter()
 
 
 def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float]]]:
