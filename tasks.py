@@ -3,8 +3,9 @@
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py unit      install, and run the quick tests: most of them
     python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, import contract, package, tests, probes, checklist: CI
+    python3 tasks.py check     lint, types, imports, package, site, tests, probes, checklist: CI
     python3 tasks.py build     the sdist and the wheel into dist/, checked, and tried by themselves
+    python3 tasks.py site      the documents and the API as web pages: build/site/index.html
 
 Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
 checklist, format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``.
@@ -41,14 +42,18 @@ def run(*command: str | Path, **environment: str) -> None:
         raise SystemExit(done.returncode)
 
 
-def setup(*, dev: bool = True) -> None:
+GROUPS: dict[str, tuple[str, ...]] = {"run": (), "dev": ("dev",), "docs": ("dev", "docs")}
+"""Groups of dependencies, by what they are for; each has what the one before has."""
+
+
+def setup(level: str = "dev") -> None:
     """Make the environment, unless it is there and nothing that it depends on has changed."""
     wanted = hashlib.sha256(
         (ROOT / "pyproject.toml").read_bytes() + (ROOT / "constraints.txt").read_bytes()
     ).hexdigest()
-    stamp = VENV / f".remora-{'dev' if dev else 'run'}"
-    complete = VENV / ".remora-dev"
-    if any(mark.exists() and mark.read_text() == f"{ROOT} {wanted}" for mark in {stamp, complete}):
+    levels = list(GROUPS)
+    stamps = [VENV / f".remora-{enough}" for enough in levels[levels.index(level) :]]
+    if any(mark.exists() and mark.read_text() == f"{ROOT} {wanted}" for mark in stamps):
         return
     if not PYTHON.exists():
         print(f"making {VENV}", flush=True)
@@ -56,13 +61,13 @@ def setup(*, dev: bool = True) -> None:
     pip = (PYTHON, "-m", "pip", "--disable-pip-version-check")
     print("installing (lancedb is large: this may take a few minutes)", flush=True)
     run(*pip, "install", "--upgrade", "pip>=25.1")  # dependency groups
-    what = ("--group", "dev") if dev else ()
+    what = [word for group in GROUPS[level] for word in ("--group", group)]
     run(*pip, "install", "--constraint", "constraints.txt", "--editable", ".", *what)
-    stamp.write_text(f"{ROOT} {wanted}")
+    stamps[0].write_text(f"{ROOT} {wanted}")
 
 
 def demo(*words: str) -> None:
-    setup(dev=False)
+    setup("run")
     run(BIN / "remora", "demo", *words)
 
 
@@ -165,6 +170,11 @@ def build(*words: str) -> None:
     run(PYTHON, "-m", "tools.package", *words)
 
 
+def site(*words: str) -> None:
+    setup("docs")
+    run(PYTHON, "-m", "tools.site", *words)
+
+
 def checklist(*words: str) -> None:
     run(sys.executable, "tools/checklist.py", *words)  # needs nothing installed
 
@@ -175,6 +185,7 @@ def check() -> None:
     types()
     imports()
     build()
+    site()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
     checklist("--check", "--junit", junit)
@@ -197,6 +208,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "imports": imports,
     "bench": bench,
     "build": build,
+    "site": site,
     "checklist": checklist,
     "check": check,
 }

@@ -75,4 +75,4 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     prune_interval_s: float = 3_600.0
     """How often the supervisor looks for users with too many rows."""
     max_age_days: float = 365.0
-    """With `prune: age`, rows older than this are pruned first."""
+    """Rows older than this are pruned first, if `prune` is `age`."""

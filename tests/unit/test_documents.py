@@ -66,6 +66,13 @@ def test_guides_are_listed() -> None:
         assert found == "index.md" or f"({found})" in index, f"{found} is not in docs/index.md"
 
 
+def test_examples_are_listed() -> None:
+    """A reader finds every example, with what it shows."""
+    listed = (ROOT / "examples" / "README.md").read_text()
+    for example in (ROOT / "examples").glob("*.py"):
+        assert example.name == "__init__.py" or f"[{example.name}]({example.name})" in listed
+
+
 def test_layout() -> None:
     """S4.32: public exports, README, design, adapters and runnable examples are there."""
     assert massgen.__all__ == ["ConversationMemory", "PersistentMemory"]

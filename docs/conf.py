@@ -1,0 +1,93 @@
+"""How Sphinx builds the site: `python3 tasks.py site`.
+
+The source directory is the repository, because the README and the pages of docs/ link to one
+another, and to examples. A link to a file that is no page becomes a download.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+import types
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+# A class names the module that defines it, and not the public one: autodoc reads the descriptions
+# of attributes there.
+_faces = types.ModuleType("remora.faces")
+_faces.publish = lambda *_: None  # type: ignore[attr-defined]
+sys.modules["remora.faces"] = _faces
+
+import remora  # noqa: E402
+
+project = "remora"
+version = release = remora.__version__
+copyright = "the authors of remora"  # noqa: A001
+root_doc = "docs/index"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+include_patterns += ["docs/**", "examples/README.md"]
+exclude_patterns = [".*", "build", "dist", "tests", "benchmarks", "remora", "tools", "node_modules"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # a README may begin with any level
+
+default_role = "py:obj"  # a single backtick names code, and links to it where it is described
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes that autodoc lists are not listed twice
+
+autodoc_default_options = {"undoc-members": True, "exclude-members": "__new__, kinds"}
+
+html_theme = "furo"
+html_title = f"remora {release}"
+html_copy_source = False
+html_show_sphinx = False
+html_additional_pages = {"index": "to_documents.html"}
+templates_path = ["_templates"]
+pygments_style = "default"
+
+_PAGE = re.compile(r"\]\(([^)#:]+\.(?:md|rst))\)")
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx calls this."""
+    app.connect("source-read", add_navigation)
+    app.connect("doctree-read", point_to_public_names)
+
+
+def add_navigation(_: Sphinx, page: str, source: list[str]) -> None:
+    """The index is the navigation: a part for each heading, with the pages that it links."""
+    if page == root_doc:
+        for part in source[0].split("\n## ")[1:]:
+            heading, _, text = part.partition("\n")
+            pages = "\n".join(_PAGE.findall(text))
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {heading}\n\n{pages}\n```\n"
+
+
+def point_to_public_names(_: Sphinx, doctree: nodes.document) -> None:
+    """Types in signatures lead to the names that users import."""
+    for link in list(doctree.findall(addnodes.pending_xref)):
+        target = link.get("reftarget", "")
+        if target in vars(builtins):
+            link.replace_self(link.children)  # not to an attribute of that name
+        elif link.get("py:module") != "remora.blocking":
+            link["reftarget"] = _PUBLIC.get(target, target)
+
+
+_PUBLIC = {
+    known: f"remora.{name}"
+    for name in remora.__all__
+    for thing in [getattr(remora, name)]
+    if isinstance(thing, type)
+    for known in (name, f"{thing.__module__}.{name}")
+}
