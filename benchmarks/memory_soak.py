@@ -209,7 +209,7 @@ class MemorySoak:
             elif what < 0.5:
                 yield lambda: session.load(query=_text(rng, 4), max_tokens=4_000)
             elif what < 0.6:
-                yield lambda: person.recall(_text(rng, 3), k=5)
+                yield lambda: person.recall(_text(rng, 3), limit=5)
             elif what < 0.62:
                 yield session.clear
             elif what < 0.65:

@@ -10,7 +10,7 @@ FILE is JSONL as in docs/reference/replay-format.md, with questions among the tu
 without evidence are left out.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
-Then each question is asked by `user.recall(question, k=20)`, and by `load(query=question,
+Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question,
 max_tokens=4000)` in a new session of the same user. For comparison, on the same rows: LanceDB's
 full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain
 BM25 and the recipes LEX and HYB of `benchmarks.reference`.
@@ -149,11 +149,11 @@ async def ask_remora(
         await (await runtime.internals.long_term()).compact()
         task = bar.add_task("asking remora", total=len(questions))
         for name in conversations.users:  # what a first query has to load is no part of the figures
-            await runtime.user(name).recall("warm", k=1)
+            await runtime.user(name).recall("warm", limit=1)
         for question in questions:
             user = runtime.user(question.user)
             begun = time.perf_counter()
-            memories = await user.recall(question.text, k=max(DEPTHS))
+            memories = await user.recall(question.text, limit=max(DEPTHS))
             recalled.append(
                 Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun)
             )

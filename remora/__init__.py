@@ -25,7 +25,7 @@ from remora.faces import publish
 from remora.messages import Message, MessageDict, MessageLike, Receipt
 from remora.models.ports import ChatModel, Embedder, Line, Summarizer
 from remora.recall.context import Context, ContextEntry
-from remora.recall.memory import Memory
+from remora.recall.memory import Memory, quote_memories
 from remora.recall.sources import Sources
 from remora.services.erasure import ErasureReceipt
 
@@ -57,6 +57,7 @@ __all__ = [
     "User",
     "WorkingHit",
     "errors",
+    "quote_memories",
 ]
 
 __version__ = "0.1.0"

@@ -126,12 +126,7 @@ SESSION: dict[str, Call] = {
     "flush": lambda w: w.session.flush(),
     "forget": lambda w: w.other.session("chat").forget(),
     "fork": lambda w: w.session.fork(f"fork {w.number}"),
-    "from_json": lambda w: w.other.session("chat").from_json('{"messages": []}'),
-    "get_context": lambda w: w.session.get_context(),
-    "get_formatted_messages": lambda w: w.session.get_formatted_messages(),
-    "get_last_message": lambda w: w.session.get_last_message(),
     "get_messages": lambda w: w.session.get_messages(),
-    "get_recent": lambda w: w.session.get_recent(3),
     "history": lambda w: w.session.history(),
     "inspect": lambda w: w.session.inspect(),
     "load": lambda w: w.session.load(query=w.text),
@@ -142,7 +137,6 @@ SESSION: dict[str, Call] = {
     "size": lambda w: w.session.size(),
     "state_dict": lambda w: w.session.state_dict(),
     "stats": lambda w: w.session.stats(),
-    "to_json": lambda w: w.session.to_json(),
     "truncate_to_size": lambda w: w.session.truncate_to_size(4),
 }
 
@@ -183,9 +177,6 @@ MEMORIES: dict[str, Call] = {
     "record": lambda w: w.user.record(said(w.text)),
     "record_many": lambda w: w.user.record_many([said(w.text), said("tea")]),
     "remember": lambda w: w.user.remember(w.text),
-    "remember_many": lambda w: w.user.remember_many([w.text, "tea"]),
-    "retrieve": lambda w: w.user.retrieve(w.text),
-    "retrieve_many": lambda w: w.user.retrieve_many([w.text, "tea"]),
     "settle": lambda w: w.user.settle(),
 }
 USER: dict[str, Call] = MEMORIES | {
@@ -212,9 +203,6 @@ AGENT: dict[str, Call] = {
     "record": lambda w: w.user.agent("cook").record(said(w.text)),
     "record_many": lambda w: w.user.agent("cook").record_many([said(w.text), said("tea")]),
     "remember": lambda w: w.user.agent("cook").remember(w.text),
-    "remember_many": lambda w: w.user.agent("cook").remember_many([w.text, "tea"]),
-    "retrieve": lambda w: w.user.agent("cook").retrieve(w.text),
-    "retrieve_many": lambda w: w.user.agent("cook").retrieve_many([w.text, "tea"]),
     "settle": lambda w: w.user.agent("cook").settle(),
 }
 SHARED: dict[str, Call] = {
@@ -275,12 +263,15 @@ CALLS: dict[str, Call] = {
 def public_coroutines() -> Iterator[str]:
     """``Class.method`` of every coroutine function of a class that `remora` shows.
 
-    Protocols are left out: an application's classes have their methods.
+    Protocols are left out: an application's classes have their methods. So are deprecated names,
+    which call the current ones.
     """
     for name in sorted(remora.__all__):
         kind = getattr(remora, name)
         if not inspect.isclass(kind) or Protocol in kind.__bases__:
             continue
         for method, function in inspect.getmembers(kind):
-            if not method.startswith("_") and inspect.iscoroutinefunction(function):
+            if method.startswith("_") or hasattr(function, "__deprecated__"):
+                continue
+            if inspect.iscoroutinefunction(function):
                 yield f"{name}.{method}"

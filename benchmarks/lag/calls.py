@@ -24,7 +24,6 @@ class World(msgspec.Struct):
         messages: of the long session.
         number: of this call; a call that writes writes something new each time.
         export: the long session's.
-        json: `Session.to_json` of the wide session.
         bytes: of the largest message.
         characters: of the longest text to learn, remember or look for.
         count: messages, memories or texts of the largest batch.
@@ -35,7 +34,6 @@ class World(msgspec.Struct):
     messages: int
     number: int = 0
     export: SessionExport | None = None
-    json: str = ""
     bytes: int = 15_000_000
     characters: int = 100_000
     count: int = 1_000
@@ -138,7 +136,6 @@ async def prepare(world: World) -> None:
     await world.user.agent("cook").remember(items)
     await runtime.settle()
     world.export = await world.long.export()
-    world.json = await world.wide.to_json()
     await runtime.export(world.path / "export.jsonl")
 
 
@@ -202,19 +199,6 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "wide": lambda w: w.wide.get_messages(),
         "of 15 MB pictures": lambda w: w.heavy.get_messages(),
     },
-    "Session.get_recent": {"wide": lambda w: w.wide.get_recent(1_000)},
-    "Session.get_last_message": {
-        "wide": lambda w: w.wide.get_last_message(),
-        "of 15 MB pictures": lambda w: w.heavy.get_last_message(),
-    },
-    "Session.get_context": {
-        "wide": lambda w: w.wide.get_context(),
-        "of 15 MB pictures": lambda w: w.heavy.get_context(),
-    },
-    "Session.get_formatted_messages": {
-        "wide": lambda w: w.wide.get_formatted_messages(),
-        "of 15 MB pictures": lambda w: w.heavy.get_formatted_messages(),
-    },
     "Session.contents": {
         "wide": lambda w: w.wide.contents(),
         "of 15 MB pictures": lambda w: w.heavy.contents(),
@@ -223,22 +207,12 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "wide": lambda w: w.wide.state_dict(),
         "of 15 MB pictures": lambda w: w.heavy.state_dict(),
     },
-    "Session.to_json": {
-        "wide": lambda w: w.wide.to_json(),
-        "of 15 MB pictures": lambda w: w.heavy.to_json(),
-    },
     "Session.load_state_dict": {
         "10 000 messages": lambda w: w.new.load_state_dict({"messages": lines(w, 10)}),
     },
-    "Session.from_json": {
-        "wide": lambda w: w.new.from_json(w.json),
-        "10 000 messages": lambda w: w.new.from_json(
-            msgspec.json.encode({"messages": lines(w, 10)})
-        ),
-    },
     "Session.search": {
-        "query of 100 000 characters": lambda w: w.wide.search(w.text(), k=1_000),
-        "by words": lambda w: w.wide.search(w.text(), k=1_000, semantic=False),
+        "query of 100 000 characters": lambda w: w.wide.search(w.text(), limit=1_000),
+        "by words": lambda w: w.wide.search(w.text(), limit=1_000, semantic=False),
         "in 15 MB pictures": lambda w: w.heavy.search("look"),
     },
     "User.sessions": {"": lambda w: w.user.sessions()},
@@ -255,7 +229,7 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "100 000 characters": lambda w: w.user.learn(w.text()),
         "100 texts of 100 000 characters": lambda w: w.user.learn(w.long_texts()),
     },
-    "User.search_working": {"": lambda w: w.user.search_working(w.text(), k=1_000)},
+    "User.search_working": {"": lambda w: w.user.search_working(w.text(), limit=1_000)},
     "User.synopsis": {"": lambda w: w.user.synopsis(refresh=True)},
     "User.inspect": {"": lambda w: w.user.inspect()},
     "User.stats": {"": lambda w: w.user.stats()},
@@ -269,8 +243,8 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "a picture of 15 MB": lambda w: w.user.record(picture(w.bytes)),
     },
     "User.recall": {
-        "query of 100 000 characters": lambda w: w.user.recall(w.text(), k=1_000),
-        "k of 1 000": lambda w: w.user.recall(f"a long walk {w.number}", k=1_000),
+        "query of 100 000 characters": lambda w: w.user.recall(w.text(), limit=1_000),
+        "limit of 1 000": lambda w: w.user.recall(f"a long walk {w.number}", limit=1_000),
     },
     "User.recall_many": {
         "1 000 queries": lambda w: w.user.recall_many(w.texts()),
@@ -281,7 +255,9 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
         "1 000 memories": lambda w: w.runtime.shared("team").as_("owner").remember(w.texts())
     },
     "SharedMember.recall": {
-        "k of 1 000": lambda w: w.runtime.shared("team").as_("owner").recall(w.text(), k=1_000)
+        "limit of 1 000": lambda w: (
+            w.runtime.shared("team").as_("owner").recall(w.text(), limit=1_000)
+        )
     },
     "Runtime.append_many": {
         "1 000 batches": lambda w: w.runtime.append_many(
@@ -328,8 +304,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Agent.delete_memories": "", "Agent.memory": "", "Agent.remembered": "",
     "Agent.update_memory": "",
     "Agent.recall": "", "Agent.recall_many": "", "Agent.record": "", "Agent.record_many": "",
-    "Agent.remember": "", "Agent.remember_many": "", "Agent.retrieve": "",
-    "Agent.retrieve_many": "", "Agent.settle": "",
+    "Agent.remember": "", "Agent.settle": "",
     "Runtime.aclose": "it ends the runtime",
     "Runtime.dead_letters": "there are none, as for those that retry and drop them",
     "Runtime.drop_dead_letters": "", "Runtime.retry_dead_letters": "",
@@ -347,8 +322,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Turn.load": "as Session.load", "Turn.reply": "as Session.append",
     "User.delete_memories": "ids are all that it carries", "User.memory": "one memory",
     "User.remembered": "a page at a time", "User.update_memory": "as User.remember",
-    "User.record_many": "as User.record", "User.remember_many": "as User.remember",
-    "User.retrieve": "as User.recall", "User.retrieve_many": "as User.recall_many",
+    "User.record_many": "as User.record",
 }  # fmt: skip
 """Verbs without a case, and why."""
 

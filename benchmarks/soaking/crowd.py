@@ -215,7 +215,7 @@ class Crowd:
             self._runtime.session(household.name, f"{number}"),
             household.witnesses[number],
         )
-        last = await self._persist(chat.get_last_message)
+        (last,) = await self._persist(lambda: chat.get_messages(limit=1)) or (None,)
         if last is None or last.seq is None or last.id is None:
             return
         wanted = last.id
@@ -236,7 +236,7 @@ class Crowd:
             await self._persist(lambda f=fact: user.remember(f, importance=rng.random()))  # type: ignore[misc]
             household.facts += 1
             try:
-                found = await user.recall("the walnut table", k=5)
+                found = await user.recall("the walnut table", limit=5)
             except (LongTermError, ModelError, *_REFUSED) as e:
                 await self._count_refusal(e)
             else:

@@ -20,6 +20,7 @@ from remora.errors import ConfigError, InvalidInput
 from remora.ids import validate_id
 from remora.messages import Message, MessageLike, Role
 from remora.models.ports import ChatModelLike, EmbedderLike
+from remora.recall.memory import quote_memories
 
 __all__ = ["ConversationMemory", "PersistentMemory"]
 
@@ -91,8 +92,8 @@ class ConversationMemory:
 
     async def get_last_message(self) -> dict[str, Any] | None:
         """The newest message."""
-        message = await self.session.get_last_message()
-        return None if message is None else _with_id(message)
+        newest = await self.get_messages(1)
+        return newest[0] if newest else None
 
     async def truncate_to_size(self, max_messages: int) -> None:
         """Keep the newest messages, none for 0, and never a part of a tool-call group.
@@ -210,12 +211,12 @@ class PersistentMemory:
     async def retrieve(self, query: str, limit: int = 5) -> str:
         """Memories relevant to `query`, as text for a prompt; empty if there are none.
 
-        See `remora.User.retrieve`.
+        See `remora.User.recall` and `remora.quote_memories`.
 
         Raises:
             LongTermError: long-term memory failed (a `RuntimeError`).
         """
-        return await self._memory.retrieve(query, limit, session=self._session)
+        return quote_memories(await self._memory.recall(query, limit=limit, session=self._session))
 
     # -- for the agent -----------------------------------------------------------------------------
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from remora.api.plain import decode_state, encode_state, format_messages, list_chats
 from remora.api.session import Session
 from remora.messages import ChatDict, Message, Receipt, Role
 
 __all__ = ["BufferMemory"]
+
+_SUMMARY_PREFIX = "Previous conversation summary: "
 
 
 class BufferMemory:
@@ -49,11 +52,11 @@ class BufferMemory:
 
     async def get_formatted_messages(self) -> list[ChatDict]:
         """The summary as a message, if any, and role and content of each message."""
-        return await self.session.get_formatted_messages()
+        return format_messages(*await self.session.contents(summary_prefix=_SUMMARY_PREFIX))
 
     async def get_context(self) -> list[ChatDict]:
         """The summary as a message, if any, and each message as a chat API takes it."""
-        return await self.session.get_context()
+        return list_chats(*await self.session.contents())
 
     async def get_summary(self) -> str | None:
         """MUXI's attribute ``summary``."""
@@ -61,18 +64,19 @@ class BufferMemory:
         return summary
 
     async def to_json(self) -> str:
-        """Messages, size and summary as JSON; see `remora.Session.to_json`."""
-        return await self.session.to_json()
+        """Messages, size and summary as JSON; see `remora.Session.state_dict`."""
+        view = await self.session.inspect()
+        return await encode_state(await self.session.state_dict(), view.policy.above_messages)
 
     @classmethod
     async def from_json(cls, text: str | bytes, session: Session) -> Self:
-        """Restore the output of `to_json` into a session; see `remora.Session.from_json`.
+        """Restore the output of `to_json` into a session; its policy stays the runtime's.
 
         Raises:
             InvalidInput: it is not such JSON.
             InvalidMessage: a message in it is invalid; nothing was changed.
         """
-        await session.from_json(text)
+        await session.load_state_dict(await decode_state(text))
         return cls(session)
 
 

@@ -88,7 +88,8 @@ class RemoraSession:
 
         It is removed from `history` and long-term memory as well.
         """
-        while (message := await self.session.get_last_message()) is not None:
+        while newest := await self.session.get_messages(limit=1):
+            message = newest[0]
             items = response_items(message)
             assert message.id is not None
             if len(items) > 1:  # one of several parallel calls: the others stay

@@ -264,7 +264,7 @@ def _build_planner(
     async def search_working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
         assert cached is not None
         (vector,) = await embed_texts(cached, [without_surrogates(query)])
-        message = SearchWorking(vector, config.working.k, session)
+        message = SearchWorking(vector, config.working.limit, session)
         found: Sequence[ScoredItem] = await base.registry.ask_control(UserKey(user), message)
         return found
 

@@ -10,12 +10,12 @@ import anyio.to_thread
 
 from remora.actors.user.messages import Remember, RememberReceipt
 from remora.api.addressing import AddressableMemories
+from remora.api.old_names import OldMemoryNames, renamed_arguments
 from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
 from remora.recall.memory import Memory
-from remora.recall.quotes import recalled_text
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.services.arguments import (
     check_choice,
@@ -48,7 +48,7 @@ datetime, or seconds since the epoch).
 _RECALLS_AT_ONCE = 8  # all of a thousand that answered at once would hold the event loop
 
 
-class LongTermHandle(AddressableMemories):
+class LongTermHandle(OldMemoryNames, AddressableMemories):
     """Records and recalls for one user, or for one agent of a user.
 
     Get one from `Runtime.user` or `User.agent`.
@@ -114,10 +114,6 @@ class LongTermHandle(AddressableMemories):
         }
         items = await self._make_items(contents, defaults)
         return await self._record(items, "remember", session, replace=replace)
-
-    async def remember_many(self, contents: Iterable[MemoryLike]) -> list[str]:
-        """Record many memories, all or none; see `remember`."""
-        return await self.remember(contents)
 
     async def record(
         self,
@@ -189,11 +185,12 @@ class LongTermHandle(AddressableMemories):
 
     # -- recalling ---------------------------------------------------------------------------------
 
+    @renamed_arguments(k="limit")
     async def recall(
         self,
         query: str,
         *,
-        k: int = 5,
+        limit: int = 5,
         types: str | Iterable[str] | None = None,
         session: str | None = None,
         agent: str | None = None,
@@ -207,7 +204,7 @@ class LongTermHandle(AddressableMemories):
 
         Args:
             query: what is asked.
-            k: how many at most.
+            limit: how many at most.
             types: memory types: ``message``, ``summary``, or what `remember` takes; None for all.
             session: only what was said or learned in this session.
             agent: only what this agent recorded; None for everything of the user's. An agent's
@@ -217,23 +214,24 @@ class LongTermHandle(AddressableMemories):
                 and not remembered has no metadata, and is left out.
 
         Raises:
-            InvalidInput: `k` is not from 1 to 1 000, the query is not text or over 100 000
+            InvalidInput: `limit` is not from 1 to 1 000, the query is not text or over 100 000
                 characters, there is no such type, or
                 long-term memory is switched off.
             LongTermError: long-term memory failed.
             ModelError: the embedder failed.
         """
         query = check_query(query)
-        check_result_count(k)
+        check_result_count(limit)
         recalls = self._require_recalls()
         scope = self._scope(types, session, agent)
-        return await recalls.recall(self._user, query, k, scope, check_where(where))
+        return await recalls.recall(self._user, query, limit, scope, check_where(where))
 
+    @renamed_arguments(k="limit")
     async def recall_many(
         self,
         queries: Iterable[str],
         *,
-        k: int = 5,
+        limit: int = 5,
         types: str | Iterable[str] | None = None,
         session: str | None = None,
         agent: str | None = None,
@@ -242,37 +240,10 @@ class LongTermHandle(AddressableMemories):
         kinds = check_types(types) or None
 
         async def one(query: str) -> list[Memory]:
-            return await self.recall(query, k=k, types=kinds, session=session, agent=agent)
+            return await self.recall(query, limit=limit, types=kinds, session=session, agent=agent)
 
         wanted = collect(queries, "queries")
         return await map_concurrently(one, wanted, concurrency=_RECALLS_AT_ONCE)
-
-    async def retrieve(
-        self,
-        query: str,
-        limit: int = 5,
-        *,
-        types: str | Iterable[str] | None = None,
-        session: str | None = None,
-        agent: str | None = None,
-    ) -> str:
-        """`recall` as text for a prompt: quotations between tags; empty if nothing was found."""
-        return _as_text(
-            await self.recall(query, k=limit, types=types, session=session, agent=agent)
-        )
-
-    async def retrieve_many(
-        self,
-        queries: Iterable[str],
-        limit: int = 5,
-        *,
-        types: str | Iterable[str] | None = None,
-        session: str | None = None,
-        agent: str | None = None,
-    ) -> list[str]:
-        """`recall_many` as texts; see `retrieve`."""
-        found = await self.recall_many(queries, k=limit, types=types, session=session, agent=agent)
-        return [_as_text(one) for one in found]
 
     async def memories(
         self,
@@ -367,9 +338,3 @@ def _content_of(memory: object) -> str:
     """The text of a memory that is a dict; empty for what is going to be refused."""
     content = memory.get("content") if isinstance(memory, Mapping) else None
     return content if isinstance(content, str) else ""
-
-
-def _as_text(memories: Sequence[Memory]) -> str:
-    if not memories:
-        return ""
-    return recalled_text([memory.line for memory in memories])

@@ -19,12 +19,10 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.user.messages import ExpireSynopsis
+from remora.api.old_names import OldSessionNames, renamed_arguments
 from remora.api.session_buffer import (
     BufferHit,
-    chats_of,
     choose_embedder,
-    decode_state,
-    encode_state,
     filter_messages,
     messages_of,
     parse_deletion,
@@ -55,10 +53,8 @@ from remora.storage.export.transfer import SessionExport
 
 __all__ = ["Session"]
 
-_MUXI_PREFIX = "Previous conversation summary: "
 
-
-class Session:
+class Session(OldSessionNames):
     """One conversation. Get one from `User.session` or `Runtime.session`.
 
     Every verb is one message to the session's actor, which handles them in order; what comes back
@@ -331,67 +327,52 @@ class Session:
         instance = self._holder.parts.instance
         return await filter_messages(buffer, instance, role, filter_metadata, limit)
 
-    async def get_recent(self, count: int) -> list[Message]:
-        """The newest `count` messages in the buffer, oldest first."""
-        return await self.get_messages(limit=check_int(count, "count"))
+    async def contents(
+        self, *, summary_prefix: str | None = None
+    ) -> tuple[list[ChatDict], list[Message]]:
+        """The summaries as messages, and the buffer's messages, as of one moment.
 
-    async def get_last_message(self) -> Message | None:
-        """The newest message in the buffer."""
-        newest = await self.get_messages(limit=1)
-        return newest[0] if newest else None
+        Unlike `load` it has no budget, and shows tool calls that still wait for a result. It is
+        for adapters; a model is shown what `load` gives.
 
-    async def get_formatted_messages(self, *, summary_prefix: str = _MUXI_PREFIX) -> list[ChatDict]:
-        """Role and content only, after the summary as a message, if there is one."""
-        check_text(summary_prefix, "summary_prefix")
-        buffer = await self.inspect()
-        chats = await chats_of(buffer)
-        parts, user = self._holder.parts, self.key.user
-        told = summary_messages(parts, user, buffer, summary_prefix)
-        return told + [{"role": chat["role"], "content": chat.get("content")} for chat in chats]
-
-    async def get_context(self) -> list[ChatDict]:
-        """The summary as a message, if there is one, and the whole buffer as chat dicts.
-
-        Unlike `load` it has no budget, and shows tool calls that still wait for a result.
+        Args:
+            summary_prefix: what the summaries begin with; None for their own.
         """
-        buffer = await self.inspect()
-        parts, user = self._holder.parts, self.key.user
-        return [*summary_messages(parts, user, buffer), *await chats_of(buffer)]
-
-    async def contents(self) -> tuple[list[ChatDict], list[Message]]:
-        """The summaries as messages, and the buffer's messages, as of one moment."""
+        if summary_prefix is not None:
+            check_text(summary_prefix, "summary_prefix")
         buffer = await self.inspect()
         parts = self._holder.parts
-        summaries = summary_messages(parts, self.key.user, buffer)
+        summaries = summary_messages(parts, self.key.user, buffer, summary_prefix)
         return summaries, await messages_of(buffer, parts.instance)
 
     async def size(self) -> int:
         """How many messages the buffer holds."""
         return len((await self.inspect()).entries)
 
+    @renamed_arguments(k="limit")
     async def search(
-        self, query: str, k: int = 5, *, semantic: bool | None = None
+        self, query: str, limit: int = 5, *, semantic: bool | None = None
     ) -> list[BufferHit]:
         """The messages of the buffer that match `query`, best first.
 
         Args:
             query: what to look for.
-            k: how many at most.
+            limit: how many at most.
             semantic: by meaning rather than by words; None for `buffer.vector_search`, as far as
                 there is an embedder.
 
         Raises:
-            InvalidInput: `k` is not from 1 to 1 000, a query that is not text or over 100 000
+            InvalidInput: `limit` is not from 1 to 1 000, a query that is not text or over 100 000
                 characters, or `semantic` is set and there is no embedder.
             ModelError: the embedder failed.
         """
         query = check_query(query)
-        check_result_count(k)
+        check_result_count(limit)
         if semantic is not None:
             check_flag(semantic, "semantic")
         parts = self._holder.parts
         embedder = choose_embedder(parts.intake, semantic)
-        return await search_buffer(await self.inspect(), parts.instance, query, k, embedder)
+        return await search_buffer(await self.inspect(), parts.instance, query, limit, embedder)
 
     # -- changing the buffer -----------------------------------------------------------------------
 
@@ -409,16 +390,17 @@ class Session:
         """
         return self._expire_synopsis(await self._ask(parse_deletion(index, ids)))
 
-    async def truncate_to_size(self, size: int) -> int:
-        """Keep the newest `size` messages, or fewer so that no tool-call group is split.
+    @renamed_arguments(size="keep")
+    async def truncate_to_size(self, keep: int) -> int:
+        """Keep the newest `keep` messages, or fewer so that no tool-call group is split.
 
         Returns how many left the buffer. They stay in `history`, and are indexed in long-term
         memory if it is on.
 
         Raises:
-            InvalidInput: a negative size.
+            InvalidInput: `keep` is negative.
         """
-        count: int = await self._ask(Truncate(check_int(size, "size")))
+        count: int = await self._ask(Truncate(check_int(keep, "keep")))
         return count
 
     async def rewind(self, to: int) -> int:
@@ -478,19 +460,6 @@ class Session:
         request = Replace(tuple(entries), summary, size)
         receipt: Receipt = await parts.actors.ask(self.key, request, size=size)
         return receipt
-
-    async def to_json(self) -> str:
-        """`state_dict` as JSON, with ``buffer_size``: the policy's number of messages, or None."""
-        return await encode_state(await self.inspect(), self._holder.parts.instance)
-
-    async def from_json(self, text: str | bytes) -> Receipt:
-        """Restore what `to_json` wrote; the policy in force stays.
-
-        Raises:
-            InvalidInput: it is not such JSON.
-            InvalidMessage: see `load_state_dict`.
-        """
-        return await self.load_state_dict(await decode_state(text))
 
 
 async def _encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:

@@ -24,10 +24,7 @@ from remora.storage.records import Summary
 
 __all__ = [
     "BufferHit",
-    "chats_of",
     "choose_embedder",
-    "decode_state",
-    "encode_state",
     "filter_messages",
     "messages_of",
     "parse_deletion",
@@ -37,9 +34,6 @@ __all__ = [
     "summary_messages",
     "to_state",
 ]
-
-
-_JSON_IN_THREAD = 200_000  # characters
 
 
 class BufferHit(msgspec.Struct, frozen=True):
@@ -53,13 +47,6 @@ async def messages_of(buffer: SessionView, instance: str) -> list[Message]:
     """The messages of the buffer."""
     return await run_in_thread_if(
         are_long(buffer.entries), restore_messages, instance, buffer.sid, buffer.entries
-    )
-
-
-async def chats_of(buffer: SessionView) -> list[ChatDict]:
-    """The chat dicts of the buffer."""
-    return await run_in_thread_if(
-        are_long(buffer.entries), lambda: [decode_chat(entry.chat) for entry in buffer.entries]
     )
 
 
@@ -119,9 +106,9 @@ def choose_embedder(intake: Intake, semantic: bool | None) -> Embedder | None:
 
 
 async def search_buffer(
-    buffer: SessionView, instance: str, query: str, k: int, embedder: Embedder | None
+    buffer: SessionView, instance: str, query: str, limit: int, embedder: Embedder | None
 ) -> list[BufferHit]:
-    """The `k` best matches, by meaning if there is an embedder, by words otherwise."""
+    """The `limit` best matches, by meaning if there is an embedder, by words otherwise."""
     texts = await run_in_thread_if(
         are_long(buffer.entries),
         lambda: [plain_text(decode_chat(entry.chat)) for entry in buffer.entries],
@@ -132,7 +119,7 @@ async def search_buffer(
     else:
         scores = await anyio.to_thread.run_sync(bm25_scores, query, texts)
     places = [place for place in range(len(texts)) if scores[place] > 0]
-    best = sorted(places, key=lambda place: -scores[place])[:k]
+    best = sorted(places, key=lambda place: -scores[place])[:limit]
     entries = [buffer.entries[place] for place in best]
     found = await run_in_thread_if(
         are_long(entries), restore_messages, instance, buffer.sid, entries
@@ -179,36 +166,6 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[PlainMe
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
     return as_messages(messages, most=MAX_IDS), text or None
-
-
-async def encode_state(buffer: SessionView, instance: str) -> str:
-    """See `remora.Session.to_json`."""
-
-    def encode() -> bytes:
-        state = _state_of(buffer, instance)
-        # message by message: encoding all at once would keep the interpreter from the loop
-        messages = b",".join(map(msgspec.json.encode, state.pop("messages")))
-        rest = msgspec.json.encode({**state, "buffer_size": buffer.policy.above_messages})
-        return b'{"messages":[%b],%b' % (messages, rest[1:])
-
-    return (await run_in_thread_if(are_long(buffer.entries), encode)).decode()
-
-
-async def decode_state(text: str | bytes) -> dict[str, Any]:
-    """What `encode_state` wrote.
-
-    Raises:
-        InvalidInput: it is not such JSON.
-    """
-    large = len(text) > _JSON_IN_THREAD if isinstance(text, (str, bytes)) else False
-    try:
-        return await run_in_thread_if(large, _decode_state, text)
-    except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as e:
-        raise InvalidInput(f"this is not the JSON of a session: {e}") from e
-
-
-def _decode_state(text: str | bytes) -> dict[str, Any]:
-    return msgspec.json.decode(text, type=dict[str, Any])
 
 
 def parse_deletion(index: int | Iterable[int] | None, ids: Iterable[str] | None) -> Remove:

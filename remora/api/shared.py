@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.memories import LongTermHandle, MemoryLike
+from remora.api.old_names import renamed_arguments
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.memory import Memory
@@ -80,11 +81,12 @@ class SharedMember:
         await self._check("write", _WRITE)
         return await self._mine.remember(content, type=type, importance=importance)
 
+    @renamed_arguments(k="limit")
     async def recall(
         self,
         query: str,
         *,
-        k: int = 5,
+        limit: int = 5,
         types: str | Iterable[str] | None = None,
         by: str | None = None,
     ) -> list[Memory]:
@@ -92,7 +94,7 @@ class SharedMember:
 
         Args:
             query: what is asked.
-            k: how many at most.
+            limit: how many at most.
             types: memory types; None for all.
             by: only what this agent recorded; None for all members.
 
@@ -100,7 +102,7 @@ class SharedMember:
             NotGranted: this agent may not read here; nothing was read.
         """
         await self._check("read", _READ)
-        found = await self._members.recall(query, k=k, types=types, agent=by)
+        found = await self._members.recall(query, limit=limit, types=types, agent=by)
         await self._check("read", _READ)  # it may have been revoked since
         return found
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from remora.api.old_names import OldToolNames
 from remora.errors import InvalidInput, RemoraError, WrongLoop
 from remora.logging import get_logger
 from remora.messages import without_surrogates
@@ -121,7 +122,7 @@ class MemoryHandle(Protocol):
         """Record memories."""
         ...
 
-    async def recall_many(self, queries: Iterable[str], *, k: int = ...) -> list[list[Memory]]:
+    async def recall_many(self, queries: Iterable[str], *, limit: int = ...) -> list[list[Memory]]:
         """Find memories."""
         ...
 
@@ -138,7 +139,7 @@ class MemoryEditor(Protocol):
         ...
 
 
-class MemoryTools:
+class MemoryTools(OldToolNames):
     """The tools of a user, or of an agent. Get them from `User.tools` or `Agent.tools`.
 
     Args:
@@ -208,9 +209,6 @@ class MemoryTools:
         """
         return await self._run_safely(self._delete, memory_ids)
 
-    record_to_memory = save_to_memory
-    retrieve_from_memory = recall_from_memory
-
     def __iter__(self) -> Iterator[Callable[..., Awaitable[dict[str, Any]]]]:
         """The tools as async functions: ``[function_tool(tool) for tool in user.tools()]``."""
         tools = (
@@ -256,8 +254,6 @@ class MemoryTools:
     def gemini(self) -> list[Any]:
         """The ``tools`` of a request to Gemini, for ``GenerateContentConfig``."""
         return [{"function_declarations": self._describe("parameters_json_schema")}]
-
-    openai_specs = openai
 
     async def call(self, name: str, arguments: str | Mapping[str, Any]) -> str:
         """Run the tool that a model called; returns JSON for the tool message, also on failure.
@@ -341,7 +337,7 @@ class MemoryTools:
             raise InvalidInput(
                 f"at most {_MAX_KEYWORDS} keywords and a limit of {_MAX_FOUND} are searched at once"
             )
-        lists = await self._memory.recall_many(wanted, k=limit)
+        lists = await self._memory.recall_many(wanted, limit=limit)
         # The best of each keyword come first: scores of two searches cannot be compared.
         found: dict[str, Memory] = {}
         for place in range(max(map(len, lists), default=0)):

@@ -22,6 +22,7 @@ from remora.actors.user.messages import (
 from remora.actors.user.working import WorkingItem
 from remora.api.batches import append_batches
 from remora.api.memories import Agent, LongTermHandle
+from remora.api.old_names import renamed_arguments
 from remora.api.session import Session
 from remora.errors import InvalidInput, RemoraError
 from remora.ids import SessionKey, UserKey, validate_id, working_id
@@ -304,18 +305,19 @@ class User(LongTermHandle):
         await parts.actors.ask(UserKey(self.id), Learn(items), size=size)
         return [item.id for item in items]
 
+    @renamed_arguments(k="limit")
     async def search_working(
-        self, query: str, k: int = 5, session: str | None = None
+        self, query: str, limit: int = 5, session: str | None = None
     ) -> list[WorkingHit]:
         """What in working memory is nearest in meaning to `query`, best first; of equals the older.
 
         Args:
             query: what to look for.
-            k: how many at most.
+            limit: how many at most.
             session: only what belongs to this session or to the user. None for everything.
 
         Raises:
-            InvalidInput: `k` is not a positive integer, the query is not text, or no embedder is
+            InvalidInput: `limit` is not from 1 to 1 000, the query is not text, or no embedder is
                 configured.
             InvalidId: `session` cannot name a session.
             ModelError: the embedder failed.
@@ -323,12 +325,12 @@ class User(LongTermHandle):
         """
         embedder = self._require_embedder()
         query = check_query(query)
-        check_result_count(k)
+        check_result_count(limit)
         if session is not None:
             session = validate_id(session, "a session id")
         (vector,) = await embed_texts(embedder, [query])
         found: tuple[ScoredItem, ...] = await self._holder.parts.actors.ask(
-            UserKey(self.id), SearchWorking(vector, k, session)
+            UserKey(self.id), SearchWorking(vector, limit, session)
         )
         return [
             WorkingHit(

@@ -68,7 +68,12 @@ def add_listing_parsers(
         help="by last use, the last one first or last, or by id (newest)",
     )
     page.add_argument(
-        "--limit", type=positive, default=_LIMIT, metavar="N", help=f"how many at most ({_LIMIT})"
+        "-n",
+        "--limit",
+        type=positive,
+        default=_LIMIT,
+        metavar="N",
+        help=f"how many at most ({_LIMIT})",
     )
     page.add_argument(
         "--after", metavar="CURSOR", help="what follows the page that ended with this cursor"

@@ -137,7 +137,7 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
             await show_session(console, runtime, arguments.dir, longest, most=6)
             for number, (user, question) in enumerate(_DEMO_QUESTIONS, start=3):
                 console.rule(f'{number}. remora recall {user} "{question}"', align="left")
-                print_memories(console, await runtime.user(user).recall(question, k=3))
+                print_memories(console, await runtime.user(user).recall(question, limit=3))
         console.rule(align="left")
         if kept:
             more = f'Ask more: {_program()} recall USER "question" --dir {arguments.dir}'

@@ -159,7 +159,12 @@ def _add_conversation_parsers(
     command.add_argument("user", metavar="USER")
     command.add_argument("session", metavar="SESSION")
     command.add_argument(
-        "-n", type=_at_least(0), default=20, metavar="N", help="messages to print (20)"
+        "-n",
+        "--limit",
+        type=_at_least(0),
+        default=20,
+        metavar="N",
+        help="how many messages at most (20)",
     )
 
     command = commands.add_parser(
@@ -172,7 +177,15 @@ def _add_conversation_parsers(
     command.add_argument("user", metavar="USER")
     command.add_argument("question", metavar="QUESTION")
     command.add_argument(
-        "-k", type=_at_least(1), default=5, metavar="K", help="memories to print (5)"
+        "-n",
+        "--limit",
+        type=_at_least(1),
+        default=5,
+        metavar="N",
+        help="how many memories at most (5)",
+    )
+    command.add_argument(
+        "-k", dest="limit", type=_at_least(1), default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
 
     commands.add_parser(

@@ -77,7 +77,7 @@ async def command_show(console: Console, arguments: argparse.Namespace) -> int:
             runtime,
             directory_of(arguments),
             key,
-            most=arguments.n,
+            most=arguments.limit,
             as_json=arguments.json,
         )
     return 0
@@ -89,7 +89,7 @@ async def command_recall(console: Console, arguments: argparse.Namespace) -> int
         user = runtime.user(arguments.user)
         if not await user.sessions():
             raise InvalidInput(f"there is no user {arguments.user} in this memory")
-        found = await user.recall(arguments.question, k=arguments.k)
+        found = await user.recall(arguments.question, limit=arguments.limit)
     if arguments.json:
         for memory in found:
             print_json(memory)

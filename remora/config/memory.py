@@ -16,7 +16,7 @@ class WorkingConfig(Section, frozen=True, kw_only=True):
     """How often the supervisor has every live user's actor clean up."""
     embedding_cache: int = 1_000
     """Texts whose vectors are kept; the least recently used leave first."""
-    k: int = 5
+    limit: int = 5
     """Items that `load(query=…)` adds to a context."""
 
 
@@ -57,7 +57,7 @@ class ImportanceConfig(Section, frozen=True, kw_only=True):
 class RecallConfig(Section, frozen=True, kw_only=True):
     """How lists of candidates become one ranking; measured on LoCoMo, REALTALK, BFCL and BEAM."""
 
-    k: int = 16
+    limit: int = 16
     """Most memories that `load(query=…)` adds; `context_share` may allow fewer. 16 instead of 8 put
     all the evidence into .77 instead of .72 of LoCoMo's contexts, for some 350 tokens."""
     depth: int = 100

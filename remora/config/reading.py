@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ _DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     ".yml": msgspec.yaml.decode,
     ".json": msgspec.json.decode,
 }
+_RENAMED = {("recall", "k"): "limit", ("working", "k"): "limit"}
+"""Current names of keys that have another one in older files."""
 _EXPECTED = re.compile("Expected `([^`]+)`, got `([^`]+)`")
 _KINDS = {
     "int": "a whole number",
@@ -140,11 +143,38 @@ def _translate(source: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, 
     tree = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in source.items()
     }
+    written_as = _rename_keys(tree)
     if "memory" not in tree:
-        return tree, {}
+        return tree, written_as
     from remora.config.muxi import translate_muxi  # noqa: PLC0415  # only for trees of MUXI
 
-    return tree, translate_muxi(tree)
+    return tree, {**written_as, **translate_muxi(tree)}
+
+
+def _rename_keys(tree: Mapping[str, Any]) -> dict[str, str]:
+    """Give keys of the tree their current names; returns how each of them was written."""
+    written_as = {}
+    for section, values in tree.items():
+        if isinstance(values, dict):
+            for old in [key for key in values if (section, key) in _RENAMED]:
+                new = _current_name(section, old, f"{section}.{old}")
+                if new in values:
+                    raise ConfigError(
+                        f"{section}.{old} is the older name of {section}.{new}: leave it out",
+                        key=f"{section}.{old}",
+                    )
+                values[new] = values.pop(old)
+                written_as[f"{section}.{new}"] = f"{section}.{old}"
+    return written_as
+
+
+def _current_name(section: str, key: str, written: str) -> str:
+    """The key's name, with a warning if it is written with an older one."""
+    if (section, key) not in _RENAMED:
+        return key
+    new = _RENAMED[section, key]
+    warnings.warn(f"{written} is now {section}.{new}", DeprecationWarning, stacklevel=2)
+    return new
 
 
 def _dec_hook(kind: type, value: object) -> object:
@@ -206,6 +236,7 @@ def _apply_environment(
         part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
         if not variable.startswith("REMORA_") or not separator:
             continue
+        key = _current_name(part, key, variable)
         section = sections.get(part)
         kinds: dict[str, Any] = {}
         if isinstance(section, type) and issubclass(section, msgspec.Struct):

@@ -114,7 +114,7 @@ async def gather(
 
             async def ask_recall() -> Source:
                 found.memories = await recall(
-                    key.user, query, k=config.recall.k, scope=_COMMON, without=shown
+                    key.user, query, k=config.recall.limit, scope=_COMMON, without=shown
                 )
                 return Source("ok", detail=recall.note(key.user))
 

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from remora.messages import plain_name, quote
+from remora.recall.quotes import recalled_text
 from remora.recall.ranking import Ranked, Ranking
 
-__all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory"]
+__all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory", "quote_memories"]
 
 _MAX_MADE = 64  # memories of a result that are held; more are made from the ranking again
 _LONG = 4_000  # characters
@@ -150,3 +151,15 @@ def make_memory(found: Ranked) -> Memory:
         importance=round(row.importance, 6),  # as given: the store keeps half of a float's digits
         agent=row.agent,
     )
+
+
+def quote_memories(memories: Iterable[Memory]) -> str:
+    """Turn recalled memories into text for a prompt: quotations between tags; empty for none.
+
+    It is what `Session.load` puts into a context: what was said can forge neither another entry nor
+    the end of the quotation, so it suits memories that you place yourself::
+
+        text = remora.quote_memories(await user.recall("Where do I live?"))
+    """
+    lines = [memory.line for memory in memories]
+    return recalled_text(lines) if lines else ""

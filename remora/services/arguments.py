@@ -70,7 +70,7 @@ def check_int(value: object, name: str, *, low: int = 0, high: int = _MAX_INT - 
     return value
 
 
-def check_result_count(value: object, name: str = "k") -> int:
+def check_result_count(value: object, name: str = "limit") -> int:
     """`value`, if it is a number of results that may be asked for: 1 to `MAX_RESULTS`.
 
     Raises:

@@ -291,7 +291,7 @@ async def _make_call(record: Record, runtime: Runtime, messages: Sequence[Any], 
             await user.remember(f"{record.argument} is worth knowing")
             return None
         case "recall":
-            found = await user.recall(_QUERY, k=10)
+            found = await user.recall(_QUERY, limit=10)
             return frozenset(name for memory in found for name in NAME.findall(memory.text))
         case "synopsis":
             synopsis = await user.synopsis()

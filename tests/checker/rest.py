@@ -253,7 +253,7 @@ async def _check_long_term(
         await _repeat_until_answered(
             history, runtime, Call(0, "recall", user)
         )  # as callers did: what was held for them may be served again
-        hits = await runtime.user(user).recall("what is worth knowing", k=_ALL)
+        hits = await runtime.user(user).recall("what is worth knowing", limit=_ALL)
         lost = recorded.difference(*(NAME.findall(hit.text) for hit in hits))
         if lost:
             found.append(

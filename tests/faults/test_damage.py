@@ -158,7 +158,7 @@ def answers(directory: Path) -> Truth:
 
                 async def recalled(handle: Any = handle) -> Any:
                     return sorted(
-                        one.text for one in await handle.recall("canary001 keeps bees", k=100)
+                        one.text for one in await handle.recall("canary001 keeps bees", limit=100)
                     )
 
                 found[user, "memories"] = await one(memories)

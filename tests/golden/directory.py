@@ -237,7 +237,7 @@ async def fill(runtime: Runtime) -> None:
     carol = runtime.user("carol")
     await talk(carol.session("gone"), 3)
     await carol.forget()
-    await alice.recall("metric units", k=2)
+    await alice.recall("metric units", limit=2)
     await alice.inspect()
     await alice.synopsis(refresh=True)
     await runtime.settle()
@@ -406,9 +406,9 @@ async def _user(user: User, *, imported: bool) -> dict[str, Any]:
         "metric units",
         "apes in a zoo",
     ):
-        answer["recall"][query] = [one["id"] for one in found(await user.recall(query, k=6))]
+        answer["recall"][query] = [one["id"] for one in found(await user.recall(query, limit=6))]
         await user.inspect()  # what was found is counted before the next question
-    answer["agent"] = found(await user.agent("tutor").recall("Portuguese", k=2))
+    answer["agent"] = found(await user.agent("tutor").recall("Portuguese", limit=2))
     await user.inspect()
     answer["asked"] = context(
         await user.session("chat").load("how old are the ferries?", max_tokens=300)

@@ -36,7 +36,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 async def shown(user: User, query: str = "Lisbon Porto") -> set[str]:
     """All texts that any way of reading shows."""
-    found = {one.text for one in await user.recall(query, k=20)}
+    found = {one.text for one in await user.recall(query, limit=20)}
     found |= {one.text for one in await user.memories()}
     found |= {one.text for one in await user.remembered(limit=None)}
     found |= set((await user.export_arrow()).column("content").to_pylist())
@@ -208,7 +208,9 @@ async def test_metadata_filters(runtime: Runtime) -> None:
     for where, numbers in expected:
         texts = {f"memory number {number}" for number in numbers}
         assert {one.text for one in await alice.remembered(where=where)} == texts, where
-        assert {one.text for one in await alice.recall("memory", k=50, where=where)} == texts, where
+        assert {one.text for one in await alice.recall("memory", limit=50, where=where)} == texts, (
+            where
+        )
     others = {one.text for one in await alice.remembered(where={"topic": {"$ne": "food"}})}
     assert "memory without any" in others
     assert len(others) == 4
@@ -331,10 +333,10 @@ async def test_a_model_corrects_and_deletes_if_allowed(runtime: Runtime) -> None
     """Four tools with `edit`, two without; other users' memories are out of reach."""
     alice = runtime.user("alice")
     plain, tools = alice.tools(), alice.tools(edit=True)
-    assert [one["function"]["name"] for one in plain.openai_specs()] == [
+    assert [one["function"]["name"] for one in plain.openai()] == [
         "save_to_memory", "recall_from_memory",
     ]  # fmt: skip
-    names = [one["function"]["name"] for one in tools.openai_specs()]
+    names = [one["function"]["name"] for one in tools.openai()]
     assert names[2:] == ["correct_memory", "delete_from_memory"]
     (id_,) = await alice.remember("Lives in Lisbon")
     arguments = {"memory_id": id_, "content": "Lives in Porto"}
@@ -376,7 +378,7 @@ async def test_an_earlier_text_makes_room_for_others() -> None:
         await user.settle()
         await user.update_memory(first, "ferries leave the harbour")  # its index job waits
         with reaching("stale_memories_left_out"):
-            found = await user.recall("green tea from Kyoto", k=1)
+            found = await user.recall("green tea from Kyoto", limit=1)
         assert [one.text for one in found] == ["green tea from Uji"]
         store.open.set()
         await user.settle()

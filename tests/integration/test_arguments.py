@@ -73,14 +73,11 @@ VALID: Mapping[str, Callable[[World], Any]] = {
     "query": lambda _: "tea",
     "queries": lambda _: ["tea"],
     "content": lambda w: [w.text],
-    "contents": lambda w: [w.text],
     "text": lambda w: w.text,
     "to": lambda _: "reader",
     "path": lambda w: w.file,
     "dest": lambda w: w.file,
     "ids": lambda _: [],
-    "count": lambda _: 1,
-    "size": lambda _: 1_000,
     "state": lambda _: {"messages": []},
     "arguments": lambda _: {"keywords": ["tea"]},
     "keywords": lambda _: ["tea"],
@@ -96,7 +93,6 @@ VALID: Mapping[str, Callable[[World], Any]] = {
 """For each required argument by its name, a value that is legal."""
 
 SPECIAL: Mapping[str, Callable[[World], Any]] = {
-    "Session.from_json.text": lambda _: '{"messages": []}',
     "Session.rewind.to": lambda _: 1,
     "User.append_many.messages": lambda w: {"chat": said(w.text)},
     "Runtime.import_.path": lambda w: w.path / "export.jsonl",
@@ -218,12 +214,12 @@ async def test_what_a_call_may_carry(tmp_path: Path) -> None:
             lambda: session.append({"role": "assistant", "tool_calls": [call_] * 1_001}),
             lambda: session.load(query=long_text),
             lambda: session.search(long_text),
-            lambda: session.search("tea", k=1_001),
+            lambda: session.search("tea", limit=1_001),
             lambda: user.recall(long_text),
-            lambda: user.recall("tea", k=1_001),
+            lambda: user.recall("tea", limit=1_001),
             lambda: user.recall_many(["tea"] * 1_001),
             lambda: user.search_working(long_text),
-            lambda: user.search_working("tea", k=1_001),
+            lambda: user.search_working("tea", limit=1_001),
             lambda: user.remember(long_text),
             lambda: user.remember(["tea"] * 1_001),
             lambda: user.record([*most, said("one more")]),
@@ -242,7 +238,7 @@ async def test_what_a_call_may_carry(tmp_path: Path) -> None:
         assert await session.size() == 999
         assert len((await session.append(said(parts[:1_000]))).seqs) == 1  # type: ignore[arg-type]
         await session.load(query=long_text[:100_000])
-        assert await user.recall("tea", k=1_000)
+        assert await user.recall("tea", limit=1_000)
         assert (await user.stats()).long_term_rows == 0
         await user.remember(["she likes tea", "he likes coffee"])
         await user.settle()

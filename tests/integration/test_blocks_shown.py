@@ -114,7 +114,9 @@ async def test_batches_are_their_blocks_alone(tmp_path: Path) -> None:
         before = await text_of(runtime, chat, "retrieval_based_memory", user("honey"))
         assert before.count("honey jar") == (await chat.inspect()).watermarks.archived_through
         assert len(await alice.memories()) == 20
-        assert all("<message" not in found.text for found in await alice.recall("honey jar", k=50))
+        assert all(
+            "<message" not in found.text for found in await alice.recall("honey jar", limit=50)
+        )
         await alice.prune(keep=3, strategy="fifo")
         await runtime.settle()
         assert sorted(found.seq for found in await alice.memories()) == [18, 19, 20]

@@ -19,6 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import BufferPolicy, BufferPreset, Config, Message, Runtime, Session
+from remora.adapters.massgen import ConversationMemory
+from remora.adapters.muxi import BufferMemory
 from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage
 from remora.messages import indent
 from remora.models.ports import Line
@@ -326,16 +328,16 @@ async def test_formatted_messages() -> None:
         BufferPolicy.window(2, fold="summary"), summarizer=FirstWordsSummarizer()
     ) as chat:
         await chat.append([user("one", name="alice", metadata={"k": 1}), user("two")])
-        assert await chat.get_formatted_messages() == [user("one"), user("two")]
-        assert await chat.get_context() == [user("one", name="alice"), user("two")]
+        assert await BufferMemory(chat).get_formatted_messages() == [user("one"), user("two")]
+        assert await BufferMemory(chat).get_context() == [user("one", name="alice"), user("two")]
         await chat.append(user("three"))
         await chat.settle()
-        assert await chat.get_formatted_messages() == [
+        assert await BufferMemory(chat).get_formatted_messages() == [
             {"role": "system", "content": "Previous conversation summary: one"},
             user("two"),
             user("three"),
         ]
-        context = await chat.get_context()
+        context = await BufferMemory(chat).get_context()
         assert context[0] == {"role": "system", "content": "Summary of earlier conversation: one"}
         assert context == (await chat.load()).messages
 
@@ -364,12 +366,11 @@ async def test_filters() -> None:
         assert len(await chat.get_messages(filter_metadata={})) == 4
         assert said(await chat.get_messages(role="assistant")) == ["Hello Alice!"]
         assert said(await chat.get_messages(limit=2)) == ["I'm Bob", "nobody"]
-        assert said(await chat.get_recent(2)) == ["I'm Bob", "nobody"]
-        assert len(await chat.get_recent(99)) == 4
-        assert await chat.get_recent(0) == []
-        last = await chat.get_last_message()
+        assert len(await chat.get_messages(limit=99)) == 4
+        assert await chat.get_messages(limit=0) == []
+        last = await ConversationMemory(chat).get_last_message()
         assert last is not None
-        assert last.content == "nobody"
+        assert last["content"] == "nobody"
         with pytest.raises(InvalidInput):
             await chat.get_messages(limit=-1)
 
@@ -396,7 +397,7 @@ async def test_buffer_search() -> None:
     ]
     async with session() as chat:
         await chat.append([user(text) for text in texts])
-        hits = await chat.search("what my cat was called", k=2)
+        hits = await chat.search("what my cat was called", limit=2)
         assert [hit.message.content for hit in hits] == [
             "My cat is called Tom.",
             "The cat sat on the mat.",
@@ -406,13 +407,13 @@ async def test_buffer_search() -> None:
         with pytest.raises(InvalidInput, match="embedder"):
             await chat.search("cat", semantic=True)
         with pytest.raises(InvalidInput):
-            await chat.search("cat", k=0)
+            await chat.search("cat", limit=0)
     async with session(embedder=HashEmbedder()) as chat:
         await chat.append([user(text) for text in texts])
-        hits = await chat.search("Lisbon in May", k=1)
+        hits = await chat.search("Lisbon in May", limit=1)
         assert hits[0].message.content == "Lisbon is lovely in May."
         assert 0 < hits[0].score <= 1.0001
-        assert (await chat.search("Lisbon in May", k=1, semantic=False))[0].message == hits[
+        assert (await chat.search("Lisbon in May", limit=1, semantic=False))[0].message == hits[
             0
         ].message
 
@@ -584,7 +585,7 @@ def test_state_round_trip(messages: list[dict[str, str]], summary: str | None) -
         async with Runtime.in_memory(config=PLAIN, policy=BufferPolicy.window(50)) as runtime:
             one, two, three = (runtime.session("alice", name) for name in ("one", "two", "three"))
             await one.load_state_dict({"messages": messages, "summary": summary})
-            text = await one.to_json()
+            text = await BufferMemory(one).to_json()
             data = json.loads(text)
             assert set(data) == {"messages", "buffer_size", "summary"}
             assert (data["buffer_size"], data["summary"]) == (50, indent(summary or "") or None)
@@ -593,8 +594,8 @@ def test_state_round_trip(messages: list[dict[str, str]], summary: str | None) -
             ] == messages
             assert all(message["id"] for message in data["messages"])
             await two.append(user("in the way"))
-            await two.from_json(text)
-            assert json.loads(await two.to_json()) == data
+            await BufferMemory.from_json(text, two)
+            assert json.loads(await BufferMemory(two).to_json()) == data
             await three.load_state_dict(await two.state_dict())
             assert await three.state_dict() == await one.state_dict()
             assert (await three.load()).messages == (await one.load()).messages
@@ -621,7 +622,7 @@ async def test_states_that_are_none() -> None:
             await chat.load_state_dict({"messages": [], "summary": 3})
         for text in ("no json", "[]"):
             with pytest.raises(InvalidInput):
-                await chat.from_json(text)
+                await BufferMemory.from_json(text, chat)
         assert said(await chat.get_messages()) == ["kept"]
         await chat.load_state_dict({"other": 1}, strict=False)
         assert await chat.get_messages() == []
@@ -639,14 +640,14 @@ async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
         for number in range(6):
             await chat.append(user(f"m{number}"))
             await chat.settle()
-        before, text = (await chat.load()).messages, await chat.to_json()
+        before, state = (await chat.load()).messages, await chat.state_dict()
     async with Runtime(
         tmp_path, config=PLAIN, policy=policy, summarizer=FirstWordsSummarizer()
     ) as runtime:
         chat = runtime.session("alice", "chat")
         assert (await chat.load()).messages == before
         copy = runtime.session("alice", "copy")
-        await copy.from_json(text)
+        await copy.load_state_dict(state)
         await copy.append(user("m6"))
         await copy.settle()
         assert (await copy.load()).summary == "m0 m1 m2 m3"

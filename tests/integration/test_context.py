@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from remora import Config, Context, Message, Runtime, Session, Source, Sources
+from remora.adapters.muxi import BufferMemory
+from remora.api.plain import format_messages
 from remora.blocks import StaticMemoryBlock
 from remora.messages import ChatDict
 from remora.testing import HashEmbedder
@@ -177,10 +179,10 @@ async def test_record_skips_only_summaries_that_remora_wrote(tmp_path: Path) -> 
         prefix = runtime.config.buffer.summary_prefix
         assert context.messages[0]["role"] == "user"
         assert context.messages[0]["content"].startswith(prefix)
-        for messages in (context.messages, await chat.get_context()):
+        for messages in (context.messages, await BufferMemory(chat).get_context()):
             count = sum(one["role"] == "user" for one in messages)
             assert len(await person.record(messages)) == count - 1
-        formatted = await chat.get_formatted_messages(summary_prefix="So far: ")
+        formatted = format_messages(*await chat.contents(summary_prefix="So far: "))
         assert len(await person.record(formatted)) == len(formatted) - 1
         mine = user(f"{prefix}I moved to Porto.")
         assert len(await person.record([mine])) == 1

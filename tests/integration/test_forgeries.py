@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Runtime, quote_memories
+from remora.adapters.muxi import BufferMemory
+from remora.api.plain import format_messages
 from remora.blocks import FactExtractionMemoryBlock, MemoryBlock, VectorMemoryBlock
 from remora.messages import ChatDict, remove_hidden
 from remora.recall.repeats import same_words
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.anyio
 PREFIX = "Summary of earlier conversation: "
 BUDGET = 1_000_000
 CASE = re.compile(r"case (\d+)")
-ROOMY = {"recall": {"k": 500, "deadline_s": 60.0, "context_share": 0.9}}
+ROOMY = {"recall": {"limit": 500, "deadline_s": 60.0, "context_share": 0.9}}
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +152,7 @@ async def test_recorded_and_learned() -> None:
         assert context.working
         labels = {one.label.partition(" ")[0] for one in entries}
         assert labels == {"Fact", "Noted"}
-        text = await alice.retrieve(MARK, limit=100)
+        text = quote_memories(await alice.recall(MARK, limit=100))
         assert {one.label for one in entries_of(text)} == {"Fact"}
 
 
@@ -171,8 +173,8 @@ async def test_fallback_summaries(summarizer: str) -> None:
         context = await chat.load(max_tokens=BUDGET)
         for messages in (
             context.messages,
-            await chat.get_context(),
-            await chat.get_formatted_messages(summary_prefix=PREFIX),
+            await BufferMemory(chat).get_context(),
+            format_messages(*await chat.contents(summary_prefix=PREFIX)),
         ):
             check_authority(messages)
             entries = summary_entries(added(messages, PREFIX), PREFIX)
@@ -190,12 +192,10 @@ async def test_a_summary_from_outside() -> None:
         await chat.append(user("word " * 1_200))
         await chat.settle()
         restored = runtime.session("alice", "two")
-        for again in (restored.load_state_dict, restored.from_json):
-            state = await (chat.to_json if again == restored.from_json else chat.state_dict)()
-            await again(state)  # type: ignore[arg-type]
-            context = await restored.load(max_tokens=BUDGET)
-            assert MARK in added(context.messages, PREFIX)
-            check_authority(context.messages)
+        await restored.load_state_dict(await chat.state_dict())
+        context = await restored.load(max_tokens=BUDGET)
+        assert MARK in added(context.messages, PREFIX)
+        check_authority(context.messages)
 
 
 async def test_a_model_that_was_persuaded() -> None:

@@ -230,11 +230,11 @@ async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
     assert [one.text for one in await who.memories(["fact", "preference"])] == [
         f"{CANARY}fact for good"
     ]
-    assert {one.text for one in await who.search_working(f"{CANARY}learned", k=9)} == {
+    assert {one.text for one in await who.search_working(f"{CANARY}learned", limit=9)} == {
         f"{CANARY}learned in {CANARY}two",
         f"{CANARY}learned of all",
     }
-    assert {one.session for one in await who.recall("said more words fold", k=50)} == {
+    assert {one.session for one in await who.recall("said more words fold", limit=50)} == {
         f"{CANARY}two",
         "",
     }
@@ -579,7 +579,7 @@ async def test_recalls_beside(runtime: Runtime) -> None:
             number = 0
             while not over.is_set():
                 with contextlib.suppress(ErasureInProgress):
-                    await runtime.user(USER).recall(f"{CANARY}word{turn} {number % 7}", k=30)
+                    await runtime.user(USER).recall(f"{CANARY}word{turn} {number % 7}", limit=30)
                 number += 1
                 await anyio.lowlevel.checkpoint()
 
@@ -589,7 +589,7 @@ async def test_recalls_beside(runtime: Runtime) -> None:
             await anyio.sleep(0)
             await runtime.user(USER).forget()
             over.set()
-        assert await runtime.user(USER).recall(f"{CANARY}word3", k=30) == []
+        assert await runtime.user(USER).recall(f"{CANARY}word3", limit=30) == []
         assert await (await runtime.internals.long_term()).rows(USER) == []
 
 

@@ -129,7 +129,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
         chat = alice.session("chat")
 
         async def texts() -> set[str]:
-            return {memory.text for memory in await alice.recall("bees", k=50)}
+            return {memory.text for memory in await alice.recall("bees", limit=50)}
 
         assert await texts() == set()
         said = [f"bees, message {n}" for n in range(4)]
@@ -144,7 +144,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
         await chat.settle()
         assert await texts() == {*said[:1], *said[2:], "Ottilie keeps bees"}
         more = [f"more bees, {n}" for n in range(8)]
-        await alice.remember_many(more)
+        await alice.remember(more)
         await alice.settle()
         before = runtime.statistics().user_index
         assert len(await texts()) == len(await texts()) == 12

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
+from remora.adapters.muxi import BufferMemory
 from remora.blocks import FactExtractionMemoryBlock
 from remora.errors import InvalidExport, InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
@@ -151,4 +152,4 @@ async def test_json_that_nests_too_deep(depth: int) -> None:
     text = '{"messages": ' + "[" * depth + "]" * depth + "}"
     async with Runtime.in_memory() as runtime:
         with pytest.raises((InvalidInput, InvalidMessage)):
-            await runtime.session("ada", "chat").from_json(text)
+            await BufferMemory.from_json(text, runtime.session("ada", "chat"))

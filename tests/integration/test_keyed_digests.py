@@ -99,7 +99,7 @@ async def held(runtime: Runtime, users: Sequence[str] = USERS) -> dict[str, Any]
         rows, vectors = await store.embedded_rows(user)
         assert vectors is not None
         kept = sorted(zip(rows, map(bytes, vectors), strict=True), key=lambda one: one[0].id)
-        found[user] = [kept, [hit.id for hit in await runtime.user(user).recall("bees", k=5)]]
+        found[user] = [kept, [hit.id for hit in await runtime.user(user).recall("bees", limit=5)]]
     assert len(await store.row_ids()) == sum(len(rows) for rows, _ in found.values())
     return found
 
@@ -207,7 +207,7 @@ async def test_copies_are_found_by_the_same_key(tmp_path: Path) -> None:
     async with runtime_on(tmp_path / "imported") as runtime:
         await runtime.import_(tmp_path / "all.jsonl")
         await runtime.settle()
-        recalled = await runtime.user("bob").recall("bees", k=1)
+        recalled = await runtime.user("bob").recall("bees", limit=1)
         assert recalled[0].text == "bob keeps bees"
     assert digest_keys(tmp_path / "imported") != digest_keys(tmp_path / "memory")
 
@@ -501,7 +501,7 @@ async def test_a_lost_key_is_repaired(tmp_path: Path) -> None:
     assert any("quarantine" in line for line in report.done)
     async with runtime_on(tmp_path) as runtime:
         await runtime.reembedded()
-        recalled = await runtime.user("bob").recall("bees", k=1)
+        recalled = await runtime.user("bob").recall("bees", limit=1)
         assert recalled[0].text == "bob keeps bees"
     assert (await verify(tmp_path, CONFIG, deep=True)).findings == ()
 

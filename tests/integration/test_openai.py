@@ -190,7 +190,7 @@ async def test_runtime_over_http(
         assert (context.summary or "").startswith("They spoke of")
         assert context.sources["summary"].status == "ok"
         assert {authorization for _, authorization, _ in endpoint.requests} == {"Bearer sk-env"}
-        assert len(await runtime.user("alice").recall("gardens", k=3)) == 3
+        assert len(await runtime.user("alice").recall("gardens", limit=3)) == 3
         endpoint.answer = lambda *_: (503, b"overloaded")
         for number in range(24, 44):
             await chat.append(

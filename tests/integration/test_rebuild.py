@@ -90,7 +90,7 @@ async def test_recorded_memories_return_after_the_directory_is_lost(tmp_path: Pa
     async with opened(tmp_path / "m") as runtime:
         await runtime.reembedded()
         assert len(await memories(runtime)) == 2
-        assert await runtime.user("alice").recall("bees", k=5)
+        assert await runtime.user("alice").recall("bees", limit=5)
 
 
 async def test_verify_and_repair_notice_the_lost_directory_of_memories(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from remora import Config, Runtime, User
+from remora import Config, Runtime, User, quote_memories
 from remora.errors import ModelUnavailable, OutcomeUnknown
 from remora.storage.memory import MemoryJournal
 from remora.storage.memory.store import MemoryStore
@@ -25,7 +25,7 @@ def said(text: str, role: str = "user") -> dict[str, Any]:
 
 
 async def texts(user: Any, query: str = "tea", **options: Any) -> list[str]:
-    return sorted(one.text for one in await user.recall(query, **{"k": 100, **options}))
+    return sorted(one.text for one in await user.recall(query, **{"limit": 100, **options}))
 
 
 def configured(**recall: Any) -> Config:
@@ -75,8 +75,8 @@ async def test_what_is_said_in_one_chat_is_known_in_another(tmp_path: Path) -> N
         assert {one.text for one in context.memories} >= {"I drink tea.", "Prefers green tea"}
         answer = await user.tools().call("recall_from_memory", {"keywords": ["tea"]})
         assert "I drink tea." in str(answer)
-        assert [len(one) for one in await user.recall_many(["tea", "milk"], k=2)] == [2, 2]
-        assert "I drink tea." in await user.retrieve("tea", limit=3)
+        assert [len(one) for one in await user.recall_many(["tea", "milk"], limit=2)] == [2, 2]
+        assert "I drink tea." in quote_memories(await user.recall("tea", limit=3))
     async with Runtime(tmp_path, config=CONFIG) as runtime:
         user = runtime.user("ann")
         assert await texts(user) == ["I drink tea.", "Prefers green tea", "With milk?"]

@@ -171,11 +171,11 @@ async def test_another_embedder_is_refused_and_then_made_use_of(
         rows, vectors = await (await runtime.internals.long_term()).embedded_rows("u1")
         assert vectors is not None
         assert vectors.shape == (len(rows), embedder.dimension)
-        hits = await runtime.user("u1").recall("metric units", k=1)
+        hits = await runtime.user("u1").recall("metric units", limit=1)
         assert hits[0].text == "Prefers metric units"
         assert [
             hit.text
-            for hit in await runtime.user("u1").search_working("when does the ferry leave", k=1)
+            for hit in await runtime.user("u1").search_working("when does the ferry leave", limit=1)
         ] == ["The ferry leaves at nine"]
         assert directories(tmp_path) == ["longterm-2"]
     async with opened(tmp_path, embedder) as runtime:
@@ -194,7 +194,7 @@ async def test_with_vectors_and_without(tmp_path: Path) -> None:
         await runtime.reembedded()
         assert await held(runtime) == before
         assert (await (await runtime.internals.long_term()).embedded_rows("u1"))[1] is None
-        assert await runtime.user("u3").recall("ferries", k=1)
+        assert await runtime.user("u3").recall("ferries", limit=1)
     async with opened(tmp_path, reembed=True) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before

@@ -66,7 +66,7 @@ async def test_it_is_filled_again(
         await runtime.reembedded()
         assert await _rows(runtime) == before
         assert "ben keeps 3 bees near Coimbra" in {
-            hit.text for hit in await runtime.user("ben").recall("bees", k=9)
+            hit.text for hit in await runtime.user("ben").recall("bees", limit=9)
         }
     assert any("table_quarantined" in line for line in caplog.messages)
     caplog.clear()

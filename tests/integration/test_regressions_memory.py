@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from remora import BufferPolicy, Config, Runtime
+from remora.adapters.muxi import BufferMemory
 from remora.errors import InvalidInput, NotGranted, RemoraError
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, VirtualClock
@@ -165,9 +166,9 @@ async def test_words_that_were_deleted_do_not_come_back() -> None:
         await chat.append([user("a"), user("b"), user("c")])
         await chat.settle()
         await chat.rewind(5)
-        assert "word1" not in str(await chat.get_context())
+        assert "word1" not in str(await chat.contents())
         await chat.settle()
-        assert "word1" not in str(await chat.get_context()).replace("word1'", "")
+        assert "word1" not in str(await chat.contents()).replace("word1'", "")
 
 
 async def test_a_restored_summary_is_a_text_like_any(tmp_path: Path) -> None:
@@ -238,8 +239,8 @@ async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
         lambda s: s.rewind(True),
         lambda s: s.rewind("1"),
         lambda s: s.load_state_dict({"messages": None}),
-        lambda s: s.from_json('{"messages": null}'),
-        lambda s: s.from_json(None),
+        lambda s: BufferMemory.from_json('{"messages": null}', s),
+        lambda s: BufferMemory.from_json(None, s),  # type: ignore[arg-type]
         lambda s: s.load(override=0),
         lambda s: s.load(override=""),
         lambda s: s.load(at=2.5),
@@ -252,7 +253,7 @@ async def test_a_full_window_costs_the_same_whatever_its_size() -> None:
         lambda s: s.get_messages(limit="3"),
         lambda s: s.get_messages(filter_metadata=[1]),
         lambda s: s.search(None),
-        lambda s: s.search("x", k=2.5),
+        lambda s: s.search("x", limit=2.5),
     ],
 )
 async def test_bad_input_changes_nothing(call: Any) -> None:

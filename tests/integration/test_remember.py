@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import remora
-from remora import Config, Runtime
+from remora import Config, Runtime, quote_memories
 from remora.api.memories import Agent, LongTermHandle
 from remora.blocks import BaseMemoryBlock
 from remora.errors import (
@@ -99,7 +99,7 @@ async def test_many_at_once(runtime: Runtime) -> None:
     """
     alice = runtime.user("alice")
     commits = runtime.statistics().log.commits
-    ids = await alice.remember_many(
+    ids = await alice.remember(
         [
             "Plays the viola",
             {"content": "To deploy, run make ship", "type": "procedural", "importance": 1},
@@ -173,10 +173,10 @@ async def test_nobody_remembers_without_a_user(runtime: Runtime) -> None:
     for missing in (None, "", 7):
         with pytest.raises(InvalidId):
             runtime.user(missing)  # type: ignore[arg-type]
-    for verb in ("remember", "recall", "record", "retrieve", "memories", "prune", "tools"):
+    for verb in ("remember", "recall", "record", "memories", "prune", "tools"):
         assert not hasattr(Runtime, verb) or verb == "recall"
         assert "user" not in inspect.signature(getattr(remora.User, verb)).parameters
-    for verb in ("remember", "recall", "retrieve", "memories"):
+    for verb in ("remember", "recall", "memories"):
         assert "user" not in inspect.signature(getattr(Agent, verb)).parameters
 
 
@@ -238,7 +238,7 @@ async def test_record_and_retrieve(runtime: Runtime) -> None:
     text of it, or none.
     """
     alice = runtime.user("alice")
-    assert await alice.retrieve("viola") == ""
+    assert quote_memories(await alice.recall("viola")) == ""
     ids = await alice.record(TALK, session="s1")
     assert len(ids) == 3
     await alice.settle()
@@ -249,8 +249,8 @@ async def test_record_and_retrieve(runtime: Runtime) -> None:
         "and the oboe",
     ]
     assert {(memory.type, memory.session) for memory in memories} == {("context", "s1")}
-    text = await alice.retrieve("viola", limit=1)
-    assert text.splitlines()[2:-1] == [f"- {(await alice.recall('viola', k=1))[0].line}"]
+    text = quote_memories(await alice.recall("viola", limit=1))
+    assert text.splitlines()[2:-1] == [f"- {(await alice.recall('viola', limit=1))[0].line}"]
     assert (text.splitlines()[0], text.splitlines()[-1]) == ("<recalled>", "</recalled>")
     # Each round of an agent records its whole prompt again, with what was retrieved in it: nothing
     # piles up.
@@ -308,7 +308,7 @@ async def test_record_refuses_what_is_no_message(runtime: Runtime) -> None:
 
 
 async def test_batches(runtime: Runtime) -> None:
-    """S4.40: append_many, record_many and retrieve_many: many at once, results in the order of what
+    """S4.40: append_many, record_many and recall_many: many at once, results in the order of what
     was asked.
     """
     alice = runtime.user("alice")
@@ -326,14 +326,14 @@ async def test_batches(runtime: Runtime) -> None:
     assert runtime.statistics().log.commits == commits + 1
     await alice.settle()
     assert [
-        [hit.id for hit in found] for found in await alice.recall_many(["plums", "apples"], k=1)
+        [hit.id for hit in found] for found in await alice.recall_many(["plums", "apples"], limit=1)
     ] == [ids[2], ids[0]]
-    texts = await alice.retrieve_many(["apples", "plums", "apples"], limit=1)
-    assert ["red apples" in text for text in texts] == [True, False, True]
+    found = await alice.recall_many(["apples", "plums", "apples"], limit=1)
+    assert ["red apples" in quote_memories(one) for one in found] == [True, False, True]
     with pytest.raises(InvalidInput):
         await alice.recall_many(["apples", 7])  # type: ignore[list-item]
     with pytest.raises(InvalidInput):
-        await alice.retrieve_many("apples")
+        await alice.recall_many("apples")
     with pytest.raises(InvalidMessage):
         await alice.record_many([[TALK[1]], ["text"]])  # type: ignore[list-item]
 
@@ -408,7 +408,7 @@ async def test_long_term_memory_switched_off(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         calls = [
-            alice.remember("x"), alice.recall("x"), alice.retrieve("x"), alice.memories(), alice.prune(keep=1),  # noqa: E501
+            alice.remember("x"), alice.recall("x"), alice.memories(), alice.prune(keep=1),
             alice.record([{"role": "user", "content": "x"}]),
         ]  # fmt: skip
         for call in calls:

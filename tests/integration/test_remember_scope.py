@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remora import Config, Runtime
+from remora import Config, Runtime, quote_memories
 from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import (
     InvalidInput,
@@ -51,7 +51,7 @@ async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
     await alice.settle()
 
     async def found(**scope: Any) -> set[str]:
-        return {memory.text for memory in await alice.recall("tea", k=50, **scope)}
+        return {memory.text for memory in await alice.recall("tea", limit=50, **scope)}
 
     assert len(await found()) == 18
     assert await found(session="s") == {
@@ -69,7 +69,13 @@ async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
     assert await found(session="none such") == set()
     listed = await alice.memories("preference", session="s", agent="x")
     assert [memory.text for memory in listed] == ["tea s x preference"]
-    for wrong in ({"types": "rumour"}, {"session": "\n"}, {"agent": ""}, {"k": 0}, {"k": True}):
+    for wrong in (
+        {"types": "rumour"},
+        {"session": "\n"},
+        {"agent": ""},
+        {"limit": 0},
+        {"limit": True},
+    ):
         with pytest.raises(InvalidInput):
             await alice.recall("tea", **wrong)
 
@@ -91,7 +97,7 @@ async def test_an_agent_finds_its_own_and_nothing_else(runtime: Runtime) -> None
     for handle, own in ((scout, "under the oak"), (scribe, "a myth")):
         assert [hit.text for hit in await handle.recall("treasure")] == [f"The treasure is {own}"]
         assert [hit.text for hit in await handle.memories()] == [f"The treasure is {own}"]
-        assert own in await handle.retrieve("treasure")
+        assert own in quote_memories(await handle.recall("treasure"))
         answer = await handle.tools().recall_from_memory(["treasure"])
         assert [memory["content"] for memory in answer["memories"]] == [f"The treasure is {own}"]
         for reach in (
@@ -104,7 +110,7 @@ async def test_an_agent_finds_its_own_and_nothing_else(runtime: Runtime) -> None
             await handle.remember([{"content": "x", "agent": "other"}])
         with pytest.raises(InvalidInput):
             handle.tools(agent="other")
-    assert len(await alice.recall("treasure", k=9)) == 4
+    assert len(await alice.recall("treasure", limit=9)) == 4
     # the same words of two agents are two memories
     assert await scout.remember("It rains") != await scribe.remember("It rains")
 
@@ -157,7 +163,7 @@ async def test_users_never_meet(runtime: Runtime, triples: list[tuple[str, str, 
     for user, session, agent in triples:
         handle = runtime.user(f"{user} {number}")
         mine = [id_ for id_, owner in ids.items() if owner == handle.id]
-        everyone = [handle.recall(f"secret {other}", k=50) for other, _, _ in triples]
+        everyone = [handle.recall(f"secret {other}", limit=50) for other, _, _ in triples]
         narrowed = [
             handle.recall("secret", session=session),
             handle.recall("secret", agent=agent),
@@ -217,7 +223,7 @@ async def test_the_more_important_surfaces_first(runtime: Runtime) -> None:
     was recorded first.
     """
     alice = runtime.user("alice")
-    await alice.remember_many(
+    await alice.remember(
         [
             {"content": f"tea {name}", "importance": level}
             for name, level in (("p", 0.1), ("q", 0.9), ("r", 0.5))
@@ -236,11 +242,11 @@ async def test_each_retrieval_counts_once(runtime: Runtime) -> None:
     await alice.settle()
     assert await accesses(runtime) == {}
     for times in (1, 2, 3):
-        await alice.recall("tea", k=1)
+        await alice.recall("tea", limit=1)
         assert await accesses(runtime) == {tea: times}
-    await alice.recall_many(["milk", "tea"], k=1)
+    await alice.recall_many(["milk", "tea"], limit=1)
     assert await accesses(runtime) == {tea: 4, milk: 1}
-    await alice.retrieve("milk", limit=1)
+    await alice.recall("milk", limit=1)
     assert await accesses(runtime) == {tea: 4, milk: 2}
     await alice.memories()
     await runtime.user("bob").recall("tea")
@@ -278,7 +284,7 @@ async def test_a_write_is_seen_by_the_next_recall(runtime: Runtime) -> None:
     assert runtime.internals.recall is not None
 
     async def hits() -> list[str]:
-        return sorted(memory.text for memory in await alice.recall("tea", k=9))
+        return sorted(memory.text for memory in await alice.recall("tea", limit=9))
 
     assert await hits() == ["likes green tea"]
     base = runtime.internals.recall.statistics()
@@ -320,7 +326,7 @@ async def test_pruning(runtime: Runtime, options: dict[str, Any], left: list[str
     alice = runtime.user("alice")
     now = datetime.now(UTC).timestamp()
     day = 86_400.0
-    await alice.remember_many(
+    await alice.remember(
         [
             {"content": "dull", "importance": 0.0, "created_at": now - 90 * day},
             {
@@ -335,13 +341,13 @@ async def test_pruning(runtime: Runtime, options: dict[str, Any], left: list[str
     )
     await alice.settle()
     if options.get("strategy") == "lru":
-        await alice.recall("loved", k=1)
+        await alice.recall("loved", limit=1)
     await alice.prune(**options)
     assert sorted(memory.text for memory in await alice.memories()) == left
     assert (
         sorted(item.content for item in await runtime.internals.journal.memories("alice")) == left
     )
-    assert sorted(hit.text for hit in await alice.recall("dull vital loved new", k=9)) == left
+    assert sorted(hit.text for hit in await alice.recall("dull vital loved new", limit=9)) == left
     # and what went may be remembered again
     await alice.remember("dull")
     await alice.settle()
@@ -402,9 +408,7 @@ async def test_the_supervisor_prunes(tmp_path: Path) -> None:
     async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
         alice, bob = runtime.user("alice"), runtime.user("bob")
         await bob.remember([f"bob {n}" for n in range(3)])
-        await alice.remember_many(
-            [{"content": f"alice {n}", "importance": n / 10} for n in range(8)]
-        )
+        await alice.remember([{"content": f"alice {n}", "importance": n / 10} for n in range(8)])
         with anyio.fail_after(30):
             await runtime.settle()
             while len(await alice.memories()) > 3:

@@ -82,7 +82,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def answers(runtime: Runtime) -> dict[tuple[str, str], Any]:
     """What recall finds for each user and query, in order, and every row that there is."""
     found: dict[tuple[str, str], Any] = {
-        (user, query): [hit.text for hit in await runtime.user(user).recall(query, k=50)]
+        (user, query): [hit.text for hit in await runtime.user(user).recall(query, limit=50)]
         for user in USERS
         for query in QUERIES
     }

@@ -88,7 +88,7 @@ async def test_by_count(tmp_path: Path, enabled: bool) -> None:
         if enabled:
             assert [
                 one.seq
-                for one in await runtime.user("ann").recall("sentence 2", k=50)
+                for one in await runtime.user("ann").recall("sentence 2", limit=50)
                 if one.seq == 2
             ] == [2]
         assert (await chat.append(said(30), key="ann-30")).duplicate
@@ -155,5 +155,7 @@ async def test_another_embedder_after_retention(tmp_path: Path) -> None:
             row.id: row.content for row in await (await runtime.internals.long_term()).rows("ann")
         } == before
         assert [
-            one.seq for one in await runtime.user("ann").recall("sentence 2", k=50) if one.seq == 2
+            one.seq
+            for one in await runtime.user("ann").recall("sentence 2", limit=50)
+            if one.seq == 2
         ] == [2]

@@ -75,7 +75,7 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
             context.messages[0]["content"] == f"Summary of earlier conversation: {context.summary}"
         )
         assert "Ottilie" in (context.summary or "")
-        (hit,) = await alice.recall("who keeps bees?", k=1)
+        (hit,) = await alice.recall("who keeps bees?", limit=1)
         assert (hit.text.split()[2], hit.session, hit.seq) == ("Ottilie", "one", 1)
         other = alice.session("two")
         await other.append(user("Where does my sister keep her bees?"))
@@ -273,9 +273,9 @@ async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config, name: s
             await chat.flush()
         await runtime.settle()
         for who in (name, "victim", name + "x"):
-            hits = await runtime.user(who).recall("purple walrus secret", k=10)
+            hits = await runtime.user(who).recall("purple walrus secret", limit=10)
             assert [hit.text for hit in hits] == [f"The secret of {who} is a purple walrus."]
-        assert await runtime.user(name).recall("' OR 1=1 --", k=3) is not None
+        assert await runtime.user(name).recall("' OR 1=1 --", limit=3) is not None
 
 
 async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput):
             await chat.load(max_tokens=-1)
         with pytest.raises(InvalidInput):
-            await runtime.user("alice").recall("x", k=0)
+            await runtime.user("alice").recall("x", limit=0)
         assert await chat.history() == []
         assert (await runtime.counts()).sessions == 0
 
@@ -506,5 +506,5 @@ async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:
         assert (await store.statistics()).fragments == 0
         ids = await store.row_ids()
         assert len(ids) == len(set(ids)) == 25
-        (hit,) = await runtime.user("alice").recall("blue17", k=1)
+        (hit,) = await runtime.user("alice").recall("blue17", limit=1)
         assert hit.seq == 18

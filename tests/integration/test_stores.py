@@ -253,7 +253,9 @@ async def test_a_runtime_over_another_store(tmp_path: Path) -> None:
         await alice.session("s").flush()
         await alice.remember("Ottilie sells honey", importance=0.9)
         await runtime.settle()
-        assert [hit.text for hit in await alice.recall("bees", k=1)] == ["I keep bees near Coimbra"]
+        assert [hit.text for hit in await alice.recall("bees", limit=1)] == [
+            "I keep bees near Coimbra"
+        ]
         assert len(await store.row_ids()) == 2
         await alice.prune(keep=1, strategy="importance")
         assert [row.content for row in await store.rows("alice")] == ["Ottilie sells honey"]

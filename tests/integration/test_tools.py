@@ -128,12 +128,12 @@ async def test_specifications(runtime: Runtime) -> None:
     ]
     assert plain[0]["description"].startswith("Save important information")
     assert plain[1]["description"].startswith("Search your memory")
-    for spec in tools.openai_specs():
+    for spec in tools.openai():
         assert spec["type"] == "function"
         schema = spec["function"]["parameters"]
         assert set(schema["required"]) <= set(schema["properties"])
         spec["function"]["parameters"]["properties"].clear()
-    save, recall = (spec["function"] for spec in tools.openai_specs())
+    save, recall = (spec["function"] for spec in tools.openai())
     assert (save["name"], recall["name"]) == ("save_to_memory", "recall_from_memory")
     assert save["parameters"]["properties"]["content"] == {
         "type": "array",
@@ -162,8 +162,6 @@ async def test_a_tool_call_loop(runtime: Runtime) -> None:
         await tools.call("retrieve_from_memory", '{"keywords": ["birthday"], "limit": 2}')
     )
     assert [memory["content"] for memory in found["memories"]] == ["Birthday: March 15"]
-    assert tools.record_to_memory == tools.save_to_memory
-    assert tools.retrieve_from_memory == tools.recall_from_memory
     for name, arguments in (
         ("save_to_memory", "{not json"),
         ("save_to_memory", "[]"),
@@ -218,7 +216,7 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
     await alice.record([{"role": "user", "content": "My birthday is March 15"}])
     await alice.remember("My cat's birthday is in May")
     await runtime.settle()
-    found = await alice.recall("birthday", k=9)
+    found = await alice.recall("birthday", limit=9)
     assert {memory.text for memory in found} == {
         "My birthday is March 15",
         "My cat's birthday is in May",
@@ -240,7 +238,6 @@ async def test_shapes_of_other_apis(runtime: Runtime) -> None:
     tools = runtime.user("alice").tools()
     names = ["save_to_memory", "recall_from_memory"]
     assert [tool.__name__ for tool in tools] == names
-    assert tools.openai() == tools.openai_specs()
     chat = TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(tools.openai())
     assert [one["function"]["name"] for one in chat] == names
     flat = TypeAdapter(list[FunctionToolParam]).validate_python(tools.responses())

@@ -90,7 +90,7 @@ async def shown(runtime: Runtime, key: SessionKey) -> tuple[Any, ...]:
     chat = runtime.session(*key)
     context = await chat.load()
     recalled = await runtime.user(key.user).recall(
-        f"which ferries and bridges of {key.session}", k=8
+        f"which ferries and bridges of {key.session}", limit=8
     )
     return (
         context.messages,
@@ -262,7 +262,7 @@ async def test_messages_are_numbered_anew_where_some_were_removed() -> None:
         assert await chat.rewind(8) == 1
         await chat.flush()
         await source.settle()
-        found = {one.text for one in await source.user("alice").recall("m8 ferries", k=20)}
+        found = {one.text for one in await source.user("alice").recall("m8 ferries", limit=20)}
         export = await chat.export()
         assert [one.seq for one in export.messages] == list(range(1, len(export.messages) + 1))
         view = await chat.inspect()
@@ -279,7 +279,9 @@ async def test_messages_are_numbered_anew_where_some_were_removed() -> None:
             one.to_chat() for one in await chat.history()
         ]
         assert (await copy.load()).messages == (await chat.load()).messages
-        assert {one.text for one in await target.user("alice").recall("m8 ferries", k=20)} == found
+        assert {
+            one.text for one in await target.user("alice").recall("m8 ferries", limit=20)
+        } == found
 
 
 async def test_figures_of_access_follow_their_messages(tmp_path: Path) -> None:
@@ -294,7 +296,7 @@ async def test_figures_of_access_follow_their_messages(tmp_path: Path) -> None:
         await chat.flush()
         await source.settle()
         for query in ("ferry nine", "bridge closed", "bridge closed"):
-            assert await source.user("alice").recall(query, k=1)
+            assert await source.user("alice").recall(query, limit=1)
         before = (await source.user("alice").inspect()).accesses
         assert await chat.delete(0) == 1
         await source.settle()
@@ -325,10 +327,16 @@ async def test_what_long_term_memory_lacked_it_still_lacks() -> None:
         await chat.flush()
         await source.settle()
         wanted = ["a ferry of old", "the ferry of today"]
-        assert sorted(one.text for one in await source.user("alice").recall("ferry", k=9)) == wanted
+        assert (
+            sorted(one.text for one in await source.user("alice").recall("ferry", limit=9))
+            == wanted
+        )
         copy = await target.user("alice").import_session(await chat.export())
         await target.settle()
-        assert sorted(one.text for one in await target.user("alice").recall("ferry", k=9)) == wanted
+        assert (
+            sorted(one.text for one in await target.user("alice").recall("ferry", limit=9))
+            == wanted
+        )
         assert len(await copy.history()) == 4
         assert (await target.counts()).dead_jobs == 0
 
@@ -405,10 +413,10 @@ async def test_everything_of_a_user_comes_along(tmp_path: Path) -> None:
             assert await there.memories() == await alice.memories()
             assert [
                 (hit.text, hit.source, hit.created_at)
-                for hit in await there.search_working("ferry", k=2)
+                for hit in await there.search_working("ferry", limit=2)
             ] == [
                 (hit.text, hit.source, hit.created_at)
-                for hit in await alice.search_working("ferry", k=2)
+                for hit in await alice.search_working("ferry", limit=2)
             ]
             assert (await there.synopsis()).identity == synopsis.identity
             assert [one.text for one in await target.shared("team").as_("bo").recall("build")] == [
@@ -786,7 +794,7 @@ async def test_export_arrow() -> None:
         await alice.remember("Keeps bees", type="fact")
         await runtime.user("bob").remember("Keeps cats")
         await runtime.settle()
-        await alice.recall("metric units", k=1)
+        await alice.recall("metric units", limit=1)
         table = await alice.export_arrow()
         assert table.column_names == [
             "id",

@@ -60,12 +60,12 @@ async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
         assert isinstance(ada, remora.User)
         ids = await ada.learn(TEXTS, source="tool:search")
         assert await ada.learn(TEXTS[1]) == [ids[1]], "the same text is the same item"
-        first = await ada.search_working("train ticket", k=2)
+        first = await ada.search_working("train ticket", limit=2)
         assert {hit.text for hit in first} == {TEXTS[0], TEXTS[2]}
     async with Runtime(tmp_path, config=config()) as runtime:
         ada = runtime.user("ada")
-        assert await ada.search_working("train ticket", k=2) == first
-        (hit,) = await ada.search_working("bread", k=1)
+        assert await ada.search_working("train ticket", limit=2) == first
+        (hit,) = await ada.search_working("bread", limit=1)
         assert isinstance(hit, WorkingHit)
         assert (hit.text, hit.source, hit.session, hit.id) == (TEXTS[1], "tool:search", "", ids[1])
         assert before <= hit.created_at <= datetime.now(UTC)

@@ -216,16 +216,17 @@ class World:
         """Texts that the user's searches find; other users' words are what is asked for."""
         handle = self.runtime.user(user)
         query = "the same words in every text, place0 place1 place2 place3 said by all of them"
-        found = [one.text for one in await handle.recall(query, k=100)]
-        found += [one.text for one in await handle.recall(query, k=100, session=session)]
-        found += [one.text for one in await handle.agent(session[:100]).recall(query, k=100)]
-        found += [one.text for one in await handle.search_working(query, k=100)]
+        found = [one.text for one in await handle.recall(query, limit=100)]
+        found += [one.text for one in await handle.recall(query, limit=100, session=session)]
+        found += [one.text for one in await handle.agent(session[:100]).recall(query, limit=100)]
+        found += [one.text for one in await handle.search_working(query, limit=100)]
         found += [
             str(one["content"])
             for one in (await handle.session(session).load(query=query)).messages
         ]
         found += [
-            str(one.message.content) for one in await handle.session(session).search(query, k=100)
+            str(one.message.content)
+            for one in await handle.session(session).search(query, limit=100)
         ]
         return found
 

@@ -365,7 +365,7 @@ def test_tagged_with_their_sources() -> None:
     """
     asked: list[Any] = []
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
-    config = Config.from_dict({"recall": {"k": 5}})
+    config = Config.from_dict({"recall": {"limit": 5}})
     many = tiers(
         [memory(f"memory {n}", seq=n + 1) for n in range(30)], [found(f"note {n}") for n in range(5)],  # noqa: E501
         Synopsis("She is called Alice.", "Moving house.", "ok"), asked,

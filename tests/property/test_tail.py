@@ -208,7 +208,7 @@ def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot
                         for later in [one for one in mine.seqs if one > seq]:
                             mine.seqs.pop(later)
                             mine.buffered.discard(later)
-                found = [one.text for one in await user.recall("said fact", k=1000)]
+                found = [one.text for one in await user.recall("said fact", limit=1000)]
                 expected = {text for one in said for text in one.seqs.values()} | facts
                 assert sorted(found) == sorted(expected), (number, verb)
 
@@ -223,7 +223,7 @@ async def test_two_recalls_at_once_share_one_reading() -> None:
         found: list[list[str]] = []
 
         async def recall() -> None:
-            found.append(sorted(one.text for one in await user.recall("tea", k=100)))
+            found.append(sorted(one.text for one in await user.recall("tea", limit=100)))
 
         async with anyio.create_task_group() as tasks:
             for number in range(10):

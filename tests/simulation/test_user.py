@@ -96,7 +96,7 @@ async def test_cleanup_comes_every_five_minutes() -> None:
                 assert view.working_bytes <= LIMIT
             assert runtime.statistics().schedule["fifo_cleanup"].runs == minutes // 5
         # What stays is the newest.
-        left = {hit.text for hit in await users[0].search_working("number", k=100)}
+        left = {hit.text for hit in await users[0].search_working("number", limit=100)}
         learned = [
             f"{minutes} ada number {n}"
             for minutes, items in ((5, 9), (10, 4), (15, 4))
