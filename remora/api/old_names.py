@@ -5,26 +5,39 @@ They warn and do what they did. A type checker reports them, and `dir` leaves th
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from remora.actors.session.messages import SessionView
 from remora.api.plain import decode_state, encode_state, format_messages, list_chats
 from remora.messages import ChatDict, Message, Receipt
 from remora.recall.memory import quote_memories
 
-if sys.version_info >= (3, 13):
-    from warnings import deprecated
-else:
-    from typing_extensions import deprecated
-
-__all__ = ["OldMemoryNames", "OldSessionNames", "OldToolNames", "renamed_arguments"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+if TYPE_CHECKING:
+    from typing_extensions import deprecated
+else:
+
+    def deprecated(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """What PEP 702 has, whose first implementation imports asyncio."""
+
+        def mark(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            @wraps(function)
+            def call(*args: _P.args, **options: _P.kwargs) -> _R:
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                return function(*args, **options)
+
+            call.__deprecated__ = message
+            return call
+
+        return mark
+
+
+__all__ = ["OldMemoryNames", "OldSessionNames", "OldToolNames", "renamed_arguments"]
 
 
 def renamed_arguments(

@@ -134,7 +134,7 @@ async def test_bad_calls_write_nothing() -> None:
             await ada.learn("x", source="")
         with pytest.raises(InvalidId):
             await ada.learn("x", session="line\nbreak")
-        with pytest.raises(InvalidInput, match="k must be positive"):
+        with pytest.raises(InvalidInput, match="limit must be positive"):
             await ada.search_working("x", 0)
         for bad in (True, 1.5, "1", None):
             with pytest.raises(InvalidInput, match="k must be a whole number"):
