@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
-SAID = [{"role": "user", "content": text} for text in ("I keep bees", "I drink tea")]
+SAID: list[Any] = [{"role": "user", "content": text} for text in ("I keep bees", "I drink tea")]
 OLD = {
     f"{kind.__name__}.{name}": member.__deprecated__
     for kind in (Runtime, User, Agent, Session, MemoryTools)
