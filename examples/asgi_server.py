@@ -35,6 +35,7 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NotGranted: (403, None),
     errors.RedactionFailed: (500, None),
     errors.ReentrantAsk: (500, None),
+    errors.StateConflict: (409, None),
     errors.TurnClosed: (409, None),
     errors.MailboxFull: (429, 1),
     errors.OverdraftReached: (429, 5),

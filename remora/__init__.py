@@ -14,6 +14,7 @@ from remora import errors
 from remora.actors.blocks.source import Source
 from remora.actors.policies.buffer import BufferPolicy, BufferPreset
 from remora.actors.user.messages import Synopsis
+from remora.api.keyed_state import KeyedState, StateValue
 from remora.api.memories import Agent
 from remora.api.runtime import Runtime
 from remora.api.session import Session
@@ -39,6 +40,7 @@ __all__ = [
     "ContextEntry",
     "Embedder",
     "ErasureReceipt",
+    "KeyedState",
     "Line",
     "Memory",
     "Message",
@@ -51,6 +53,7 @@ __all__ = [
     "SharedScope",
     "Source",
     "Sources",
+    "StateValue",
     "Summarizer",
     "Synopsis",
     "Turn",

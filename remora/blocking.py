@@ -32,6 +32,7 @@ from remora.messages import MessageLike, Receipt
 
 __all__ = [
     "Agent",
+    "KeyedState",
     "MemoryTools",
     "Runtime",
     "Session",
@@ -98,6 +99,11 @@ class _Source(Generic[Chunk]):
         if self.ended:
             raise StopAsyncIteration
         return self.chunk
+
+
+@mirror(remora.KeyedState)
+class KeyedState(Mirror):
+    """See `remora.KeyedState`; every call returns when it is done."""
 
 
 @mirror(remora.Session)

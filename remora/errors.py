@@ -7,6 +7,7 @@ fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexO
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
                           `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`,
                           `TurnClosed`
+read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
                           `ErasureInProgress`
@@ -62,6 +63,7 @@ __all__ = [
     "RuntimeClosed",
     "SessionBusy",
     "SessionQuarantined",
+    "StateConflict",
     "StorageError",
     "TurnClosed",
     "WrongLoop",
@@ -219,6 +221,26 @@ class TurnClosed(RemoraError, RuntimeError):
     Enter it once, with ``async with session.turn(…) as turn``, and reply inside the block. The same
     where the message that the turn answers was cleared, rewound, deleted or forgotten since.
     """
+
+
+class StateConflict(RemoraError):
+    """A value of keyed state has another version than the caller gave. Nothing was written.
+
+    Somebody changed it since it was read: decide again from the present value.
+
+    Attributes:
+        key: of the value.
+        expected: the version that the caller gave; 0 for no value.
+        actual: the present version; 0 for no value.
+        value: the present value; None for none.
+    """
+
+    def __init__(self, text: str, *, key: str, expected: int, actual: int, value: Any) -> None:
+        super().__init__(text)
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+        self.value = value
 
 
 class RedactionFailed(RemoraError, RuntimeError):

@@ -244,11 +244,25 @@ RUNTIME: dict[str, Call] = {
     "start": _start_another,
     "users": lambda w: w.runtime.users(),
 }
+
+
+async def _delete_value(w: World) -> bool:
+    await w.user.state.set(w.text, w.number)
+    return await w.user.state.delete(w.text)
+
+
+STATE: dict[str, Call] = {
+    "delete": _delete_value,
+    "get": lambda w: w.session.state.get("step"),
+    "items": lambda w: w.session.state.items(prefix="s"),
+    "set": lambda w: w.session.state.set("step", {"number": w.number}),
+}
 TURN: dict[str, Call] = {"load": _load_turn, "reply": _reply_turn}
 CALLS: dict[str, Call] = {
     f"{kind}.{name}": call
     for kind, calls in (
         ("Agent", AGENT),
+        ("KeyedState", STATE),
         ("Runtime", RUNTIME),
         ("Session", SESSION),
         ("SharedMember", SHARED),

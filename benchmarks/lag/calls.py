@@ -114,6 +114,10 @@ def with_calls(count: int = 1_000) -> ChatDict:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
+VALUE = [7] * 8_000
+"""A value of keyed state, almost as large as possible."""
+
+
 async def prepare(world: World) -> None:
     """Fill it."""
     runtime = world.runtime
@@ -131,6 +135,8 @@ async def prepare(world: World) -> None:
         items = [f"fact {number} {place} of lin" for place in range(world.count)]
         await world.user.remember(items)
         await world.user.learn(items)
+    for number in range(world.count):
+        await world.user.state.set(f"key {number}", VALUE)
     await runtime.shared("team").as_("owner").claim()
     await runtime.shared("team").as_("owner").remember(items)
     await world.user.agent("cook").remember(items)
@@ -249,6 +255,8 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "User.recall_many": {
         "1 000 queries": lambda w: w.user.recall_many(w.texts()),
     },
+    "KeyedState.items": {"1 000 values of 16 kB": lambda w: w.user.state.items()},
+    "KeyedState.set": {"16 kB": lambda w: w.user.state.set("key 1", VALUE)},
     "User.memories": {"long": lambda w: w.user.memories(order="importance")},
     "User.forget": {"of a copy": lambda w: w.runtime.user(f"gone {w.number}").forget()},
     "SharedMember.remember": {
@@ -305,6 +313,7 @@ NOT_MEASURED: Mapping[str, str] = {
     "Agent.update_memory": "",
     "Agent.recall": "", "Agent.recall_many": "", "Agent.record": "", "Agent.record_many": "",
     "Agent.remember": "", "Agent.settle": "",
+    "KeyedState.delete": "a key is all that it carries", "KeyedState.get": "one value",
     "Runtime.aclose": "it ends the runtime",
     "Runtime.dead_letters": "there are none, as for those that retry and drop them",
     "Runtime.drop_dead_letters": "", "Runtime.retry_dead_letters": "",

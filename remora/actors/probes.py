@@ -29,6 +29,8 @@ PROBES: Mapping[str, str] = {
     "session_changed_during_compaction": "a clear, rewind or change came during a compaction",
     "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
     "went_back": "a session went back to an earlier message",
+    # keyed state
+    "state_version_stale": "a value has another version than its change gave: refused",
     # a turn
     "turn_begun_again": "a turn was cleared or removed: under the same key, a new one begins",
     "turn_gone": "a reply came to a message that was cleared, removed or erased: refused",

@@ -315,7 +315,13 @@ def _build_internals(
     config, clock = options.config, options.clock
     journal, registry, supervisor = base.journal, base.registry, base.supervisor
     intake = Intake(
-        config.buffer, models.counter, clock, options.redact, options.scorer, models.cached
+        config.buffer,
+        models.counter,
+        clock,
+        options.redact,
+        options.scorer,
+        models.cached,
+        config.state,
     )
     recalls = None
     if recall is not None:

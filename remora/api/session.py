@@ -19,10 +19,12 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.user.messages import ExpireSynopsis
+from remora.api.keyed_state import KeyedState
 from remora.api.old_names import OldSessionNames, renamed_arguments
 from remora.api.session_buffer import (
     BufferHit,
     choose_embedder,
+    encode_all,
     filter_messages,
     messages_of,
     parse_deletion,
@@ -34,7 +36,7 @@ from remora.api.session_buffer import (
 from remora.api.turn import Query, Spoken, Turn
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
-from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
+from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
@@ -47,7 +49,7 @@ from remora.services.arguments import (
     check_text,
 )
 from remora.services.erasure import ErasureReceipt
-from remora.services.intake import Intake, as_batch
+from remora.services.intake import as_batch
 from remora.services.parts import PartsHolder
 from remora.storage.export.transfer import SessionExport
 
@@ -71,6 +73,11 @@ class Session(OldSessionNames):
 
     def __repr__(self) -> str:
         return f"Session({self.key.user!r}, {self.key.session!r}, {self._holder.described})"
+
+    @property
+    def state(self) -> KeyedState:
+        """Small JSON values that the application keeps with the session."""
+        return KeyedState(self._holder, self.key)
 
     async def _ask(self, message: Any, timeout_s: float | None = None) -> Any:
         check_seconds(timeout_s, "timeout_s")
@@ -175,8 +182,8 @@ class Session(OldSessionNames):
             self.key,
             budget,
             query,
-            override=None if override is None else await _encode_all(intake, override),
-            about=None if messages is None else await _encode_all(intake, messages),
+            override=None if override is None else await encode_all(intake, override),
+            about=None if messages is None else await encode_all(intake, messages),
             at=None if override is not None else at,
             timeout_s=timeout_s,
         )
@@ -223,7 +230,7 @@ class Session(OldSessionNames):
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer.
 
-        `history()`, long-term memory and idempotency keys stay.
+        `history()`, long-term memory, keyed state (`state`) and idempotency keys stay.
         """
         count: int = await self._ask(Clear(), timeout_s)
         return count
@@ -275,17 +282,17 @@ class Session(OldSessionNames):
         return view
 
     async def export(self) -> SessionExport:
-        """The whole session as plain data, with its past and the states of its memory blocks.
+        """The whole session as plain data: its past, states of its memory blocks, keyed state.
 
         `User.import_session` makes a session of it, here or elsewhere. Messages are numbered from 1
         without gaps; deleted and rewound ones, and idempotency keys, are left out.
 
         Raises:
-            InvalidInput: the session has no messages.
+            InvalidInput: the session has neither messages nor keyed state.
         """
         exported = await self._holder.parts.transfers.export_session(self.key)
         if exported is None:
-            raise InvalidInput(f"the session {self.key.session} has no messages")
+            raise InvalidInput(f"the session {self.key.session} has no messages and no state")
         return exported
 
     async def settle(self) -> None:
@@ -407,7 +414,7 @@ class Session(OldSessionNames):
         """Go back to when message number `to` was the newest; returns how many messages are gone.
 
         Later messages are removed from `history` and long-term memory; a summary that covers any of
-        them is replaced by the one before.
+        them is replaced by the one before. Keyed state stays as it is.
 
         Raises:
             InvalidInput: there is no message with that number, or no longer.
@@ -422,11 +429,11 @@ class Session(OldSessionNames):
     async def fork(self, session: str, *, at: int | None = None) -> Self:
         """Begin another session of the same user as a copy of this one, as it is or was at `at`.
 
-        Messages are numbered from 1. What this session has indexed is not indexed again.
+        Messages are numbered from 1, and are not indexed again. Keyed state is copied as it is now.
 
         Raises:
             InvalidId: `session` cannot name a session.
-            InvalidInput: that session has messages already, or this one has no message `at`.
+            InvalidInput: that session exists already, or this one has no message `at`.
         """
         copy = SessionKey(self.key.user, validate_id(session, "a session id"))
         if at is not None:
@@ -460,10 +467,3 @@ class Session(OldSessionNames):
         request = Replace(tuple(entries), summary, size)
         receipt: Receipt = await parts.actors.ask(self.key, request, size=size)
         return receipt
-
-
-async def _encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:
-    """Encode messages that may be none."""
-    if isinstance(messages, (list, tuple)) and not messages:
-        return []
-    return await intake.encode(as_batch(messages))

@@ -12,19 +12,28 @@ import msgspec
 from remora.actors.policies.bm25 import bm25_scores
 from remora.actors.session.messages import Remove, SessionView
 from remora.errors import InvalidInput, InvalidMessage
-from remora.messages import ChatDict, Message, Role, decode_chat, plain_text
+from remora.messages import (
+    ChatDict,
+    Entry,
+    Message,
+    MessageLike,
+    Role,
+    decode_chat,
+    plain_text,
+)
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.quotes import summary_message
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, check_text, collect
-from remora.services.intake import Intake, PlainMessage, as_messages
+from remora.services.intake import Intake, PlainMessage, as_batch, as_messages
 from remora.services.parts import Parts
 from remora.storage.records import Summary
 
 __all__ = [
     "BufferHit",
     "choose_embedder",
+    "encode_all",
     "filter_messages",
     "messages_of",
     "parse_deletion",
@@ -183,3 +192,10 @@ def parse_deletion(index: int | Iterable[int] | None, ids: Iterable[str] | None)
     except TypeError as e:
         raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
     return Remove(places, tuple(wanted))
+
+
+async def encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:
+    """Encode messages that may be none."""
+    if isinstance(messages, (list, tuple)) and not messages:
+        return []
+    return await intake.encode(as_batch(messages))

@@ -65,7 +65,11 @@ def mirror(original: type) -> Callable[[_Kind], _Kind]:
 
 def _mirror_member(name: str, member: Any) -> Any:
     if not inspect.isfunction(member):  # a property, or an attribute of a class with slots
-        return property(lambda self: getattr(self._original, name), doc=inspect.getdoc(member))
+
+        def read(self: Mirror) -> Any:
+            return _mirrored(self, getattr(self._original, name))
+
+        return property(read, doc=inspect.getdoc(member))
     returned = member.__annotations__.get("return")
     makes_handle = returned in {original.__name__ for original in Mirror.kinds}
 
@@ -76,10 +80,15 @@ def _mirror_member(name: str, member: Any) -> Any:
             result = function(*arguments, **options)
         else:
             result = call_on_loop(self._runtime, function, *arguments, **options)
-        kind = Mirror.kinds.get(type(result))
-        return result if kind is None else kind(result, self._runtime)
+        return _mirrored(self, result)
 
     return method
+
+
+def _mirrored(owner: Mirror, result: Any) -> Any:
+    """A handle as one for threads; anything else as it is."""
+    kind = Mirror.kinds.get(type(result))
+    return result if kind is None else kind(result, owner._runtime)  # noqa: SLF001 - of this module
 
 
 def _enter(self: Mirror) -> Mirror:

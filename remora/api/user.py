@@ -21,6 +21,7 @@ from remora.actors.user.messages import (
 )
 from remora.actors.user.working import WorkingItem
 from remora.api.batches import append_batches
+from remora.api.keyed_state import KeyedState
 from remora.api.memories import Agent, LongTermHandle
 from remora.api.old_names import renamed_arguments
 from remora.api.session import Session
@@ -167,8 +168,8 @@ class User(LongTermHandle):
 
         Raises:
             InvalidId: `session` cannot name a session.
-            InvalidInput: the session has messages already, or the export is inconsistent; nothing
-                was written.
+            InvalidInput: the session has messages or keyed state already, or the export is
+                inconsistent; nothing was written.
             InvalidMessage, RedactionFailed: see `Session.append`; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
         """
@@ -243,6 +244,13 @@ class User(LongTermHandle):
         recalls = self._require_recalls()
         with name_failures("prune", self.id):
             await recalls.prune(self.id, message, wait=wait)
+
+    # -- keyed state -------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> KeyedState:
+        """Small JSON values that the application keeps with the user, for all of their sessions."""
+        return KeyedState(self._holder, UserKey(self.id))
 
     # -- working memory ----------------------------------------------------------------------------
 
@@ -380,11 +388,11 @@ class User(LongTermHandle):
         """Erase the user (G13): no byte of their messages or id is left in the memory directory.
 
         Sessions, summaries, synopsis, working memory, memories, long-term rows with their older
-        versions, jobs, keys and caches are erased. Until it returns, requests for this user raise
-        `ErasureInProgress`. Other users are served; files that held the rows are rewritten, which
-        takes seconds, and appends may wait for part of that. Cancelling the call does not stop the
-        erasure; after a crash the next start completes it. Exports, backups, requests to a model,
-        and what a memory block keeps in its own store are not erased.
+        versions, keyed state, jobs, keys and caches are erased. Until it returns, requests for this
+        user raise `ErasureInProgress`. Other users are served; files that held the rows are
+        rewritten, which takes seconds, and appends may wait for part of that. Cancelling the call
+        does not stop the erasure; after a crash the next start completes it. Exports, backups,
+        requests to a model, and what a memory block keeps in its own store are not erased.
 
         Raises:
             ReentrantAsk: called from within background work.

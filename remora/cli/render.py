@@ -145,6 +145,8 @@ def print_session(
         f"{view.watermarks.indexing_through} indexed or being indexed",
         style="dim",
     )
+    if view.keyed is not None:
+        console.print(f"keyed state: {counted(len(view.keyed.values), 'key')}", style="dim")
     for job in jobs:
         state = (
             f"dead letter after {counted(job.attempts, 'attempt')}"

@@ -45,7 +45,7 @@ async def show_session(
     """
     handle = runtime.session(key.user, key.session)
     view = await handle.inspect()
-    if view.last_seq == 0:
+    if view.last_seq == 0 and view.keyed is None:
         known = [listing.key.session for listing in await runtime.user(key.user).sessions()]
         near = difflib.get_close_matches(key.session, known, n=3, cutoff=0.3) or known[-3:]
         hint = (
@@ -60,8 +60,11 @@ async def show_session(
     if as_json:
         shown = messages[len(messages) - min(most, len(messages)) :]
         state = {
-            name: value for name, value in msgspec.structs.asdict(view).items() if name != "entries"
+            name: value
+            for name, value in msgspec.structs.asdict(view).items()
+            if name not in {"entries", "keyed"}  # values of keyed state are not printed
         }
+        state["state_keys"] = len(view.keyed.values) if view.keyed is not None else 0
         jobs_shown = [job_line(job) for job in jobs]
         print_json({**key._asdict(), **state, "messages": shown, "jobs": jobs_shown})
     else:

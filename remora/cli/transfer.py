@@ -244,24 +244,28 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             user = runtime.user(arguments.user)
             counts = await runtime.counts(user.id)
             view = await user.inspect()
-            if not counts.sessions and not counts.memories and not view.working_items:
+            held = (counts.sessions, counts.memories, view.working_items, view.state_keys)
+            if not any(held):
                 raise InvalidInput(f"there is no user {arguments.user} in this memory")
             if arguments.json:
                 of_user = msgspec.structs.asdict(counts)
                 del of_user["users"]
-                working = {"working_items": view.working_items, "profile": view.synopsis.state}
-                print_json({**of_user, **working})
+                of_user["working_items"] = view.working_items
+                of_user["profile"] = view.synopsis.state
+                of_user["state_keys"] = view.state_keys
+                print_json(of_user)
                 return 0
             figures = {name: figure for name, figure in _counts(counts).items() if name != "users"}
             figures |= {
                 "working memory": f"{view.working_items:,}",
                 "user profile": view.synopsis.state,
+                "keys of keyed state": f"{view.state_keys:,}",
             }
             _print(console, user.id, figures)
         else:
             chat = runtime.session(arguments.user, arguments.session)
             stats = await chat.stats()
-            if not stats.messages:
+            if not stats.messages and not stats.state_keys:
                 raise InvalidInput(f"{arguments.user} has no session {arguments.session}")
             if arguments.json:
                 print_json(stats)
@@ -301,6 +305,7 @@ def _session(stats: SessionStatistics) -> dict[str, str]:
         f"{summaries.tokens_out:,} written",
         "indexed": f"{stats.indexed:,}, or being indexed",
         "history rewritten": f"{stats.rewritten:,} times",
+        "keys of keyed state": f"{stats.state_keys:,}",
     }
 
 

@@ -7,7 +7,13 @@ file, and the environment; an unknown key is refused, and the error names the ne
 
 from __future__ import annotations
 
-from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig, TurnConfig
+from remora.config.conversation import (
+    BufferConfig,
+    ContextConfig,
+    StateConfig,
+    TokensConfig,
+    TurnConfig,
+)
 from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
 from remora.config.models import ModelConfig
 from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
@@ -30,6 +36,7 @@ __all__ = [
     "RecallConfig",
     "RetentionConfig",
     "Secret",
+    "StateConfig",
     "SupervisorConfig",
     "SynopsisConfig",
     "TokensConfig",

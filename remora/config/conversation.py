@@ -4,7 +4,7 @@ from typing import Literal
 
 from remora.config.section import Section
 
-__all__ = ["BufferConfig", "ContextConfig", "TokensConfig", "TurnConfig"]
+__all__ = ["BufferConfig", "ContextConfig", "StateConfig", "TokensConfig", "TurnConfig"]
 
 
 _SUMMARY_TOKENS = 800
@@ -101,6 +101,16 @@ class TurnConfig(Section, frozen=True, kw_only=True):
     model."""
     max_waiting: int = 16
     """Turns of one session that may wait; the next one is refused with SessionBusy at once."""
+
+
+class StateConfig(Section, frozen=True, kw_only=True):
+    """Keyed state: small values that the application keeps with a session or a user."""
+
+    max_keys: int = 1_000
+    """Keys of one session or user; a further one is refused. They are in memory while it is in
+    use."""
+    max_value_bytes: int = 16_384
+    """Of one value as JSON."""
 
 
 class TokensConfig(Section, frozen=True, kw_only=True):

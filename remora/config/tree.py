@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from remora.config.conversation import BufferConfig, ContextConfig, TokensConfig, TurnConfig
+from remora.config.conversation import (
+    BufferConfig,
+    ContextConfig,
+    StateConfig,
+    TokensConfig,
+    TurnConfig,
+)
 from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
 from remora.config.models import ModelConfig
 from remora.config.reading import build, decode_file
@@ -29,6 +35,7 @@ class Config(Section, frozen=True, kw_only=True):
     0: not at all."""
     buffer: BufferConfig = BufferConfig()
     turns: TurnConfig = TurnConfig()
+    state: StateConfig = StateConfig()
     mailbox: MailboxConfig = MailboxConfig()
     activation: ActivationConfig = ActivationConfig()
     journal: JournalConfig = JournalConfig()

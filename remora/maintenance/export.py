@@ -57,7 +57,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def export_session(source: TransferParts, key: SessionKey) -> SessionExport | None:
-    """A session as it is now; None if it has no messages.
+    """A session as it is now; None if it has neither messages nor keyed state.
 
     Raises:
         StorageError: the journal cannot be read, or the session changed during each attempt.
@@ -82,7 +82,7 @@ async def _session(
     else:
         raise StorageError(f"{key!r} changed each time that it was read; export it again")
     numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
-    if not entries:
+    if not entries and view.keyed is None:
         return None, numbers
     build = anyio.to_thread.run_sync
     return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
@@ -137,6 +137,8 @@ def _build(
         spec = _decode_entry(state_item.value)
         moved = EntryFlushSpec(0, numbers.summary(spec.entry), spec.at_us)
         state_items.append(StateItem(ENTRY_KIND, str(moved.entry.through), _encode(moved)))
+    if view.keyed is not None:
+        state_items.extend(view.keyed.state_items)
     return SessionExport(
         user=key.user,
         session=key.session,

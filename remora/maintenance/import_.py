@@ -28,7 +28,7 @@ from remora.maintenance.import_redaction import (
     import_memory,
     import_session_item,
     import_summary,
-    import_synopsis,
+    import_user_items,
     import_working_item,
 )
 from remora.messages import ChatDict, Entry, counted_chat, encode_message
@@ -38,6 +38,7 @@ from remora.services.arguments import check_int
 from remora.services.intake import Intake
 from remora.services.metadata import check_metadata
 from remora.services.parts import TransferParts
+from remora.services.state_values import check_state_items
 from remora.storage.export.targets import open_reader
 from remora.storage.export.transfer import (
     Exported,
@@ -48,6 +49,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
+from remora.storage.keyed_values import KEYED_DECODERS
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
@@ -64,6 +66,7 @@ _USER_STATE_ITEMS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "access": msgspec.msgpack.Decoder(tuple[int, int]),
     "synopsis": msgspec.msgpack.Decoder(SynopsisPart),
     "grant": msgspec.msgpack.Decoder(Right),
+    **KEYED_DECODERS,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
@@ -72,7 +75,7 @@ _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 # -- checking --------------------------------------------------------------------------------------
 
 
-def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
+def check_session(one: SessionExport, intake: Intake) -> SessionExport:
     """Check that a session can be imported, and return it.
 
     Raises:
@@ -82,8 +85,8 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
     validate_id(one.user, "a user id")
     validate_id(one.session, "a session id")
     last = len(one.messages)
-    if not last:
-        raise InvalidInput(f"the session {one.session} has no messages")
+    if not last and not one.state_items:
+        raise InvalidInput(f"the session {one.session} has no messages and no state")
     for place, message in enumerate(one.messages):
         if message.seq != place + 1:
             raise InvalidInput(
@@ -97,7 +100,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
             )
         if message.created_at.tzinfo is None:
             raise InvalidInput(f"the time of message {message.seq} has no time zone")
-        _encode_entry(message, message.chat, message.metadata, max_bytes)
+        _encode_entry(message, message.chat, message.metadata, intake.buffer.max_message_bytes)
     if not (0 <= one.front <= last and 0 <= one.flushed <= last):
         raise InvalidInput(
             f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, "
@@ -115,6 +118,7 @@ def check_session(one: SessionExport, *, max_bytes: int) -> SessionExport:
         reached = summary.through
     for state_item in one.state_items:
         _check_session_item(state_item)
+    check_state_items(one.state_items, intake.state)
     return one
 
 
@@ -128,7 +132,7 @@ def _check_session_item(state_item: StateItem) -> None:
         elif state_item.kind == "block":
             block_progress([state_item])
             exclusions([state_item], 0)
-        else:
+        elif state_item.kind not in KEYED_DECODERS:
             raise InvalidInput(f"a session has no state items of the kind {state_item.kind!r}")
     except msgspec.MsgspecError as e:
         raise InvalidInput(
@@ -164,6 +168,7 @@ def _check_user(one: UserExport, target: TransferParts) -> None:
                 _check_time(accessed_us)
             case _:
                 pass
+    check_state_items(one.state_items, target.intake.state)
 
 
 def _check_details(user: str, item: MemoryItem) -> None:
@@ -221,14 +226,13 @@ class _Contents(msgspec.Struct):
 
 
 def _validate(reader: ExportReader, target: TransferParts) -> _Contents:
-    max_bytes = target.intake.buffer.max_message_bytes
     found = _Contents(set(), 0)
     for line, one in reader.read():
         try:
             if isinstance(one, UserExport):
                 _check_user(one, target)
                 continue
-            check_session(one, max_bytes=max_bytes)
+            check_session(one, target.intake)
             key = SessionKey(one.user, one.session)
             if key in found.sessions:
                 raise InvalidInput(f"{key!r} is in the export twice")
@@ -262,7 +266,7 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
 
 def _adopt_message(intake: Intake, export: SessionExport, indexed: Collection[str]) -> Adopt:
     """The message to the actor. `indexed` blocks start again, because rows are not exported."""
-    check_session(export, max_bytes=intake.buffer.max_message_bytes)
+    check_session(export, intake)
     entries = tuple(_entry(intake, message) for message in export.messages)
     return Adopt(
         entries=entries,
@@ -349,7 +353,7 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
         lambda: tuple(import_memory(intake, one.user, item) for item in one.memories)
     )
     kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
-    state_items = await anyio.to_thread.run_sync(import_synopsis, intake, kept)
+    state_items = await anyio.to_thread.run_sync(import_user_items, intake, kept)
     await target.registry.ask(
         UserKey(one.user),
         AdoptUser(memories, await _working(target, one), state_items),

@@ -17,6 +17,7 @@ from remora.actors.user.working import WorkingItem
 from remora.ids import memory_id, working_id
 from remora.messages import dated_line, remove_hidden
 from remora.services.intake import Intake
+from remora.services.state_values import redact_item
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
@@ -24,7 +25,7 @@ __all__ = [
     "import_memory",
     "import_session_item",
     "import_summary",
-    "import_synopsis",
+    "import_user_items",
     "import_working_item",
 ]
 
@@ -55,7 +56,7 @@ def import_summary(intake: Intake, summary: Summary) -> Summary:
 
 
 def import_session_item(intake: Intake, item: StateItem) -> StateItem:
-    """A state item of a session: the texts of its blocks and summary entries are redacted."""
+    """A state item of a session: texts of blocks, summary entries and keyed state are redacted."""
     if intake.redact is None:
         return item
     if item.kind == ENTRY_KIND:
@@ -66,7 +67,7 @@ def import_session_item(intake: Intake, item: StateItem) -> StateItem:
         if progress.state:
             state = _encode(redact_value(_decode(progress.state), intake.redact))
             return progress_item(name, msgspec.structs.replace(progress, state=state))
-    return item
+    return redact_item(item, intake.redact)
 
 
 def import_memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
@@ -103,9 +104,14 @@ def import_working_item(intake: Intake, item: WorkingItem) -> WorkingItem | None
     )
 
 
-def import_synopsis(intake: Intake, items: Sequence[StateItem]) -> tuple[StateItem, ...]:
-    """A user's state items, the parts of the synopsis redacted and counted again."""
-    return tuple(_synopsis_item(intake, one) if one.kind == "synopsis" else one for one in items)
+def import_user_items(intake: Intake, items: Sequence[StateItem]) -> tuple[StateItem, ...]:
+    """A user's state items: the synopsis redacted and counted again, keyed state redacted."""
+    if intake.redact is None:
+        return tuple(items)
+    return tuple(
+        _synopsis_item(intake, one) if one.kind == "synopsis" else redact_item(one, intake.redact)
+        for one in items
+    )
 
 
 def _synopsis_item(intake: Intake, item: StateItem) -> StateItem:

@@ -49,6 +49,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
         rewritten: how often the session was cleared, rewound, or had messages deleted.
         degraded: the messages that no summary covers: neither one by a model, nor a fallback with
             all their text; None for none.
+        state_keys: keys of keyed state.
     """
 
     messages: int
@@ -60,6 +61,7 @@ class SessionStatistics(msgspec.Struct, frozen=True):
     indexed: int
     rewritten: int
     degraded: MessageRange | None = None
+    state_keys: int = 0
 
 
 class UserStatistics(msgspec.Struct, frozen=True):
@@ -80,6 +82,7 @@ class UserStatistics(msgspec.Struct, frozen=True):
             actor was activated.
         recall_hit_rate: recalls of any user answered from the cache.
         embedding_hit_rate: texts of any user whose vectors were cached.
+        state_keys: keys of the user's own keyed state; those of sessions are not counted.
     """
 
     sessions: int
@@ -95,6 +98,7 @@ class UserStatistics(msgspec.Struct, frozen=True):
     synopsis_hit_rate: float
     recall_hit_rate: float
     embedding_hit_rate: float
+    state_keys: int = 0
 
 
 def restore_messages(instance: str, sid: int, entries: Sequence[Entry]) -> list[Message]:
@@ -164,6 +168,7 @@ class LocalArchive:
             indexed=min(view.watermarks.indexing_through, view.last_seq),
             rewritten=view.watermarks.generation,
             degraded=view.degraded,
+            state_keys=len(view.keyed.values) if view.keyed is not None else 0,
         )
 
     async def user_stats(self, user: str) -> UserStatistics:
@@ -192,6 +197,7 @@ class LocalArchive:
             synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
             recall_hit_rate=recall_rate,
             embedding_hit_rate=embedding_rate,
+            state_keys=view.state_keys,
         )
 
     async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
@@ -223,6 +229,10 @@ def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], a
     numbers = Renumbering([entry.seq for entry in entries], at)
     front = numbers.through(earlier.front)
     items = copy_block_items(view.blocks, front)
+    if front:
+        items = (*items, exclusion_item(((1, front),)))
+    if view.keyed is not None:
+        items = (*items, *view.keyed.state_items)
     return Adopt(
         entries=tuple(entry.with_seq(seq) for seq, entry in enumerate(entries, start=1)),
         size=sum(entry.size for entry in entries),
@@ -230,7 +240,7 @@ def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], a
         flushing=numbers.through(view.watermarks.indexing_through),
         summary=numbers.summary(earlier.summary) if earlier.summary else None,
         summaries=tuple(map(numbers.summary, earlier.summaries)),
-        state_items=(*items, exclusion_item(((1, front),))) if front else items,
+        state_items=items,
         cleared=numbers.through(earlier.cleared),
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
 from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
 from remora.actors.policies.summary import shorten
-from remora.config import BufferConfig
+from remora.config import BufferConfig, StateConfig
 from remora.errors import InvalidMessage
 from remora.formats import as_chats
 from remora.ids import SessionKey
@@ -37,7 +37,7 @@ from remora.services.arguments import MAX_BATCH, MAX_PARTS, collect
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Intake", "PlainMessage", "are_large", "as_batch", "as_messages"]
+__all__ = ["Intake", "PlainMessage", "are_large", "as_batch", "as_messages", "measure"]
 
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
@@ -61,6 +61,7 @@ class Intake(msgspec.Struct, frozen=True):
         redact: replaces every text before the journal sees it.
         scorer: says what a chat message is worth keeping.
         embedder: None if there is none.
+        state: bounds keyed state.
         turns: held for a session while its messages are encoded in a thread.
     """
 
@@ -70,6 +71,7 @@ class Intake(msgspec.Struct, frozen=True):
     redact: Callable[[str], str] | None
     scorer: Callable[[ChatDict], float] | None
     embedder: CachingEmbedder | None
+    state: StateConfig = StateConfig()
     turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
 
     async def encode_in_turn(self, key: SessionKey, batch: Sequence[PlainMessage]) -> list[Entry]:
@@ -236,10 +238,10 @@ def _measure_message(message: object, index: int) -> int:
                 "are allowed",
                 index=index,
             )
-    return _measure(values, INLINE_CHARACTERS)
+    return measure(values, INLINE_CHARACTERS)
 
 
-def _measure(values: Iterable[Any], enough: int) -> int:
+def measure(values: Iterable[Any], enough: int) -> int:
     """Characters and elements in plain data, counted until there are `enough`."""
     size, left = 0, list(values)
     while left and size <= enough:

@@ -14,7 +14,7 @@ import msgspec
 
 from remora.errors import InvalidInput
 
-__all__ = ["MAX_METADATA_BYTES", "MetadataFilter", "check_metadata", "check_where"]
+__all__ = ["MAX_METADATA_BYTES", "MetadataFilter", "check_metadata", "check_where", "copy_json"]
 
 MAX_METADATA_BYTES = 4_096
 """Size of a memory's metadata as JSON, at most."""
@@ -38,7 +38,7 @@ def check_metadata(value: object) -> str:
     if not value:
         return ""
     try:
-        text = _encode(_check_json(value, 0)).decode()
+        text = _encode(copy_json(value)).decode()
     except UnicodeError as e:
         raise InvalidInput("metadata holds a lone surrogate, which no file can keep") from e
     if len(text.encode()) > MAX_METADATA_BYTES:
@@ -49,17 +49,30 @@ def check_metadata(value: object) -> str:
     return text
 
 
-def _check_json(value: object, depth: int) -> Any:
-    """The value, made of plain dicts, lists, texts, numbers, booleans and None."""
-    if depth > _MAX_DEPTH:
-        raise InvalidInput(f"a value nests deeper than {_MAX_DEPTH} levels")
+def copy_json(value: object, levels: int = _MAX_DEPTH) -> Any:
+    """A copy of the value, made of plain dicts, lists, texts, numbers, booleans and None.
+
+    Args:
+        value: of a caller; tuples become lists.
+        levels: how many may be nested in it.
+
+    Raises:
+        InvalidInput: it holds something else, a number that JSON or 64 bits cannot hold, or more
+            levels.
+    """
+    return _copy_json(value, levels, levels)
+
+
+def _copy_json(value: object, left: int, levels: int) -> Any:
+    if left < 0:
+        raise InvalidInput(f"a value nests deeper than {levels} levels")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
         if not -_MAX_INT <= value < _MAX_INT:
-            raise InvalidInput(f"the number {value} has more than 64 bits")
+            raise InvalidInput("a number has more than 64 bits")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -69,9 +82,9 @@ def _check_json(value: object, depth: int) -> Any:
         for name in value:
             if not isinstance(name, str):
                 raise InvalidInput(f"names must be texts, not {type(name).__name__}")
-        return {str.__str__(name): _check_json(one, depth + 1) for name, one in value.items()}
+        return {str.__str__(name): _copy_json(one, left - 1, levels) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_check_json(one, depth + 1) for one in value]
+        return [_copy_json(one, left - 1, levels) for one in value]
     raise InvalidInput(f"a value must be JSON, not {type(value).__name__}")
 
 
@@ -151,7 +164,7 @@ def check_where(where: object) -> MetadataFilter:
                 )
             if how == "$in" and not isinstance(value, (list, tuple)):
                 raise InvalidInput("where: $in takes a list of values")
-            conditions.append((name, how, _check_json(value, 0)))
+            conditions.append((name, how, copy_json(value)))
     if len(conditions) > _MAX_CONDITIONS:
         raise InvalidInput(f"where: at most {_MAX_CONDITIONS} conditions are allowed")
     return MetadataFilter(tuple(conditions))

@@ -210,7 +210,7 @@ class Transfers(Protocol):
     """Sessions as plain data; see `remora.api.transfers.LocalTransfers`."""
 
     async def export_session(self, key: SessionKey) -> SessionExport | None:
-        """The session as plain data; None if it has no messages."""
+        """The session as plain data; None if it has neither messages nor keyed state."""
         ...
 
     async def import_session(self, export: SessionExport, key: SessionKey) -> None:

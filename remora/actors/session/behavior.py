@@ -15,8 +15,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any
 
+from remora.actors.keyed_state import (
+    DeleteValue,
+    ReadValue,
+    ReadValues,
+    SetValue,
+    handle_keyed,
+)
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.units import needs_user_before
 from remora.actors.session import rewriting, turns
@@ -101,7 +109,7 @@ class SessionBehavior:
         return SessionState(key, image, self._policy(key))
 
     def size(self, state: SessionState) -> int:
-        """Bytes of the buffer, the summaries, the blocks' states and the keys."""
+        """Bytes of the buffer, the summaries, the blocks' states, the keys and keyed state."""
         size = 512 + state.size + 120 * (len(state.keys) + len(state.ids))
         if state.summary is not None:
             size += len(state.summary.text) + len(state.summary.brief)
@@ -109,6 +117,8 @@ class SessionBehavior:
             size += sum(len(one.text) + len(one.brief) for one in state.summaries)
         if state.blocks:
             size += sum(len(state_item.value) for state_item in state.blocks.values())
+        if state.keyed is not None:
+            size += state.keyed.size
         return size
 
     def on_idle(self, state: SessionState, *, closing: bool = False) -> Flush | None:
@@ -155,6 +165,8 @@ class SessionBehavior:
                 return rewriting.replace(state, self._rules, message)
             case Adopt():
                 return rewriting.adopt(state, self._rules, message)
+            case ReadValue() | ReadValues() | SetValue() | DeleteValue():
+                return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 
@@ -345,6 +357,7 @@ class SessionBehavior:
             state.policy,
             tuple(state.entries),
             state.degraded,
+            state.keyed.image if state.keyed is not None else None,
         )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.messages import Entry
+from remora.storage.keyed_values import KeyedImage
 from remora.storage.records import (
     MessageRange,
     StateItem,
@@ -314,6 +315,7 @@ class SessionView(msgspec.Struct, frozen=True):
         entries: the messages in its buffer, oldest first.
         degraded: the messages that no summary covers: neither one by a model, nor a fallback with
             all their text; None for none.
+        keyed: its keyed state; None if it never had any.
     """
 
     sid: int
@@ -329,3 +331,4 @@ class SessionView(msgspec.Struct, frozen=True):
     policy: BufferPolicy
     entries: tuple[Entry, ...]
     degraded: MessageRange | None = None
+    keyed: KeyedImage | None = None

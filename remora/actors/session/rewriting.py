@@ -262,9 +262,12 @@ def _running_jobs(state: SessionState) -> tuple[str, ...]:
 def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
     """Begin as a copy of another session."""
     if state.opened:
-        raise InvalidInput(f"{state.key!r} has messages already; copy into a session that has none")
+        raise InvalidInput(
+            f"{state.key!r} has messages or keyed state already; copy into a session that has none"
+        )
     if not message.entries:
-        return Decision(0)
+        kept = [StateChanged(state.sid, message.state_items)] if message.state_items else []
+        return Decision(0, [*opening(state, 0), *kept] if kept else ())
     last, front = len(message.entries), message.front
     flushing = message.flushing if rules.indexes else 0
     watermarks = Watermarks(1, front, front, flushing, message.cleared)

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from remora.actors.keyed_state import KeyedValues, drop_keyed, put_keyed
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id_prefix
 from remora.messages import ChatDict, Entry, counted_chat, decode_chat
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
+from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
 from remora.storage.records import (
     HOT_KEYS,
     Appended,
@@ -22,6 +24,7 @@ from remora.storage.records import (
     Pruned,
     SavedSession,
     StateChanged,
+    StateItem,
     SummarizeSpec,
     Summary,
     Watermarks,
@@ -103,6 +106,7 @@ class SessionState:
         "has_ids",
         "ids",
         "key",
+        "keyed",
         "keys",
         "keys_complete",
         "next_seq",
@@ -147,7 +151,10 @@ class SessionState:
         """Messages that left the buffer have ids: one that is not in `ids` must be looked up."""
         self.ids: dict[str, int] = {}
         """Ids given by senders, of messages in the buffer, with their numbers."""
-        self.blocks = {one.name: one for one in image.state_items if one.kind == "block"}
+        self.blocks: dict[str, StateItem] = {}
+        self.keyed: KeyedValues | None = None
+        """Values that the application keeps; None for none so far."""
+        _put(self, image.state_items)
         self.answers: dict[Any, Any] = {}
         """The journal's answers to lookups; valid until the next change."""
         self.shown: tuple[int, ...] | None = None
@@ -260,10 +267,21 @@ def apply(state: SessionState, record: Any) -> None:
             _note_jobs(state, jobs)
         case Pruned():
             pass
-        case StateChanged(put=put):
-            state.blocks.update((one.name, one) for one in put if one.kind == "block")
+        case StateChanged(put=put, dropped=dropped):
+            _put(state, put)
+            for kind, name in dropped:
+                if kind == KEYED_KIND:
+                    drop_keyed(state.keyed, name)
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
+
+
+def _put(state: SessionState, items: Iterable[StateItem]) -> None:
+    for one in items:
+        if one.kind == "block":
+            state.blocks[one.name] = one
+        elif one.kind in KEYED_DECODERS:
+            state.keyed = put_keyed(state.keyed, one)
 
 
 def _move_buffer(state: SessionState, record: BufferMoved) -> None:

@@ -1,17 +1,26 @@
 """The user's own actor: a state machine over plain data, for what outlives the user's sessions.
 
-It owns working memory, the synopsis, access counts of long-term memory, and the grants of a shared
-scope. Most reads write nothing: access counts are journalled by the hundred, a synopsis that was
-extended by reads when a tenth of its term has passed. What is not journalled yet is written before
-the actor leaves memory; a crash may lose it.
+It owns working memory, the synopsis, access counts of long-term memory, keyed state, and the grants
+of a shared scope. Most reads write nothing: access counts are journalled by the hundred, a synopsis
+that was extended by reads when a tenth of its term has passed. What is not journalled yet is
+written before the actor leaves memory; a crash may lose it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from remora.actors.keyed_state import (
+    DeleteValue,
+    ReadValue,
+    ReadValues,
+    SetValue,
+    adopt_keyed,
+    handle_keyed,
+)
 from remora.actors.user.memories import (
     RECORD_QUEUE,
     change_memory,
@@ -113,7 +122,7 @@ class UserBehavior:
         return UserState(key, image, self._dimension, self._embedder)
 
     def size(self, state: UserState) -> int:
-        """Bytes of working memory, the synopsis, the access counts and the grants."""
+        """Bytes of working memory, the synopsis, the access counts, the grants and keyed state."""
         return state.size
 
     def on_idle(self, state: UserState, *, closing: bool = False) -> CleanUp | None:  # noqa: ARG002 - both cases are the same
@@ -159,6 +168,8 @@ class UserBehavior:
                 return self._grant(state, message)
             case ReadGrants():
                 return Decision(dict(state.grants))
+            case ReadValue() | ReadValues() | SetValue() | DeleteValue():
+                return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
             case InspectUser():
                 return Decision(_user_view(state))
             case _:
@@ -274,6 +285,7 @@ class UserBehavior:
             for one in message.state_items
             if one.kind in kept and one.name not in kept[one.kind]
         ]
+        put += adopt_keyed(state.keyed, message.state_items)
         learned = self._learn(state, message.items) if message.items else Decision()
         remembered = record(state, message.memories) if message.memories else Decision()
         if not state.changed and any(item.revision and not item.key for item in message.memories):
@@ -328,4 +340,5 @@ def _user_view(state: UserState) -> UserView:
         synopsis_hits=state.hits,
         synopsis_misses=state.misses,
         grants=dict(state.grants),
+        state_keys=len(state.keyed.by_key) if state.keyed is not None else 0,
     )

@@ -149,7 +149,7 @@ class AdoptUser(msgspec.Struct, frozen=True):
     Attributes:
         memories: recorded on purpose; a job makes them searchable.
         items: working memory, with vectors of this runtime's embedder.
-        state_items: access counts, parts of a synopsis, grants.
+        state_items: access counts, parts of a synopsis, grants, keyed state.
     """
 
     memories: tuple[MemoryItem, ...]
@@ -282,6 +282,7 @@ class UserView(msgspec.Struct, frozen=True):
         synopsis_hits: reads of a valid synopsis since the actor was activated.
         synopsis_misses: the other reads.
         grants: of a shared scope.
+        state_keys: keys of keyed state.
     """
 
     sid: int
@@ -293,3 +294,4 @@ class UserView(msgspec.Struct, frozen=True):
     synopsis_hits: int
     synopsis_misses: int
     grants: dict[str, str]
+    state_keys: int = 0

@@ -13,6 +13,7 @@ kind           name                    value
 ``grant``      a name                  ``read``, ``write`` or ``own``
 ``counter``    ``job``                 number of the last job, so that no id of a job is used again
 ``changed``    empty                   a memory without a key says something else than its id
+``keyed``, …   a key, or empty         keyed state: see `remora.storage.keyed_values`
 =============  ======================  =============================================================
 """
 
@@ -23,9 +24,11 @@ from typing import Any
 
 import msgspec
 
+from remora.actors.keyed_state import KeyedValues, drop_keyed, put_keyed
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.ids import UserKey
 from remora.runtime.jobs import Job, JobDone
+from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
 from remora.storage.records import (
     JobsStarted,
     MemoriesRemoved,
@@ -140,6 +143,7 @@ class UserState:
         "hits",
         "job",
         "key",
+        "keyed",
         "learned_with",
         "looked_up",
         "misses",
@@ -174,6 +178,8 @@ class UserState:
         self.terms: dict[str, float] = {}
         """When each part expires by the journal; a part that was read is valid for longer."""
         self.grants: dict[str, str] = {}
+        self.keyed: KeyedValues | None = None
+        """Values that the application keeps; None for none so far."""
         self.changed = False
         """A memory without a key was changed, so a text may not say which memory it is."""
         self.looked_up: tuple[object, Mapping[str, MemoryItem]] | None = None
@@ -192,7 +198,8 @@ class UserState:
         parts = sum(len(part.text) for part in self.parts.values())
         working = self.working.size_bytes if self.working is not None else 0
         counts = _ACCESS_BYTES * len(self.accesses) + _GRANT_BYTES * len(self.grants)
-        return 1_024 + working + counts + 4 * parts
+        keyed = self.keyed.size if self.keyed is not None else 0
+        return 1_024 + working + counts + keyed + 4 * parts
 
     def accesses_after(self, rows: Sequence[str], at_us: int) -> dict[str, tuple[int, int]]:
         """The access counts of these rows after one more retrieval."""
@@ -263,6 +270,8 @@ def _put(state: UserState, one: StateItem) -> None:
             state.learned_with = _decode(one.value)
         case "changed":
             state.changed = True
+        case kind if kind in KEYED_DECODERS:
+            state.keyed = put_keyed(state.keyed, one)
         case _:
             raise TypeError(f"a user's actor keeps no {one.kind!r}")
 
@@ -278,6 +287,8 @@ def _drop(state: UserState, places: Sequence[tuple[str, str]]) -> None:
         elif kind == "synopsis":
             state.parts.pop(name, None)
             state.terms.pop(name, None)
+        elif kind == KEYED_KIND:
+            drop_keyed(state.keyed, name)
         elif name in state.stale:
             del state.stale[name]
         else:

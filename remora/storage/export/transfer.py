@@ -68,7 +68,7 @@ class SessionExport(msgspec.Struct, frozen=True):
         flushed: messages up to here are in long-term memory, or are being indexed.
         summary: the running summary.
         summaries: entries that the running summary does not cover, oldest first.
-        state_items: states of memory blocks, and summary entries that left the list.
+        state_items: states of memory blocks, summary entries that left the list, keyed state.
     """
 
     user: str
@@ -87,7 +87,7 @@ class UserExport(msgspec.Struct, frozen=True):
     Attributes:
         user: the user.
         memories: recorded as such, oldest first.
-        state_items: working memory, user profile, access counts, grants.
+        state_items: working memory, user profile, access counts, grants, keyed state.
     """
 
     user: str

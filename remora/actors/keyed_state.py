@@ -1,0 +1,248 @@
+"""Keyed state: small values that an application keeps with a session or a user.
+
+Each value has a version. Who gives the version that they read changes or deletes the value only if
+nobody else did since (compare-and-set). The actor handles one message at a time, so exactly one of
+several that give the same version succeeds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from remora.errors import InvalidInput
+from remora.runtime.actor import Decision
+from remora.runtime.probes import probe
+from remora.storage.keyed_values import (
+    COUNTER_KIND,
+    KEYED_KIND,
+    KeyedImage,
+    KeyedValue,
+    counter_item,
+    decode_counter,
+    decode_value,
+    keyed_image,
+    keyed_item,
+)
+from remora.storage.records import StateChanged, StateItem
+
+__all__ = [
+    "DeleteValue",
+    "KeyedMessage",
+    "KeyedValues",
+    "ReadValue",
+    "ReadValues",
+    "SetValue",
+    "StaleVersion",
+    "adopt_keyed",
+    "drop_keyed",
+    "handle_keyed",
+    "put_keyed",
+]
+
+_VALUE_BYTES = 240  # of a value in memory, without key and JSON
+
+
+class ReadValue(msgspec.Struct, frozen=True):
+    """Show a value. Replies a `KeyedValue`, or None."""
+
+    key: str
+
+
+class ReadValues(msgspec.Struct, frozen=True):
+    """Show values by key. Replies a tuple of keys and `KeyedValue`s.
+
+    Attributes:
+        prefix: only keys that begin with this.
+        after: only keys behind this one; empty for all.
+        limit: how many at most; None for all.
+    """
+
+    prefix: str = ""
+    after: str = ""
+    limit: int | None = None
+
+
+class SetValue(msgspec.Struct, frozen=True):
+    """Set a value. Replies a `KeyedValue`, or `StaleVersion`.
+
+    Raises InvalidInput, and writes nothing, if the key is new and there are too many.
+
+    Attributes:
+        key: which one.
+        json: the value.
+        version: what the present value must have; 0: there must be none; None: whatever there is.
+        at_us: the time.
+        max_keys: how many keys there may be.
+    """
+
+    key: str
+    json: bytes
+    version: int | None
+    at_us: int
+    max_keys: int
+
+
+class DeleteValue(msgspec.Struct, frozen=True):
+    """Delete a value. Replies whether there was one, or `StaleVersion`.
+
+    Attributes:
+        key: which one.
+        version: see `SetValue`.
+    """
+
+    key: str
+    version: int | None
+
+
+class StaleVersion(msgspec.Struct, frozen=True):
+    """The reply to a change that gave another version than the present one; nothing was written.
+
+    It is a reply, and no exception: it waits until what it shows is durable.
+
+    Attributes:
+        present: the value; None for none.
+    """
+
+    present: KeyedValue | None
+
+
+KeyedMessage: TypeAlias = ReadValue | ReadValues | SetValue | DeleteValue
+
+
+class KeyedValues:
+    """The keyed state of an actor. Only `put_keyed` and `drop_keyed` change it.
+
+    Attributes:
+        by_key: the values.
+        counter: the largest version that was ever used.
+        size: approximate bytes held.
+    """
+
+    __slots__ = ("by_key", "counter", "size")
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, KeyedValue] = {}
+        self.counter = 0
+        self.size = 0
+
+    @property
+    def image(self) -> KeyedImage:
+        """All of it."""
+        return KeyedImage(tuple(sorted(self.by_key.items())), self.counter)
+
+
+def put_keyed(values: KeyedValues | None, item: StateItem) -> KeyedValues:
+    """Take a state item of keyed state; an actor without any gets its first."""
+    values = values or KeyedValues()
+    if item.kind == COUNTER_KIND:
+        values.counter = max(values.counter, decode_counter(item.value))
+        return values
+    drop_keyed(values, item.name)
+    value = decode_value(item.value)
+    values.by_key[item.name] = value
+    values.counter = max(values.counter, value.version)
+    values.size += _size(item.name, value)
+    return values
+
+
+def drop_keyed(values: KeyedValues | None, key: str) -> None:
+    """Forget a value, if there is one."""
+    if values is not None and (value := values.by_key.pop(key, None)) is not None:
+        values.size -= _size(key, value)
+
+
+def handle_keyed(
+    values: KeyedValues | None,
+    sid: int,
+    message: KeyedMessage,
+    opening: Callable[[int], list[Any]],
+) -> Decision:
+    """Decide what one message changes.
+
+    Args:
+        values: the actor's; None for none so far.
+        sid: the actor's number.
+        message: what is asked.
+        opening: the record that comes before the actor's first one, if it has none, at a time.
+    """
+    values = values or KeyedValues()
+    match message:
+        case ReadValue(key=key):
+            return Decision(values.by_key.get(key))
+        case ReadValues():
+            return Decision(_read(values, message))
+        case SetValue():
+            return _set(values, sid, message, opening)
+        case DeleteValue():
+            return _delete(values, sid, message)
+
+
+def _read(values: KeyedValues, message: ReadValues) -> tuple[tuple[str, KeyedValue], ...]:
+    prefix, after = message.prefix, message.after
+    found = [key for key in values.by_key if key > after and key.startswith(prefix)]
+    if message.limit is None:
+        found.sort()
+    else:
+        found = heapq.nsmallest(message.limit, found)
+    return tuple((key, values.by_key[key]) for key in found)
+
+
+def _set(
+    values: KeyedValues, sid: int, message: SetValue, opening: Callable[[int], list[Any]]
+) -> Decision:
+    key = message.key
+    present = values.by_key.get(key)
+    if _is_stale(present, message.version):
+        return Decision(StaleVersion(present))
+    if present is None and len(values.by_key) >= message.max_keys:
+        raise InvalidInput(
+            f"there are {len(values.by_key)} keys already; state.max_keys allows "
+            f"{message.max_keys}: nothing was written"
+        )
+    value = KeyedValue(values.counter + 1, message.at_us, message.json)
+    item = keyed_item(key, value)
+    records = [*opening(message.at_us), StateChanged(sid, (item,))]
+    return Decision(value, records, size=len(key) + len(item.value))
+
+
+def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:
+    present = values.by_key.get(message.key)
+    if _is_stale(present, message.version):
+        return Decision(StaleVersion(present))
+    if present is None:
+        return Decision(False)
+    change = StateChanged(sid, (counter_item(values.counter),), ((KEYED_KIND, message.key),))
+    return Decision(True, [change])
+
+
+def _is_stale(present: KeyedValue | None, expected: int | None) -> bool:
+    actual = present.version if present is not None else 0
+    if expected is None or expected == actual:
+        return False
+    probe("state_version_stale")
+    return True
+
+
+def adopt_keyed(values: KeyedValues | None, items: Iterable[StateItem]) -> list[StateItem]:
+    """What an import adds: keys that are not there, with versions that were not used here.
+
+    Where nothing was used, they keep their versions.
+    """
+    given = keyed_image(items)
+    here, used = (values.by_key, values.counter) if values is not None else ({}, 0)
+    fresh = tuple(
+        (key, msgspec.structs.replace(value, version=used + value.version))
+        for key, value in given.values
+        if key not in here
+    )
+    if not fresh and used:
+        return []
+    return list(KeyedImage(fresh, used + given.counter if given.counter else 0).state_items)
+
+
+def _size(key: str, value: KeyedValue) -> int:
+    return _VALUE_BYTES + len(key) + len(value.json)
