@@ -163,8 +163,8 @@ def _conflict(key: str, expected: int | None, present: KeyedValue | None) -> Sta
     assert expected is not None
     actual = present.version if present is not None else 0
     return StateConflict(
-        f"{key!r} has {_describe(actual)}, and the call expected {_describe(expected)}: nothing was "
-        "changed; decide again from the present value",
+        f"{key!r} has {_describe(actual)}, and the call expected {_describe(expected)}: nothing "
+        "was changed; decide again from the present value",
         key=key,
         expected=expected,
         actual=actual,

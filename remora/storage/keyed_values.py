@@ -64,12 +64,21 @@ class KeyedImage(msgspec.Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder().encode
 _value_decoder = msgspec.msgpack.Decoder(KeyedValue)
 _counter_decoder = msgspec.msgpack.Decoder(int)
-decode_value, decode_counter = _value_decoder.decode, _counter_decoder.decode
 KEYED_DECODERS: Mapping[str, msgspec.msgpack.Decoder[Any]] = {
     KEYED_KIND: _value_decoder,
     COUNTER_KIND: _counter_decoder,
 }
 """What decodes the state items of keyed state, by kind."""
+
+
+def decode_value(encoded: bytes) -> KeyedValue:
+    """The value in a state item of `KEYED_KIND`."""
+    return _value_decoder.decode(encoded)
+
+
+def decode_counter(encoded: bytes) -> int:
+    """The counter in a state item of `COUNTER_KIND`."""
+    return _counter_decoder.decode(encoded)
 
 
 def keyed_item(key: str, value: KeyedValue) -> StateItem:

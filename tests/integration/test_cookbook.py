@@ -136,3 +136,13 @@ def test_sizing_guide() -> None:
     small, large = figures["window 4, with summary"], figures["window 12 (BufferPreset.TECHNICAL)"]
     assert int(small[1]) < int(large[1]), "fewer tokens"
     assert int(small[7].strip("%")) > int(large[7].strip("%")), "and more of what was told"
+
+
+def test_keyed_state() -> None:
+    """Of two bookings at the same time one succeeds; no visit is lost; clearing keeps both."""
+    printed = run("keyed_state").splitlines()
+    *refused, booked, visits, units, counted, booking = printed
+    assert len(refused) < 2
+    assert [booked, visits] == ["[False, True]", "visits: 5"]
+    assert [units, counted] == ["units metric (version 1)", "visits 5 (version 6)"]
+    assert booking.startswith("booking {'train': 'IC 523', 'seat': '1")

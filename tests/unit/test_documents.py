@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 GUIDES = (
     "how-to/cookbook.md",
     "how-to/fastapi.md",
+    "how-to/keyed-state.md",
     "how-to/migration.md",
     "reference/storage-ports.md",
 )

@@ -18,6 +18,7 @@ import remora.results
 from remora import (
     Agent,
     Config,
+    KeyedState,
     Message,
     Receipt,
     Runtime,
@@ -58,19 +59,20 @@ VERBS: dict[type, str] = {
     """,
     Session: """
         append clear contents delete export flush forget fork get_messages history inspect key load
-        load_state_dict rewind search settle size state_dict stats truncate_to_size turn
+        load_state_dict rewind search settle size state state_dict stats truncate_to_size turn
     """,
     Turn: "context key load replayed replies reply resumed stream",
     User: """
         agent append_many delete_memories export_arrow forget id import_session inspect learn
         memories memory prune recall recall_many record record_many remember
-        remembered search_working session sessions settle stats synopsis
+        remembered search_working session sessions settle state stats synopsis
         tools update_memory
     """,
     Agent: """
         delete_memories memories memory name recall recall_many record record_many remember
         remembered settle tools update_memory user
     """,
+    KeyedState: "delete get items set",
     SharedMember: "claim forget grant members memories recall remember revoke scope settle who",
 }
 
