@@ -162,7 +162,7 @@ async def compare(runtime: Runtime, models: dict[str, Place]) -> None:
         assert [(one.key, one.value, one.version) for one in found] == [
             (key, *model.values[key]) for key in sorted(model.values)
         ]
-        pages = []
+        pages: list[StateValue] = []
         while page := await state.items(limit=1, after=pages[-1].key if pages else None):
             pages += page
         assert pages == found
