@@ -21,6 +21,7 @@ GUIDES = (
     "how-to/keyed-state.md",
     "how-to/migration.md",
     "reference/storage-ports.md",
+    "tutorial/an-agent-that-remembers.md",
 )
 
 
@@ -51,7 +52,9 @@ def test_code_in_guides_is_an_examples_own(guide: str) -> None:
     it, line for line.
     """
     text = page(guide)
-    blocks = re.findall(r"(?:<!-- (examples/\w+\.py) -->\n)?```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(
+        r"(?:<!-- (examples/[\w/]+\.py) -->\n)?```python\n(.*?)```", text, re.DOTALL
+    )
     assert blocks
     for path, code in blocks:
         assert path, f"{guide}: a block of Python without the example that it is from:\n{code}"

@@ -1,0 +1,92 @@
+"""The tutorial, as a reader goes through it: each step is run, and prints what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.tutorial.assistant import Assistant
+from tests.integration.test_openai import Answer, Endpoint
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "tutorial" / "an-agent-that-remembers.md"
+STEP = re.compile(r"```console\n\$ python -m examples\.tutorial\.(\w+)\n(.*?)```", re.DOTALL)
+DATE = re.compile(r"\(\d+ \w+ \d{4}\)")
+ID = re.compile(r"[0-9a-f]{32}")
+
+
+def comparable(output: str) -> str:
+    """Without dates, ids, and spaces before the end of a line."""
+    return re.sub(" +$", "", ID.sub("ID", DATE.sub("(DATE)", output)), flags=re.MULTILINE)
+
+
+@pytest.mark.blocking
+def test_each_step_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One directory for all, as on the page; the process that dies is one of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    steps = STEP.findall(PAGE.read_text())
+    files = {path.stem for path in (ROOT / "examples" / "tutorial").glob("step_*.py")}
+    assert {name for name, _ in steps} == files
+    for name, shown in steps:
+        if name == "step_4_crash":
+            command = [sys.executable, "-m", f"examples.tutorial.{name}"]
+            environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+            done = subprocess.run(
+                command, check=False, env=environment, capture_output=True, text=True
+            )
+            assert done.stderr == ""
+            printed = done.stdout
+        else:
+            runpy.run_module(f"examples.tutorial.{name}", run_name="__main__")
+            printed = capsys.readouterr().out
+        assert comparable(printed) == comparable(shown), name
+
+
+@pytest.mark.blocking
+def test_its_tests_pass() -> None:
+    """The tests of the last step, by the command that the page shows."""
+    assert "$ pytest examples/tutorial/test_agent.py\n" in PAGE.read_text()
+    command = [sys.executable, "-m", "pytest", "-p", "remora_pytest", "-p", "no:cacheprovider"]
+    file = ROOT / "examples" / "tutorial" / "test_agent.py"
+    done = subprocess.run([*command, file], check=False, cwd=ROOT, capture_output=True, text=True)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.blocking  # the import of OpenAI's package
+@pytest.mark.anyio
+async def test_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a key, the steps ask the endpoint, through OpenAI's package, whole and streamed."""
+    endpoint = Endpoint()
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    endpoint.answer = reply
+    messages = [{"role": "user", "content": "Where do I live?"}]
+    assert await Assistant().complete(messages) == "In Lisbon."
+    chunks = [chunk async for chunk in Assistant().stream(messages)]
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "In Lisbon."
+    assert [body["messages"] for _, _, body in endpoint.requests] == [messages, messages]
+    endpoint.close()
+
+
+def reply(_: str, body: dict[str, Any]) -> Answer:
+    base = {"id": "1", "created": 1, "model": body["model"]}
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": "In Lisbon."}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return 200, json.dumps({**base, "object": "chat.completion", "choices": [choice]}).encode()
+    lines = []
+    for text in ("In ", "Lisbon."):
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+        chunk = {**base, "object": "chat.completion.chunk", "choices": [choice]}
+        lines.append(f"data: {json.dumps(chunk)}\n\n")
+    return 200, "".join([*lines, "data: [DONE]\n\n"]).encode()
