@@ -261,7 +261,7 @@ class RedactionFailed(RemoraError, RuntimeError):
 
 
 class MailboxFull(RemoraError):
-    """The request was refused before it ran and had no effect. Retry later, and slower (G10).
+    """The request was refused before it ran and had no effect. Retry later, and slower.
 
     Attributes:
         limit: the bound that refused it: ``"messages"``, ``"bytes"`` or ``"age"`` of the session's
@@ -378,7 +378,7 @@ class StorageError(RemoraError, RuntimeError):
 
 
 class OwnershipLost(CommitFailed, StorageError):
-    """Another process took over the journal, or its files are gone. Nothing is stored (G12).
+    """Another process took over the journal, or its files are gone. Nothing is stored.
 
     All later writes fail in the same way. Close the runtime; open another when the other owner
     has gone, or when the directory is back in its place.
@@ -420,7 +420,7 @@ class DirectoryUnusable(StorageError):
 
 
 class DirectoryLocked(DirectoryUnusable):
-    """Another process owns the directory. Stop it, or use another directory (G12).
+    """Another process owns the directory. Stop it, or use another directory.
 
     Attributes:
         pid: the owner's process id, if known.

@@ -63,7 +63,7 @@ class TokenCounter(Protocol):
 
 
 def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
-    """Tokens of a chat message: text, name, tool calls, media and unknown keys (G9)."""
+    """Tokens of a chat message: text, name, tool calls, media and unknown keys."""
     total = counter.message_overhead
     content = chat.get("content")
     if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else to count

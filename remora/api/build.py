@@ -246,7 +246,7 @@ def _build_eraser(
 async def _choose_recount(
     journal: Journal, counter: TokenCounter
 ) -> Callable[[ChatDict], int] | None:
-    """What counts stored messages again: their rows hold another counter's figures (G9)."""
+    """What counts stored messages again: their rows hold another counter's figures."""
     name = str(getattr(counter, "name", type(counter).__qualname__))
     if await journal.init_setting("counter", name) != name:
         await journal.init_setting("counters", "several")

@@ -70,7 +70,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         metadata: Mapping[str, Any] | None = None,
         replace: bool = False,
     ) -> list[str]:
-        """Record one memory or many in long-term memory, all or none.
+        """Store one memory or many for all of the user's sessions, all or none.
 
         It can be recalled at once. Without a key, the same text of the same agent is one memory;
         the first call decides its type, importance, session and metadata. A key names one memory of
@@ -89,7 +89,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
             replace: change a memory whose key exists, as `put` of a store does.
 
         Returns:
-            The ids, once the memories are durable (G3).
+            The ids, once the memories are durable.
 
         Raises:
             InvalidInput: no text, an empty one, or another value out of range; nothing was written.
@@ -122,7 +122,9 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         session: str | None = None,
         agent: str | None = None,
     ) -> list[str]:
-        """Record what the user and the assistant said in these messages, with type ``context``.
+        """Remember what was said in a conversation that remora does not keep, from its messages.
+
+        What the user and the assistant said becomes memories of type ``context``.
 
         System messages and tool results are ignored: they may hold retrieved memories, which would
         be recorded again in every round. So is what remora itself put into a context that it gave
@@ -146,7 +148,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[str]]:
-        """Record several conversations, all or none; returns the ids for each. See `record`."""
+        """Remember what was said in several conversations, all or none; see `record`."""
         parts = self._holder.parts
         buffer = parts.intake.buffer
         is_summary = partial(parts.contexts.is_summary, self._user)
@@ -196,7 +198,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         agent: str | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[Memory]:
-        """What was said or recorded before and matches `query`, best first.
+        """Find what was said or remembered before and matches `query`, best first.
 
         Searches all that was said in the user's sessions, or remembered, and acknowledged before
         this call, whether it is indexed or not; of what is not, the newest
@@ -236,7 +238,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         session: str | None = None,
         agent: str | None = None,
     ) -> list[list[Memory]]:
-        """Recall for several queries at once; see `recall`. Results are in the queries' order."""
+        """Find memories for several queries at once, in the queries' order; see `recall`."""
         kinds = check_types(types) or None
 
         async def one(query: str) -> list[Memory]:
@@ -254,7 +256,9 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         session: str | None = None,
         agent: str | None = None,
     ) -> list[Memory]:
-        """What long-term memory holds, oldest first. It does not count as retrieved.
+        """List what long-term memory holds, messages included, oldest first.
+
+        It does not count as retrieved.
 
         What is recorded appears when it is indexed, a moment later: `settle` waits for that.
 

@@ -144,7 +144,7 @@ class Operations:
     async def backup(
         self, dest: str | Path, *, progress: Callable[[int, int], None] | None = None
     ) -> BackupReport:
-        """Copy the memory directory to `dest` while it is in use (G3, G7; docs/how-to/backup.md).
+        """Copy the memory directory to `dest` while it is in use (docs/how-to/backup.md).
 
         ``remora backup`` does the same. All messages acknowledged before are in the copy. `dest` is
         complete and on disk at the end; until then nothing is there.
@@ -185,7 +185,7 @@ class Operations:
         """Run dead letters again, all or those of `ids`; returns how many.
 
         Call it when the cause is removed. `settle` waits for them. What an earlier attempt wrote is
-        not doubled (G7).
+        not doubled.
 
         Raises:
             NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.
@@ -196,8 +196,8 @@ class Operations:
     async def drop_dead_letters(self, ids: Sequence[str]) -> int:
         """Drop dead letters, all of these or none; returns how many.
 
-        No message is lost: those of a flush job will not be in long-term memory, and load as before
-        (G6).
+        No message is lost: those of a flush job will not be in long-term memory, and load as
+        before.
 
         Raises:
             NoDeadLetter: one of `ids` is not a dead letter; nothing was changed.

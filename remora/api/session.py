@@ -91,7 +91,7 @@ class Session(OldSessionNames):
         allow_duplicates: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
-        """Add one message or many, all or none; returns when they are durable (G3, G4).
+        """Add one message or many to the conversation, all or none, durable on return.
 
         The user's other sessions recall them at once.
 
@@ -147,9 +147,9 @@ class Session(OldSessionNames):
         at: int | None = None,
         timeout_s: float | None = None,
     ) -> Context:
-        """What a model should see now: summary, recent messages and, with a `query`, memories.
+        """Gather what a model should see now: summary, recent messages, memories for a `query`.
 
-        Without a query it never waits for a model (G5). With one, every other tier has a deadline;
+        Without a query it never waits for a model. With one, every other tier has a deadline;
         a tier that misses it is left out and named in `Context.sources`. Memory blocks are always
         asked; they are the application's own code, and each has `context.block_timeout_s`.
 
@@ -245,7 +245,7 @@ class Session(OldSessionNames):
         return count
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the session down to the bytes (G13), and what the user's actor holds of it.
+        """Erase the session down to the bytes, and what the user's actor holds of it.
 
         What was learned and recorded for this session is erased with it, and the user's synopsis is
         written again from what is left. Until then `recall` and working memory raise
@@ -259,7 +259,7 @@ class Session(OldSessionNames):
     async def history(
         self, *, include_archived: bool = True, at: int | None = None
     ) -> list[Message]:
-        """Every message appended and not deleted, rewound or forgotten, oldest first.
+        """Read every message appended and not deleted, rewound or forgotten, oldest first.
 
         Args:
             include_archived: include messages that left the buffer (compacted, cleared).
@@ -273,7 +273,7 @@ class Session(OldSessionNames):
         )
 
     async def stats(self) -> SessionStatistics:
-        """The session in figures."""
+        """Count the session's messages, tokens and summaries."""
         return await self._holder.parts.archive.stats(self.key)
 
     async def inspect(self) -> SessionView:
@@ -312,7 +312,7 @@ class Session(OldSessionNames):
         filter_metadata: Mapping[str, Any] | None = None,
         limit: int | None = None,
     ) -> list[Message]:
-        """The messages in the buffer, oldest first.
+        """Read the messages in the buffer, oldest first.
 
         Args:
             role: only those of this role.
@@ -337,7 +337,7 @@ class Session(OldSessionNames):
     async def contents(
         self, *, summary_prefix: str | None = None
     ) -> tuple[list[ChatDict], list[Message]]:
-        """The summaries as messages, and the buffer's messages, as of one moment.
+        """Read the whole buffer, and the summaries as messages, as of one moment.
 
         Unlike `load` it has no budget, and shows tool calls that still wait for a result. It is
         for adapters; a model is shown what `load` gives.
@@ -360,7 +360,7 @@ class Session(OldSessionNames):
     async def search(
         self, query: str, limit: int = 5, *, semantic: bool | None = None
     ) -> list[BufferHit]:
-        """The messages of the buffer that match `query`, best first.
+        """Search the buffer: the messages that match `query`, best first.
 
         Args:
             query: what to look for.
@@ -444,7 +444,7 @@ class Session(OldSessionNames):
     # -- the buffer as plain data ------------------------------------------------------------------
 
     async def state_dict(self) -> dict[str, Any]:
-        """The buffer and its summary as plain data.
+        """Read the buffer and its summary as plain data, for `load_state_dict`.
 
         ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
         """

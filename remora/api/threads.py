@@ -69,7 +69,7 @@ def _mirror_member(name: str, member: Any) -> Any:
         def read(self: Mirror) -> Any:
             return _mirrored(self, getattr(self._original, name))
 
-        return property(read, doc=inspect.getdoc(member))
+        return property(read, doc=inspect.getdoc(member) or f"The async handle's `{name}`.")
     returned = member.__annotations__.get("return")
     makes_handle = returned in {original.__name__ for original in Mirror.kinds}
 

@@ -109,7 +109,7 @@ class User(LongTermHandle):
         limit: int | None = None,
         after: str | None = None,
     ) -> Sequence[SessionListing]:
-        """The user's sessions with their number of messages and last use, all or a page of them.
+        """List the user's sessions, with number of messages and last use, all or a page of them.
 
         A session without a message is not listed. The next page begins behind the last one of a
         page: ``after=page[-1].cursor``. It stays right while sessions are added and forgotten; one
@@ -257,7 +257,9 @@ class User(LongTermHandle):
     async def learn(
         self, text: str | Iterable[str], *, source: str = "application", session: str = ""
     ) -> list[str]:
-        """Put texts into working memory: a tool's output, something that the user said.
+        """Note texts in working memory, for a while: newer ones push out the oldest.
+
+        They are a tool's output, for instance, or something that the user said.
 
         Returns the ids when it is durable. `search_working` finds it at once. When working memory
         is full, the oldest items leave it. The same text for the same session is held once, and
@@ -317,7 +319,7 @@ class User(LongTermHandle):
     async def search_working(
         self, query: str, limit: int = 5, session: str | None = None
     ) -> list[WorkingHit]:
-        """What in working memory is nearest in meaning to `query`, best first; of equals the older.
+        """Search working memory: what is nearest in meaning, best first; of equals the older.
 
         Args:
             query: what to look for.
@@ -385,7 +387,7 @@ class User(LongTermHandle):
         )
 
     async def forget(self) -> ErasureReceipt:
-        """Erase the user (G13): no byte of their messages or id is left in the memory directory.
+        """Erase the user: no byte of their messages or id is left in the memory directory.
 
         Sessions, summaries, synopsis, working memory, memories, long-term rows with their older
         versions, keyed state, jobs, keys and caches are erased. Until it returns, requests for this
@@ -409,7 +411,7 @@ class User(LongTermHandle):
         return view
 
     async def stats(self) -> UserStatistics:
-        """The user in figures.
+        """Count what is stored of the user.
 
         Raises:
             LongTermError: long-term memory cannot be read.

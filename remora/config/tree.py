@@ -22,7 +22,7 @@ __all__ = ["Config"]
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """The whole tree.
+    """The configuration of a runtime: sections of keys, each with a default.
 
     Raises:
         ConfigError: a value is out of range.
@@ -58,7 +58,7 @@ class Config(Section, frozen=True, kw_only=True):
         secrets: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Self:
-        """Read a nested dict. MUXI's own keys are understood under ``memory``.
+        """Make a configuration of a nested dict. MUXI's own keys are understood under ``memory``.
 
         Args:
             tree: sections of keys.

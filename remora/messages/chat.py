@@ -107,7 +107,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What `append` returns: its messages are durable at the runtime's durability level (G3).
+    """What `append` returns: its messages are durable at the runtime's durability level.
 
     Attributes:
         seqs: the sequence numbers, in the order given.

@@ -19,7 +19,7 @@ __all__ = [
 
 
 class Write:
-    """Records that become durable together, or not at all (G4).
+    """Records that become durable together, or not at all.
 
     The log calls `acknowledge` once, on the event loop; for the writes of one owner, in the order
     in which it received them. A write that its owner has `fenced` must not be committed any

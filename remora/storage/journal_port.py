@@ -56,7 +56,7 @@ class SummaryFigures(msgspec.Struct, frozen=True):
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """A note in the journal that something is being erased. It holds digests only (G13).
+    """A note in the journal that something is being erased. It holds digests only.
 
     Attributes:
         number: of the note.
@@ -251,7 +251,7 @@ class Journal(Log, Protocol):
         ...
 
     async def change_settings(self, settings: Mapping[str, str]) -> None:
-        """Set these settings durably, all or none (G4). An empty text means unset.
+        """Set these settings durably, all or none. An empty text means unset.
 
         Raises:
             StorageError: they may not be set.
@@ -259,7 +259,7 @@ class Journal(Log, Protocol):
         ...
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
-        """Delete all rows of a user or session, and leave a note (G13).
+        """Delete all rows of a user or session, and leave a note.
 
         Queued writes are committed first, and then deleted too. Of a user every row is deleted
         (grants in shared scopes name agents, not users). Of a session its messages, summaries,
@@ -289,7 +289,7 @@ class Journal(Log, Protocol):
         ...
 
     async def scrub(self) -> None:
-        """Leave no byte of any deleted row in the journal's files (G13). Writes wait; reads do not.
+        """Leave no byte of any deleted row in the journal's files. Writes wait; reads do not.
 
         What an interrupted `erase` left is deleted first.
 

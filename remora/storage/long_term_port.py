@@ -133,7 +133,7 @@ class LongTermStore(Protocol):
         Args:
             rows: the rows.
             vectors: theirs, in order; None in a store without vectors.
-            may_exist: an earlier attempt may have stored some, which must not be doubled (G7).
+            may_exist: an earlier attempt may have stored some, which must not be doubled.
 
         Raises:
             LongTermError: nothing is known to be stored.
@@ -187,7 +187,7 @@ class LongTermStore(Protocol):
         ...
 
     async def erase(self, user_key: str, session_key: str = "") -> int:
-        """Remove all rows of a user, or of one of their sessions, down to the bytes (G13).
+        """Remove all rows of a user, or of one of their sessions, down to the bytes.
 
         No older version, index, log or temporary file has any of their text afterwards. A second
         call finishes what a crash interrupted. Other users' rows stay readable.

@@ -56,7 +56,7 @@ async def _remember(journal: Journal, user: str, session: str) -> int:
 async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
     """Rows of every kind go; other users keep theirs.
 
-    A name that is used again starts empty (G13).
+    A name that is used again starts empty.
     """
     async with open_runtime(opened) as runtime:
         for user in ("alice", "bob"):
@@ -107,7 +107,7 @@ async def forgetting_a_user_leaves_nothing_of_them(opened: OpenJournal) -> None:
 
 
 async def forgetting_a_session_leaves_the_users_others(opened: OpenJournal) -> None:
-    """Its messages, and its memories, working memory and synopsis in the user's actor (G13)."""
+    """Its messages, and its memories, working memory and synopsis in the user's actor."""
     async with open_runtime(opened) as runtime:
         alice = runtime.user("alice")
         for name in ("chat", "other"):

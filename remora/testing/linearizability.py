@@ -72,7 +72,7 @@ def linearizable(
     initial: State,
     step: Callable[[State, Operation], State | None],
 ) -> list[Operation] | None:
-    """An order that explains the history, or None if there is none (G2).
+    """An order that explains the history, or None if there is none.
 
     Args:
         operations: the history, in any order.

@@ -149,7 +149,7 @@ async def a_repeated_row_is_one_row(store: LongTermStore) -> None:
 
 
 async def a_row_twice_in_one_call_is_one_row(store: LongTermStore) -> None:
-    """G7: whether an earlier attempt is in doubt or not."""
+    """Whether an earlier attempt is in doubt or not."""
     rows = [long_term_row(f"r{number}", f"apple {number}") for number in range(3)]
     await _add(store, *rows, *rows)
     more = [*rows, long_term_row("r3", "apple 3")]
@@ -250,7 +250,7 @@ async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None
 
 
 async def erasing_a_user_leaves_the_others(store: LongTermStore) -> None:
-    """G13: all that is the user's goes, whatever type and agent.
+    """All that is the user's goes, whatever type and agent.
 
     Other users' rows stay, and erasing again is harmless.
     """

@@ -16,7 +16,7 @@ __all__ = ["UnionSummarizer", "covered_by"]
 
 
 class UnionSummarizer:
-    """Names every message that it covers by its first word, and says how many they are (G6).
+    """Names every message that it covers by its first word, and says how many they are.
 
     What it was given as the summary before may be another's, an extract say, which leaves things
     out; it is kept as it is, before the names, so that the whole does not pass for complete.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
+import re
 import typing
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import msgspec
@@ -168,6 +171,34 @@ def test_public_verbs_are_the_listed_ones(handle: type) -> None:
     public = {name for name in dir(handle) if not name.startswith("_")}
     current = {name for name in public if not hasattr(getattr(handle, name), "__deprecated__")}
     assert current == set(VERBS[handle].split())
+
+
+IMPLEMENTATIONS = ("remora.storage.memory.", "remora.testing.simulation.")
+"""Their methods are documented by the interfaces that they implement."""
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """What a user meets of public modules: functions, classes, their methods and properties."""
+    for path, thing in PUBLIC.items():
+        if not isinstance(thing, (type, FunctionType)) or path.startswith(IMPLEMENTATIONS):
+            continue
+        yield path, thing
+        for name, given in vars(thing).items() if isinstance(thing, type) else ():
+            member = getattr(given, "__func__", given)
+            if not name.startswith("_") and isinstance(member, (FunctionType, property)):
+                yield f"{path}.{name}", member
+
+
+@pytest.mark.parametrize(("path", "thing"), list(documented()))
+def test_docstrings_are_for_callers(path: str, thing: Any) -> None:
+    """The first line is a sentence of its own; no docstring has a code of a requirement, which
+    means nothing to a reader.
+    """
+    text = inspect.getdoc(thing) or ""
+    first, _, rest = text.partition("\n")
+    assert re.search(r"[\w`\")…][.:]{1,2}$", first), f"{path}: {first!r}"
+    assert not rest or rest.startswith("\n"), f"{path}: the first line goes on"
+    assert not re.search(r"\b(?:G\d+|S\d\.\d\d)\b", text), path
 
 
 def test_a_closed_runtime_has_no_internals() -> None:

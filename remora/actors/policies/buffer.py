@@ -10,7 +10,7 @@ The source documents describe six memories; each is a choice of these three::
     summary_buffer    more than N tokens     all but half of N         summary (default)
     ring              more than N messages   the oldest batch          an entry each
 
-Every cut is between units: a unit is a message, or a whole tool-call group (G8). A single message
+Every cut is between units: a unit is a message, or a whole tool-call group. A single message
 is never compacted.
 """
 
@@ -50,7 +50,7 @@ made at once, wait until the compaction is done, or raise `OverdraftReached`.
 
 
 class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Trigger, amount, fold.
+    """What a session keeps word for word, and what becomes of the rest: trigger, amount, fold.
 
     Attributes:
         above_tokens: compact a buffer of more tokens; not at equality.
@@ -61,7 +61,7 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         fold: what becomes of them.
         entries: most summary entries; the oldest one beyond goes into the running summary.
         overdraft_tokens: while a compaction runs, most tokens in the buffer that are not being
-            summarized (G6).
+            summarized.
         overdraft: what an append does that would exceed it.
 
     Raises:

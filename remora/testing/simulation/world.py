@@ -261,7 +261,7 @@ class World:
         if own := {"journal", "store", "clock", "rng"} & set(options):
             raise ConfigError(f"{', '.join(sorted(own))}: that is the world's own")
         if self._in_use:
-            raise ConfigError("one runtime at a time: two processes cannot own one memory (G12)")
+            raise ConfigError("one runtime at a time: two processes cannot own one memory")
         options.setdefault(
             "embedder",
             FaultyEmbedder(HashEmbedder(16), self._luck["embedder"], latency_s=self.latency),
@@ -337,7 +337,7 @@ class World:
 
     @property
     def doubled(self) -> Sequence[str]:
-        """Ids of rows that were added to long-term memory as new although they existed (G7)."""
+        """Ids of rows that were added to long-term memory as new although they existed."""
         return self._store.doubled if self._store is not None else ()
 
     # -- its course --------------------------------------------------------------------------------
