@@ -161,7 +161,7 @@ async def _import_session(w: World) -> Session:
     return await w.other.import_session(await w.session.export(), session="copy")
 
 
-async def _update_memory(user: User | Agent, text: str) -> Memory:
+async def _update_memory(user: User | Agent | SharedMember, text: str) -> Memory:
     (id_,) = await user.remember(text)
     return await user.update_memory(id_, f"{text}, or not")
 
@@ -209,12 +209,15 @@ SHARED: dict[str, Call] = {
     "claim": lambda w: w.member.claim(),
     "forget": _forget_scope,
     "grant": lambda w: w.member.grant("reader"),
+    "delete_memories": lambda w: w.member.delete_memories("0" * 32),
     "members": lambda w: w.member.members(),
     "memories": lambda w: w.member.memories(),
+    "memory": lambda w: w.member.memory("0" * 32),
     "recall": lambda w: w.member.recall(w.text),
     "remember": lambda w: w.member.remember(w.text),
     "revoke": lambda w: w.member.revoke("reader"),
     "settle": lambda w: w.member.settle(),
+    "update_memory": lambda w: _update_memory(w.member, w.text),
 }
 
 

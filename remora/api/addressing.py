@@ -121,7 +121,7 @@ class AddressableMemories:
             RecordingFailed: the journal failed; it is changed, or not. Retry the call.
             MailboxFull, SessionQuarantined: nothing ran.
         """
-        self._require_recalls()
+        recalls = self._require_recalls()
         parts = self._holder.parts
         id_ = validate_id(id, "a memory's id")
         if importance is not None:
@@ -132,7 +132,7 @@ class AddressableMemories:
         if content is not None:
             large = are_large([content]) if isinstance(content, str) else False
             text = await run_in_thread_if(large, clean_text, parts.intake, content)
-            known = await self.memory(id_)
+            known = await recalls.memory(self._user, id_, None)
             line_us = at_us if known is None else int(known.created_at.timestamp() * 1_000_000)
             (tokens,) = await parts.intake.count_texts([dated_line(line_us, text)])
         request = ChangeMemory(id_, self._agent, at_us, text, importance, encoded, tokens)

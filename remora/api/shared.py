@@ -7,7 +7,8 @@ read or written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from remora.actors.user.messages import Grant, ReadGrants, Right
 from remora.api.memories import LongTermHandle, MemoryLike
@@ -118,6 +119,47 @@ class SharedMember:
         found = await self._members.memories(types, limit=limit)
         await self._check("read", _READ)
         return found
+
+    async def memory(self, id: str) -> Memory | None:  # noqa: A002
+        """Read a memory of any member; None if there is none. See `User.memory`.
+
+        Raises:
+            NotGranted: this agent may not read here; nothing was read.
+        """
+        await self._check("read", _READ)
+        found = await self._members.memory(id)
+        await self._check("read", _READ)
+        return found
+
+    async def update_memory(
+        self,
+        id: str,  # noqa: A002
+        content: str | None = None,
+        *,
+        importance: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Memory:
+        """Change a memory that this agent recorded; an owner, anybody's. See `User.update_memory`.
+
+        It still carries the name of who recorded it.
+
+        Raises:
+            NotGranted: this agent may not write here; nothing was changed.
+            NoSuchMemory: there is none with this id, or it is another agent's.
+        """
+        await self._check("write", _WRITE)
+        return await self._mine.update_memory(id, content, importance=importance, metadata=metadata)
+
+    async def delete_memories(self, ids: str | Iterable[str]) -> int:
+        """Delete memories that this agent recorded; an owner, anybody's. Returns how many.
+
+        Other ids are ignored. See `User.delete_memories`.
+
+        Raises:
+            NotGranted: this agent may not write here; nothing was deleted.
+        """
+        await self._check("write", _WRITE)
+        return await self._mine.delete_memories(ids)
 
     async def claim(self) -> None:
         """Become the owner of a scope that has none; does nothing if this agent owns it already.

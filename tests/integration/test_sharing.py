@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from remora import Runtime
+from remora.actors.user.messages import ChangeMemory, DeleteMemories
 from remora.errors import (
     InvalidId,
     InvalidInput,
+    NoSuchMemory,
     NotGranted,
 )
+from remora.ids import UserKey
 from remora.testing import HashEmbedder
 from tests.integration.remembering import CONFIG
 
@@ -126,3 +129,54 @@ async def test_nothing_leaks_out_of_a_shared_scope(runtime: Runtime) -> None:
             runtime.shared(name)
         with pytest.raises(InvalidId):
             runtime.shared("project").as_(name)
+
+
+async def test_members_correct_what_they_recorded(runtime: Runtime) -> None:
+    """A writer changes and deletes its own memories, an owner everybody's, and nobody else any; who
+    recorded it stays on it, and nothing shows what it said before.
+    """
+    scope = runtime.shared("project")
+    lead, scout, reader = scope.as_("lead"), scope.as_("scout"), scope.as_("reader")
+    await lead.claim()
+    await lead.grant("scout", "write")
+    await lead.grant("reader")
+    (leads,) = await lead.remember("The launch is in May")
+    (scouts,) = await scout.remember("The venue is in Porto")
+    changed = await scout.update_memory(scouts, "The venue is in Braga", metadata={"sure": True})
+    assert (changed.id, changed.agent, changed.text) == (scouts, "scout", "The venue is in Braga")
+    assert await reader.memory(scouts) == changed
+    with pytest.raises(NoSuchMemory):
+        await scout.update_memory(leads, "The launch is in June")
+    assert await scout.delete_memories(leads) == 0
+    for member in (reader, scope.as_("stranger")):
+        with pytest.raises(NotGranted):
+            await member.update_memory(scouts, "The venue is in Faro")
+        with pytest.raises(NotGranted):
+            await member.delete_memories([scouts, leads])
+    with pytest.raises(NotGranted):
+        await scope.as_("stranger").memory(scouts)
+    assert (await lead.update_memory(scouts, importance=0.9)).agent == "scout"
+    assert {one.text for one in await reader.recall("venue launch")} == {
+        "The launch is in May", "The venue is in Braga",
+    }  # fmt: skip
+    await lead.revoke("scout")
+    with pytest.raises(NotGranted):
+        await scout.delete_memories(scouts)
+    assert await lead.delete_memories([scouts, leads]) == 2
+    await lead.settle()
+    assert await reader.recall("venue launch") == []
+    assert await lead.memories() == []
+
+
+async def test_the_actor_itself_checks_who_changes(runtime: Runtime) -> None:
+    """A right that is revoked between the handle's check and the change is gone."""
+    scope = runtime.shared("project")
+    lead = scope.as_("lead")
+    await lead.claim()
+    (id_,) = await lead.remember("The launch is in May")
+    key = UserKey("\x1fshared/project")
+    registry = runtime.internals.registry
+    for message in (ChangeMemory(id_, "stranger", 1, "x"), DeleteMemories((id_,), "stranger")):
+        with pytest.raises(NotGranted):
+            await registry.ask(key, message)
+    assert (await lead.memory(id_)) is not None

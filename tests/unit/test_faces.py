@@ -76,7 +76,10 @@ VERBS: dict[type, str] = {
         remembered settle tools update_memory user
     """,
     KeyedState: "delete get items set",
-    SharedMember: "claim forget grant members memories recall remember revoke scope settle who",
+    SharedMember: """
+        claim delete_memories forget grant members memories memory recall remember revoke scope
+        settle update_memory who
+    """,
 }
 
 

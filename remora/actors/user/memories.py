@@ -47,13 +47,8 @@ def remember(state: UserState, message: Remember) -> Decision | NeedsLookup:
     items = message.items
     if not items:
         return Decision(RememberReceipt((), ""))
-    for item in items if state.grants else ():  # a shared scope checks its writers here
-        if state.grants.get(item.agent) not in {"write", "own"}:
-            raise NotGranted(
-                f"{item.agent!r} may not write in {state.key.user!r}",
-                scope=state.key.user,
-                who=item.agent,
-            )
+    for item in items:
+        _check_writer(state, item.agent)
     if not state.changed and not any(item.key for item in items):
         return record(state, items)
     wanted = [id_ for item in items for id_ in _ids_of(state, item)]
@@ -77,6 +72,19 @@ def remember(state: UserState, message: Remember) -> Decision | NeedsLookup:
         _expire_synopsis(state, decision)
     decision.reply = msgspec.structs.replace(decision.reply, ids=tuple(ids))
     return decision
+
+
+def _check_writer(state: UserState, who: str) -> None:
+    """A shared scope checks its writers here; who is no member writes elsewhere."""
+    if state.grants and state.grants.get(who) not in {"write", "own"}:
+        raise NotGranted(
+            f"{who!r} may not write in {state.key.user!r}", scope=state.key.user, who=who
+        )
+
+
+def _may_change(state: UserState, item: MemoryItem, agent: str | None) -> bool:
+    """Whether a handle may change a memory: of any agent's, of its own, or as owner of a scope."""
+    return agent in {None, item.agent} or state.grants.get(agent or "") == "own"
 
 
 def record(
@@ -139,13 +147,15 @@ def _changed(present: MemoryItem, item: MemoryItem, number: int) -> MemoryItem:
 
 def change_memory(state: UserState, message: ChangeMemory) -> Decision | NeedsLookup:
     """Change a memory; replies it as it is then."""
+    _check_writer(state, message.agent or "")
     known = _known(state, message, (message.id,))
     if isinstance(known, NeedsLookup):
         return known
     present = known.get(message.id)
-    if present is None or message.agent not in {None, present.agent}:
+    if present is None or not _may_change(state, present, message.agent):
         raise NoSuchMemory(
-            f"{state.key!r} has no memory {message.id!r}; nothing was changed", id=message.id
+            f"there is no memory {message.id!r} that this handle may change; nothing was changed",
+            id=message.id,
         )
     wanted: dict[str, Any] = {}
     if message.content is not None and message.content != present.content:
@@ -180,13 +190,14 @@ def change_memory(state: UserState, message: ChangeMemory) -> Decision | NeedsLo
 
 def delete_memories(state: UserState, message: DeleteMemories) -> Decision | NeedsLookup:
     """Delete memories; replies how many there were."""
+    _check_writer(state, message.agent or "")
     known = _known(state, message, message.ids)
     if isinstance(known, NeedsLookup):
         return known
     gone = [
         item
         for id_ in dict.fromkeys(message.ids)
-        if (item := known.get(id_)) is not None and message.agent in {None, item.agent}
+        if (item := known.get(id_)) is not None and _may_change(state, item, message.agent)
     ]
     if not gone:
         return Decision(0)

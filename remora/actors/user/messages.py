@@ -104,7 +104,8 @@ class ChangeMemory(msgspec.Struct, frozen=True):
 
     Attributes:
         id: which one.
-        agent: it must be this agent's, or nobody's if empty; None for anybody's.
+        agent: it must be this agent's, or nobody's if empty; None for anybody's. In a shared scope,
+            the member who asks: an owner may change everybody's.
         at_us: the time.
         content: its text from now on; None for no change, as for the others.
         tokens: size of the text in a context.
