@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remora import Agent, Runtime, Session, SharedScope, Turn, User
+from remora import Agent, KeyedState, Runtime, Session, SharedScope, Turn, User
 from remora.api.shared import SharedMember
 from remora.errors import InvalidInput, InvalidMessage, RemoraError
 from remora.results import MemoryTools
@@ -43,12 +43,23 @@ BAD: tuple[Any, ...] = (
 Handle = Callable[[World], Any]
 CLASSES: dict[str, type] = {
     one.__name__: one
-    for one in (Agent, MemoryTools, Runtime, Session, SharedMember, SharedScope, Turn, User)
+    for one in (
+        Agent,
+        KeyedState,
+        MemoryTools,
+        Runtime,
+        Session,
+        SharedMember,
+        SharedScope,
+        Turn,
+        User,
+    )
 }
 HANDLES: dict[str, Handle] = {
     "Session": lambda w: w.session,
     "User": lambda w: w.user,
     "Agent": lambda w: w.user.agent("cook"),
+    "KeyedState": lambda w: w.user.state,
     "SharedMember": lambda w: w.member,
     "SharedScope": lambda w: w.runtime.shared("team"),
     "Runtime": lambda w: w.runtime,
@@ -87,6 +98,8 @@ VALID: Mapping[str, Callable[[World], Any]] = {
     "seconds": lambda _: 60.0,
     "batches": lambda w: [(w.session, said(w.text), None)],
     "keep": lambda _: 1_000,
+    "key": lambda _: "step",
+    "value": lambda w: w.number,
     "id": lambda _: "0" * 32,
     "reply": lambda w: w.text,
 }
@@ -141,6 +154,7 @@ async def contents(world: World) -> object:
         await world.session.size(),
         (await world.user.inspect()).working_items,
         await world.member.members(),
+        await world.user.state.items(),
     )
 
 
