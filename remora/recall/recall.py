@@ -30,6 +30,7 @@ __all__ = ["Recall", "Tails"]
 
 _IN_THREAD = 500  # rows from which on making memories of them is a thread's work
 _CHARACTERS_IN_THREAD = 100_000  # of a query and what it found, from which on it is ranked in one
+_RANKED_ON_LOOP = 100  # candidates; 300 take 5 ms
 _MORE = 8  # memories that are looked at when some are not as they were found
 _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 
@@ -272,7 +273,8 @@ class Recall:
             )
             candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, query, gain=self._gain)
-        return await run_in_thread_if(size > _CHARACTERS_IN_THREAD, rank)
+        large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
+        return await run_in_thread_if(large, rank)
 
 
 def _make_memories(rows: Sequence[MemoryRow]) -> list[Memory]:

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from remora.logging import get_logger
+from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.lance.indices import MANY_ROWS, REFINE
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
 from remora.storage.lance.shard import Shard
@@ -24,6 +25,7 @@ _logger = get_logger(__name__)
 _ALL_PARTITIONS = 10_000  # of an index; one has 8 192 rows
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
+_READ_ON_LOOP = 100  # rows; 300 take 5 ms
 
 
 class LanceSearch:
@@ -70,8 +72,9 @@ class LanceSearch:
                 queries["vector"] = await _vector_query(shard, table, vector, key)
             # at once: the work is in LanceDB's own threads
             await asyncio.gather(*[one(name, query) for name, query in queries.items()])
+        large = sum(len(found) for found in results.values()) > _READ_ON_LOOP
         async with self._turns:  # answers that come together have one turn of the event loop each
-            return self._candidates(user, results)
+            return await run_in_thread_if(large, self._candidates, user, results)
 
     def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
         form = self._tables.rows
