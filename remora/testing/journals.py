@@ -43,6 +43,10 @@ from remora.testing.journal_retention import (
     what_is_not_kept_is_no_answer,
 )
 from remora.testing.journal_runtime import JoinedSummarizer, OpenJournal, open_runtime, user_message
+from remora.testing.journal_turns import (
+    keyed_state_keeps_its_versions,
+    turns_are_found_by_their_keys,
+)
 
 __all__ = ["OpenJournal", "journal_suite"]
 
@@ -261,6 +265,8 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     a_batch_is_all_or_nothing,
     a_write_without_records_is_settled_in_its_turn,
     a_key_has_one_effect,
+    turns_are_found_by_their_keys,
+    keyed_state_keeps_its_versions,
     sessions_and_users_are_apart,
     users_and_sessions_have_pages,
     a_fold_keeps_what_it_takes,
