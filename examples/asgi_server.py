@@ -10,6 +10,7 @@ that the example needs no key; put yours in `think`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -84,13 +85,23 @@ async def chat(user: str, session: str, content: str, request: str) -> str:
         return reply
 
 
+async def live(receive: Receive, send: Send) -> None:
+    """The server's lifespan: it does not start if the memory directory cannot be opened."""
+    await receive()
+    async with contextlib.AsyncExitStack() as opened:
+        try:
+            await opened.enter_async_context(runtime)
+        except errors.RemoraError as e:
+            await send({"type": "lifespan.startup.failed", "message": str(e)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
 async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
-        await receive()
-        async with runtime:
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-        await send({"type": "lifespan.shutdown.complete"})
+        await live(receive, send)
         return
     body, more = b"", True
     while more:

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+import remora
 from remora import errors
 
 ROOT = Path(__file__).parents[2]
@@ -251,3 +252,61 @@ def test_benchmarks_run() -> None:
         command, capture_output=True, text=True, check=True, timeout=300, cwd=ROOT
     )
     assert "301 sessions live, 901 messages stored" in done.stdout
+
+
+@pytest.mark.anyio
+async def test_a_server_without_its_directory_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that somebody else owns: the ASGI server is told that starting failed, and why.
+    A lifespan that raised would be taken for one that is not there.
+    """
+    monkeypatch.setenv("MEMORY_DIR", str(tmp_path / "memory"))
+    module = importlib.reload(importlib.import_module("examples.asgi_server"))
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    async with remora.Runtime(tmp_path / "memory"):
+        await module.app({"type": "lifespan"}, receive, send)
+    assert [event["type"] for event in sent] == ["lifespan.startup.failed"]
+    assert "memory" in sent[0]["message"]
+
+
+def test_metrics() -> None:
+    """Every number of the statistics, under a name that Prometheus takes, and the lost journal."""
+    command = [sys.executable, "-m", "examples.metrics"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    shown = dict(line.rsplit(" ", 1) for line in lines.split("\n") if line)
+    assert all(re.fullmatch("[a-z_]+", name) for name in shown)
+    assert shown["remora_log_commits"] == "1"
+    assert shown["remora_log_lost"] == "0"
+    assert "remora_supervisor_queues_flush_dead_lettered" in shown
+
+
+@pytest.mark.blocking  # the script reads and writes files
+@pytest.mark.anyio
+async def test_a_user_is_moved(tmp_path: Path) -> None:
+    """The user's part of an export is an export: all of theirs comes along, and nobody else's."""
+    from examples.move_user import only  # noqa: PLC0415
+
+    async with remora.Runtime.in_memory() as old:
+        for name in ("alice", "bob"):
+            user = old.user(name)
+            await user.session("monday").append({"role": "user", "content": f"I am {name}."})
+            await user.remember(f"{name} likes tea.", key="tea", metadata={"cups": 2})
+        await old.export(tmp_path / "all.jsonl")
+    assert only("alice", tmp_path / "all.jsonl", tmp_path / "alice.jsonl") > 0
+    assert (tmp_path / "alice.jsonl").stat().st_mode & 0o777 == 0o600
+    async with remora.Runtime.in_memory() as new:
+        await new.import_(tmp_path / "alice.jsonl")
+        assert [one.user for one in await new.users()] == ["alice"]
+        (message,) = await new.session("alice", "monday").history()
+        assert message.content == "I am alice."
+        memory = await new.user("alice").memory(key="tea")
+        assert memory is not None
+        assert (memory.text, memory.metadata) == ("alice likes tea.", {"cups": 2})

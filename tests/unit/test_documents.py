@@ -63,6 +63,21 @@ def test_code_in_guides_is_an_examples_own(guide: str) -> None:
         assert textwrap.dedent(code).strip()
 
 
+def test_shown_files_are_the_examples_own() -> None:
+    """What a page says is of an example is in that file, line for line, of any language."""
+    for found in (ROOT / "docs").rglob("*.md"):
+        shown = re.findall(
+            r"^( *)<!-- (examples/[\w./]+) -->\n *```\w+\n(.*?)```",
+            found.read_text(),
+            re.DOTALL | re.MULTILINE,
+        )
+        for indent, path, block in shown:
+            code = re.sub(f"^{indent}", "", block, flags=re.MULTILINE).rstrip()
+            assert code in (ROOT / path).read_text(), (
+                f"{found.name}: this is not in {path}:\n{code}"
+            )
+
+
 def test_guides_are_listed() -> None:
     """S4.32: a reader finds every page from the index."""
     index, docs = page("index.md"), ROOT / "docs"
