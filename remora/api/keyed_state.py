@@ -15,7 +15,7 @@ from remora.messages import without_surrogates
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_int, check_text
 from remora.services.parts import PartsHolder
-from remora.services.state_values import check_key, encode_value
+from remora.services.state_values import check_key, encode_value, is_large
 from remora.storage.keyed_values import KeyedValue
 
 __all__ = ["KeyedState", "StateValue"]
@@ -74,7 +74,8 @@ class KeyedState:
         """Set a value, and return it with its new version.
 
         With `version`, it is set only if nobody else changed it since: of several calls that give
-        the same version, exactly one succeeds (compare-and-set).
+        the same version, exactly one succeeds (compare-and-set). Await a call before the next one
+        for the same key: a large value is encoded in a thread, and may be overtaken.
 
         Args:
             key: its name, of at most 512 bytes.
@@ -95,7 +96,9 @@ class KeyedState:
         expected = _check_version(version)
         parts = self._holder.parts
         intake = parts.intake
-        encoded = encode_value(value, intake.state, intake.redact)
+        encoded = await run_in_thread_if(
+            is_large(value), encode_value, value, intake.state, intake.redact
+        )
         request = SetValue(key, encoded, expected, intake.now_us(), intake.state.max_keys)
         reply = await parts.actors.ask(self._key, request, size=len(key) + len(encoded))
         if isinstance(reply, StaleVersion):

@@ -17,9 +17,10 @@ from remora.services.metadata import copy_json
 from remora.storage.keyed_values import KEYED_KIND, decode_value, keyed_image, keyed_item
 from remora.storage.records import StateItem
 
-__all__ = ["check_key", "check_state_items", "encode_value", "redact_item"]
+__all__ = ["check_key", "check_state_items", "encode_value", "is_large", "redact_item"]
 
 _MAX_LEVELS = 32
+_INLINE = 1_000  # characters and elements
 _LAST_US = 253_402_300_799_999_999  # the year 9999
 _encode = msgspec.json.Encoder().encode
 
@@ -31,6 +32,11 @@ def check_key(key: object) -> str:
         InvalidId: it cannot.
     """
     return validate_id(key, "a key of keyed state")
+
+
+def is_large(value: object) -> bool:
+    """Whether encoding a value would hold the event loop for a millisecond or more."""
+    return measure([value], _INLINE) > _INLINE
 
 
 def encode_value(value: object, limits: StateConfig, redact: Callable[[str], str] | None) -> bytes:
