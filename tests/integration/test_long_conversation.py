@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -14,6 +15,7 @@ import pytest
 from remora.config import LongTermConfig
 from remora.ids import SessionKey, row_id, user_key
 from remora.storage.lance import indices, search
+from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.shard import MOST_UNINDEXED
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow, Scope
@@ -132,6 +134,30 @@ async def test_vectors_found_do_not_depend_on_their_index(
         assert [lists["vector"] for lists in after + erased] == 3 * vectors
         assert all(len(lists["vector"]) == 40 for lists in before + few)
         assert await answers(store, "bob", scope) == [{}, {}, {}]
+    finally:
+        await store.aclose()
+
+
+async def test_rows_that_move_during_a_search_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction gives rows other places after a search has found them, and before it reads them:
+    the answer is the same.
+    """
+    fetch = LanceSearch.fetch
+
+    async def compact_and_fetch(self: LanceSearch, table: Any, *rest: Any) -> Any:
+        await table.optimize()
+        return await fetch(self, table, *rest)
+
+    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    try:
+        await fill(store, "alice", 1_200)
+        before = await answers(store, "alice", Scope(session="s1"))
+        monkeypatch.setattr(LanceSearch, "fetch", compact_and_fetch)
+        moved = await answers(store, "alice", Scope(session="s1"))
+        assert [lists["vector"] for lists in moved] == [lists["vector"] for lists in before]
+        assert all(len(lists["vector"]) == 40 for lists in before)
     finally:
         await store.aclose()
 

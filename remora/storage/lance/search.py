@@ -54,13 +54,11 @@ class LanceSearch:
             return ()
         if len(text) > _LONG_QUERY_CHARS:  # every word of a document takes LanceDB minutes
             text = " ".join(list(dict.fromkeys(text.split()))[:_MOST_QUERY_WORDS])
-        results: dict[str, Any] = {}
         mine = self.within(key, scope)
 
-        async def one(name: str, query: Any) -> None:
-            score = "_distance" if name == "vector" else "_score"
-            query = query.where(mine).limit(depth).select([*_columns(shard), score])
-            results[name] = await query.to_arrow(timeout=self._tables.read_timeout)
+        async def one(name: str, query: Any) -> Any:
+            query = query.where(mine).limit(depth).select(["id", _score_of(name)])
+            return await query.with_row_id().to_arrow(timeout=self._tables.read_timeout)
 
         async with self._searches, self._tables.reading("searching", shard) as table:
             queries: dict[str, Any] = {}
@@ -71,26 +69,33 @@ class LanceSearch:
             if vector is not None and self._tables.rows.embedded:
                 queries["vector"] = await _vector_query(shard, table, vector, key)
             # at once: the work is in LanceDB's own threads
-            await asyncio.gather(*[one(name, query) for name, query in queries.items()])
-        large = sum(len(found) for found in results.values()) > _READ_ON_LOOP
+            lists = await asyncio.gather(*[one(name, query) for name, query in queries.items()])
+            scores, places = _scores(dict(zip(queries, lists, strict=True)))
+            found = await self.fetch(table, _columns(shard), places, mine)
         async with self._turns:  # answers that come together have one turn of the event loop each
-            return await run_in_thread_if(large, self._candidates, user, results)
+            large = len(found) > _READ_ON_LOOP
+            read = await run_in_thread_if(large, self._tables.rows.read, user, found)
+        rows = {row.id: row for row in self._report(read).rows}
+        return [Candidate(rows[id_], scores[id_]) for id_ in scores if id_ in rows]
 
-    def _candidates(self, user: str, results: dict[str, Any]) -> list[Candidate]:
-        form = self._tables.rows
-        scores: dict[str, dict[str, float]] = {}
-        rows: dict[str, MemoryRow] = {}
-        seen: set[str] = set()
-        for name, found in results.items():
-            ids = found.column("id").to_pylist()
-            values = found.column("_distance" if name == "vector" else "_score").to_pylist()
-            for id_, value in zip(ids, values, strict=True):
-                scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
-            new = [position for position, id_ in enumerate(ids) if id_ not in seen]
-            seen.update(ids)
-            fresh = self._report(form.read(user, form.take(found, new)))
-            rows.update((row.id, row) for row in fresh.rows)
-        return [Candidate(row, scores[id_]) for id_, row in rows.items()]
+    async def fetch(self, table: Any, columns: list[str], places: dict[str, int], mine: Any) -> Any:
+        """The rows with these ids, each once: the lists of a search have many in common.
+
+        Columns of a hundred rows, here and there in a large table, take as long as the search.
+
+        Args:
+            table: a handle.
+            columns: to read.
+            places: of each id, the row id that it had a moment ago; compaction changes it.
+            mine: the filter of the search.
+        """
+        timeout = self._tables.read_timeout
+        query = table.take_row_ids(list(places.values())).select(columns)
+        found = await query.to_arrow(timeout=timeout)
+        if set(found.column("id").to_pylist()) == places.keys():
+            return found
+        there = mine & self._expr.col("id").isin(list(places))
+        return await table.query().where(there).select(columns).to_arrow(timeout=timeout)
 
     async def rows(self, user: str, scope: Scope) -> Sequence[MemoryRow]:
         """See `LanceStore.rows`."""
@@ -164,10 +169,29 @@ async def _vector_query(shard: Shard, table: Any, vector: Vector, key: str) -> A
     query = table.query().nearest_to(vector).distance_type("cosine")
     if not shard.vectors_indexed:
         return query
-    mine = f"user_key = '{key}'"  # remora's own digest: nothing needs quoting
-    if await table.count_rows(mine) < MANY_ROWS:
-        return query.bypass_vector_index()
+    if key not in shard.large_users:
+        mine = f"user_key = '{key}'"  # remora's own digest: nothing needs quoting
+        if await table.count_rows(mine) < MANY_ROWS:
+            return query.bypass_vector_index()
+        shard.large_users.add(key)
     return query.nprobes(_ALL_PARTITIONS).refine_factor(REFINE)
+
+
+def _score_of(name: str) -> str:
+    """The column of a list's scores."""
+    return "_distance" if name == "vector" else "_score"
+
+
+def _scores(lists: dict[str, Any]) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """The scores of each row that a list has, by list, and its row id."""
+    scores: dict[str, dict[str, float]] = {}
+    places: dict[str, int] = {}
+    for name, found in lists.items():
+        columns = [found.column(one).to_pylist() for one in ("id", "_rowid", _score_of(name))]
+        for id_, place, value in zip(*columns, strict=True):
+            scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
+            places[id_] = place
+    return scores, places
 
 
 def _columns(shard: Shard) -> list[str]:

@@ -96,6 +96,7 @@ class Shard:
         rewritten_bytes: bytes written by compaction and rewriting.
         replacements: how often its indices were replaced, or all of it.
         uses: reads begun and commits recorded.
+        large_users: keys of users whose vectors are searched by their index.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Shard:
         self.needs_rollback = False
         self.rewritten_bytes = 0
         self.replacements = self.uses = 0
+        self.large_users: set[str] = set()
         self._reading = _Reading(table)
         self._retired: list[_Reading] = []
         self.reopen = reopen
@@ -390,6 +392,7 @@ class Shard:
 
     def _switch_table(self, table: Any) -> None:
         old, self._reading = self._reading, _Reading(table)
+        self.large_users.clear()
         self._retired = [one for one in self._retired if one.readers]
         if old.readers:
             old.idle = anyio.Event()  # it may have been idle before
