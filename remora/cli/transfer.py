@@ -244,7 +244,7 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             user = runtime.user(arguments.user)
             counts = await runtime.counts(user.id)
             view = await user.inspect()
-            held = (counts.sessions, counts.memories, view.working_items, view.state_keys)
+            held = (counts.sessions, counts.memories, view.working_items, counts.state_keys)
             if not any(held):
                 raise InvalidInput(f"there is no user {arguments.user} in this memory")
             if arguments.json:
@@ -252,14 +252,12 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
                 del of_user["users"]
                 of_user["working_items"] = view.working_items
                 of_user["profile"] = view.synopsis.state
-                of_user["state_keys"] = view.state_keys
                 print_json(of_user)
                 return 0
             figures = {name: figure for name, figure in _counts(counts).items() if name != "users"}
             figures |= {
                 "working memory": f"{view.working_items:,}",
                 "user profile": view.synopsis.state,
-                "keys of keyed state": f"{view.state_keys:,}",
             }
             _print(console, user.id, figures)
         else:
@@ -282,7 +280,7 @@ def _contents(report: TransferReport) -> str:
     )
 
 
-_LABELS = {"dead_jobs": "dead letters"}
+_LABELS = {"dead_jobs": "dead letters", "state_keys": "keys of keyed state"}
 
 
 def _counts(counts: JournalCounts) -> dict[str, str]:

@@ -82,7 +82,7 @@ class UserStatistics(msgspec.Struct, frozen=True):
             actor was activated.
         recall_hit_rate: recalls of any user answered from the cache.
         embedding_hit_rate: texts of any user whose vectors were cached.
-        state_keys: keys of the user's own keyed state; those of sessions are not counted.
+        state_keys: keys of keyed state, the user's own and those of the sessions.
     """
 
     sessions: int
@@ -197,7 +197,7 @@ class LocalArchive:
             synopsis_hit_rate=_rate(view.synopsis_hits, view.synopsis_misses),
             recall_hit_rate=recall_rate,
             embedding_hit_rate=embedding_rate,
-            state_keys=view.state_keys,
+            state_keys=counts.state_keys,
         )
 
     async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:

@@ -27,7 +27,11 @@ __all__ = [
 
 
 class JournalCounts(msgspec.Struct, frozen=True):
-    """Numbers of rows in a journal."""
+    """Numbers of rows in a journal.
+
+    Attributes:
+        state_keys: keys of keyed state, of users and of sessions.
+    """
 
     users: int
     sessions: int
@@ -37,6 +41,7 @@ class JournalCounts(msgspec.Struct, frozen=True):
     pending_jobs: int
     dead_jobs: int
     memories: int = 0
+    state_keys: int = 0
 
 
 class SummaryFigures(msgspec.Struct, frozen=True):

@@ -58,6 +58,8 @@ async def keyed_state_keeps_its_versions(opened: OpenJournal) -> None:
             gone = await state.set("gone", 1)
             await state.delete("gone", version=gone.version)
     async with open_runtime(opened) as runtime:
+        assert (await runtime.counts("alice")).state_keys == 2
+        assert (await runtime.counts("bob")).state_keys == 0
         for state in (runtime.session("alice", "chat").state, runtime.user("alice").state):
             (kept,) = await state.items()
             assert (kept.value, kept.version) == ({"a": [1, None, "ñ\u2028"]}, 1)

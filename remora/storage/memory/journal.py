@@ -29,6 +29,7 @@ from remora.storage.journal_port import (
     Retention,
     SummaryFigures,
 )
+from remora.storage.keyed_values import KEYED_KIND
 from remora.storage.listing import (
     ListingPage,
     SessionListing,
@@ -324,6 +325,7 @@ class MemoryJournal(MemoryTables):
             pending_jobs=sum(not job.dead for job in jobs),
             dead_jobs=sum(job.dead for job in jobs),
             memories=sum(sid in sids for sid, _ in self._memories.values()),
+            state_keys=sum(kind == KEYED_KIND for one in actors for kind, _ in one.state_items),
         )
 
     async def setting(self, name: str) -> str | None:

@@ -25,6 +25,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import decode_note
 from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
+from remora.storage.keyed_values import KEYED_KIND
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
     Answer,
@@ -346,7 +347,12 @@ class JournalReader:
             f"AS j {by_sid}",
             who,
         )
-        return JournalCounts(users, sessions, messages, tokens, summaries, pending, dead, memories)
+        ((keys,),) = await self._read(
+            f"SELECT count(*) FILTER (WHERE x.kind = '{KEYED_KIND}') FROM facets AS x {by_sid}", who
+        )
+        return JournalCounts(
+            users, sessions, messages, tokens, summaries, pending, dead, memories, keys
+        )
 
     async def setting(self, name: str) -> str | None:
         rows = await self._read("SELECT value FROM settings WHERE name = ?", (name,))
