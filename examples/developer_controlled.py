@@ -49,7 +49,7 @@ class Assistant:
         # 2. Retrieve from long-term memory. What this conversation said is in its own messages.
         found = await self.user.recall(text)
         known = [memory for memory in found if memory.session != self.conversation.key.session]
-        context = "\n".join(memory.line for memory in known)
+        context = remora.quote_memories(known)
         self.trace(f"2 retrieve: {context or 'nothing'}")
 
         # 3. Build the full context.

@@ -18,6 +18,7 @@ import msgspec
 from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import EmbedderChanged, InvalidInput
+from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.read_only import ReadOnlyJournal
@@ -118,6 +119,8 @@ async def _linked_tables(directory: Path) -> AsyncIterator[Path]:
         for one in directory.iterdir():
             if one.is_dir():
                 link_tables(one, mirror / one.name)
+        if not any(mirror.iterdir()):  # nothing is indexed yet: there is nothing to rebuild
+            (mirror / FIRST_DIRECTORY).mkdir()
 
     mirror = Path(await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="remora-read-")))
     try:

@@ -140,8 +140,8 @@ def print_session(
         )
     console.print(table)
     console.print(
-        f"{view.last_seq} messages ever, {view.buffered} in the buffer ({view.buffered_tokens} "
-        f"tokens), {view.pending} of them being summarized, "
+        f"{counted(view.last_seq, 'message')} ever, {view.buffered} in the buffer "
+        f"({counted(view.buffered_tokens, 'token')}), {view.pending} of them being summarized, "
         f"{view.watermarks.indexing_through} indexed or being indexed",
         style="dim",
     )

@@ -90,7 +90,8 @@ async def command_recall(console: Console, arguments: argparse.Namespace) -> int
     """Print recalled memories; returns the exit code."""
     async with open_to_read(arguments, long_term=True) as runtime:
         user = runtime.user(arguments.user)
-        if not await user.sessions():
+        known = await runtime.counts(user.id)
+        if not known.sessions and not known.memories:
             raise InvalidInput(f"there is no user {arguments.user} in this memory")
         found = await user.recall(arguments.question, limit=arguments.limit)
     if arguments.json:

@@ -41,6 +41,7 @@ from remora.storage.records import RecordSpec
 
 __all__ = [
     "BEGIN",
+    "FIRST_DIRECTORY",
     "IndexDirectory",
     "Place",
     "TableDirectory",
@@ -55,7 +56,8 @@ __all__ = [
 ]
 
 _logger = get_logger(__name__)
-_FIRST = "longterm"
+FIRST_DIRECTORY = "longterm"
+"""Where the tables are until long-term memory is rebuilt."""
 
 BEGIN = "begin"
 """The value of ``reembed`` for a rebuild that starts from the beginning."""
@@ -132,7 +134,11 @@ async def choose_directory(
         EmbedderChanged: another embedder made the directory, and `reembed` is not set.
     """
     found = await list_directories(journal, shards)
-    used = found[0] if found else TableDirectory(_FIRST, embedder, shards, draw_key(base, rng))
+    used = (
+        found[0]
+        if found
+        else TableDirectory(FIRST_DIRECTORY, embedder, shards, draw_key(base, rng))
+    )
     leftovers, before, rebuild = found[1:], used, False
     if used.embedder != embedder and not reembed:
         raise EmbedderChanged(
@@ -145,9 +151,9 @@ async def choose_directory(
     gone = isinstance(base, Path) and not await anyio.to_thread.run_sync((base / used.name).exists)
     unkeyed = not used.key and base is not None
     if used.embedder != embedder or (reembed and unkeyed and not gone):
-        number = int(used.name.removeprefix(_FIRST).removeprefix("-") or 1) + 1
+        number = int(used.name.removeprefix(FIRST_DIRECTORY).removeprefix("-") or 1) + 1
         leftovers, rebuild = (used, *leftovers), True
-        used = TableDirectory(f"{_FIRST}-{number}", embedder, shards, draw_key(base, rng))
+        used = TableDirectory(f"{FIRST_DIRECTORY}-{number}", embedder, shards, draw_key(base, rng))
     elif gone:
         if unkeyed:  # there is no row with the empty key
             used = msgspec.structs.replace(used, key=draw_key(base, rng))
@@ -214,7 +220,7 @@ async def list_directories(journal: Journal, default_shards: int = 0) -> tuple[T
     tables = int(shards or default_shards)
     if embedder is None or not tables:
         return ()
-    used = TableDirectory(name or _FIRST, embedder, tables, decode_digest_keys(keys)[0])
+    used = TableDirectory(name or FIRST_DIRECTORY, embedder, tables, decode_digest_keys(keys)[0])
     return (used, *await _old_directories(journal))
 
 
@@ -232,7 +238,7 @@ def location_of(base: Place, name: str) -> Place:
     """Where the directory called `name` is."""
     if isinstance(base, Path):
         return base / name
-    if name == _FIRST:
+    if name == FIRST_DIRECTORY:
         return base
     parts = urlsplit(base)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))

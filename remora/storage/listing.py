@@ -55,6 +55,16 @@ class SessionListing(msgspec.Struct, frozen=True):
     cursor: str = ""
 
     @property
+    def user(self) -> str:
+        """The user's id."""
+        return self.key.user
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.key.session
+
+    @property
     def last_at_us(self) -> int:
         """Deprecated: `last_at` in microseconds since the epoch."""
         return (self.last_at - _BEGIN) // _US

@@ -50,6 +50,16 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
+async def test_memories_that_are_not_indexed_are_recalled(run: Run, tmp_path: Path) -> None:
+    """Also if nothing was ever indexed, and the user has no session."""
+    config = CONFIG.from_dict({"models": {"embedder": "none"}, "supervisor": {"drain_s": 0.001}})
+    async with Runtime(tmp_path / "memory", config=config) as runtime:
+        await runtime.user("alice").remember("My birthday is on March 15.")
+    code, (found,) = await run("recall", "alice", "birthday", "--limit", "1")
+    assert (code, found["text"]) == (0, "My birthday is on March 15.")
+    assert await run("recall", "bob", "birthday") == (1, [])
+
+
 async def test_every_reading_command(run: Run, tmp_path: Path) -> None:
     """Each sees what was acknowledged before, and changes no file."""
     directory = tmp_path / "memory"
