@@ -52,6 +52,7 @@ html_theme = "furo"
 html_title = f"remora {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # it would be fetched, which a browser refuses for files
 html_additional_pages = {"index": "to_documents.html"}
 templates_path = ["_templates"]
 pygments_style = "default"

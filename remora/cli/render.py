@@ -56,11 +56,13 @@ def _count_rows(report: ReplayReport) -> Iterator[tuple[str, str, str]]:
         full = report.full_tokens / report.live_loads
         context = report.context_tokens / report.live_loads
         saved = f"{abs(1 - context / full):.0%} {'less' if context <= full else 'more'}"
-        yield "tokens, full history", f"{full:,.0f}", "per context: all sessions of the user"
+        if saved.startswith("0%"):
+            saved = "about the same, as short sessions fit whole"
+        yield "tokens, whole session", f"{full:,.0f}", "per context: what one would otherwise send"
         yield (
             "tokens, in context",
             f"{context:,.0f}",
-            f"per context: summary and recent messages of the session, {saved}",
+            f"per context: its summary and recent messages, {saved}",
         )
     yield "tool calls split", _zero_or_red(report.split), "from their results, in any context"
     yield "contexts over budget", _zero_or_red(report.over_budget), ""
@@ -163,11 +165,15 @@ def _print_summary(console: Console, view: SessionView) -> None:
     summary = view.summary
     if summary is None:
         return
-    fallback = " (degraded: a fallback, because the model failed)" if summary.degraded else ""
+    kind = ""
+    if summary.degraded:
+        kind = " (degraded: a fallback, because the model failed)"
+    elif summary.model == "extractive":
+        kind = " (an extract of the messages, without a chat model)"
     console.print(
         Panel(
             Text("\n".join(map(printable, summary.text.splitlines()))),
-            title=f"summary{fallback}",
+            title=f"summary{kind}",
             subtitle=f"{summary.tokens} tokens, up to message {summary.through}, "
             f"by {escape(summary.model)}",
             border_style="yellow" if summary.degraded else "cyan",

@@ -123,8 +123,8 @@ async def _replay_user(
     progress: Callable[[int], None],
 ) -> None:
     async with limiter:
-        said = 0  # tokens of this user's conversations so far
         for key in sessions:
+            said = 0  # tokens of this conversation so far: what an agent without memory would send
             session = runtime.user(user).session(key.session)
             live = True  # False after a repeated append, whose context shows the session's end
             for planned in conversations.sessions[key]:
