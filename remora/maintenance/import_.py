@@ -57,6 +57,7 @@ __all__ = ["check_session", "import_from", "import_session"]
 
 _AT_ONCE = 32  # sessions read, counted and written together
 _BYTES_AT_ONCE = 64 << 20  # or fewer, if they take more
+_ITEMS_AT_ONCE = 500  # memories of a user, and items of working memory: an actor's 10 ms
 _ROW_BYTES = 512
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
@@ -354,11 +355,11 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     )
     kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
     state_items = await anyio.to_thread.run_sync(import_user_items, intake, kept)
-    await target.registry.ask(
-        UserKey(one.user),
-        AdoptUser(memories, await _working(target, one), state_items),
-        timeout_s=_TIMEOUT_S,
-    )
+    working = await _working(target, one)
+    for start in range(0, max(len(memories), len(working), 1), _ITEMS_AT_ONCE):
+        some = slice(start, start + _ITEMS_AT_ONCE)
+        adopt = AdoptUser(memories[some], working[some], () if start else state_items)
+        await target.registry.ask(UserKey(one.user), adopt, timeout_s=_TIMEOUT_S)
     return len(memories)
 
 
@@ -438,7 +439,8 @@ async def _import_all(
             return await _adopt_user(target, one)
         return await import_session(target, one, SessionKey(one.user, one.session))
 
-    while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
+    async def take_all(chunk: Sequence[Exported]) -> None:
+        nonlocal sessions, messages, users, memories, done
         wanted = [
             one
             for one in chunk
@@ -452,12 +454,16 @@ async def _import_all(
             else:
                 sessions, messages = sessions + 1, messages + count
         done += sum(len(one.messages) for one in chunk if isinstance(one, SessionExport))
+
+    while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
+        await take_all(chunk)
         if progress is not None:
             progress(done, contents.messages)
+        await anyio.to_thread.run_sync(chunk.clear)  # to free 10 000 messages takes 20 ms
     return TransferReport(sessions, messages, users, memories, len(there))
 
 
-def _next(placed: Iterator[Placed]) -> Sequence[Exported]:
+def _next(placed: Iterator[Placed]) -> list[Exported]:
     """The sessions and users that are written together: at least one, if there is one."""
     found: list[Exported] = []
     size = 0
