@@ -10,11 +10,13 @@ its metadata.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio.from_thread
 
 from remora.api.session import Session
+from remora.api.threads import caller_of, original_of
+from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import ChatDict, Message
 
@@ -42,17 +44,20 @@ _Result = TypeVar("_Result")
 class RemoraChatMessageHistory(BaseChatMessageHistory):
     """A session as LangChain's `BaseChatMessageHistory`.
 
-    Use the async methods. The others (`messages`, `add_messages`, `clear`) work only in a worker
-    thread of anyio, as in ``anyio.to_thread.run_sync`` or a web framework's sync handler, and raise
-    elsewhere: a call that blocks the event loop would wait for itself.
+    On an event loop, use the async methods. With a session of `remora.blocking`, the others
+    (`messages`, `add_messages`, `clear`) work in any thread and in a
+    program without an event loop. With another session they work only in a worker thread of anyio, as in
+    ``anyio.to_thread.run_sync`` or a web framework's sync handler, and raise elsewhere: a call that
+    blocks the event loop would wait for itself.
 
     Args:
-        session: the conversation.
+        session: the conversation, of `remora.Runtime` or of `remora.blocking.Runtime`.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session | BlockingSession) -> None:
         super().__init__()
-        self.session = session
+        self.session: Session = original_of(session)
+        self._call = caller_of(session) or _from_thread
 
     def __repr__(self) -> str:
         return f"RemoraChatMessageHistory({self.session!r})"
@@ -83,28 +88,28 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
-        """`aget_messages`, for worker threads.
+        """`aget_messages`, for threads.
 
         Raises:
-            InvalidInput: called outside a worker thread.
+            InvalidInput, WrongLoop: called on the event loop.
         """
-        return _from_thread(self.aget_messages)
+        return cast("list[BaseMessage]", self._call(self.aget_messages))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """`aadd_messages`, for worker threads.
+        """`aadd_messages`, for threads.
 
         Raises:
-            InvalidInput: called outside a worker thread; nothing was written.
+            InvalidInput, WrongLoop: called on the event loop; nothing was written.
         """
-        _from_thread(self.aadd_messages, messages)
+        self._call(self.aadd_messages, messages)
 
     def clear(self) -> None:
-        """`aclear`, for worker threads.
+        """`aclear`, for threads.
 
         Raises:
-            InvalidInput: called outside a worker thread; nothing was changed.
+            InvalidInput, WrongLoop: called on the event loop; nothing was changed.
         """
-        _from_thread(self.aclear)
+        self._call(self.aclear)
 
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
@@ -115,7 +120,8 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *argumen
         raise InvalidInput(
             "remora's sessions are async: await aget_messages, aadd_messages or aclear "
             "(LangChain's ainvoke and astream do), or "
-            "call this from a worker thread: anyio.to_thread.run_sync"
+            "call this from a worker thread (anyio.to_thread.run_sync), or with a session of "
+            "remora.blocking"
         ) from e
     return anyio.from_thread.run(function, *arguments)
 

@@ -11,14 +11,14 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from remora.api.runtime import Runtime
 from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
 
-__all__ = ["Mirror", "call_on_loop", "is_open", "mirror", "original_of"]
+__all__ = ["Mirror", "call_on_loop", "caller_of", "is_open", "mirror", "original_of"]
 
 _Kind = TypeVar("_Kind", bound="type[Mirror]")
 
@@ -108,6 +108,11 @@ def _leave(
 def original_of(value: Any) -> Any:
     """The async handle that a thread's stands for; any other value as it is."""
     return value._original if isinstance(value, Mirror) else value  # noqa: SLF001 - of this module
+
+
+def caller_of(value: Any) -> Callable[..., Any] | None:
+    """What calls a function on the event loop of a thread's handle; None for any other value."""
+    return partial(call_on_loop, value._runtime) if isinstance(value, Mirror) else None  # noqa: SLF001
 
 
 def is_open(runtime: Runtime) -> bool:

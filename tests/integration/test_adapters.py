@@ -33,7 +33,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from remora import BufferPolicy, Config, Message, Runtime
+from remora import BufferPolicy, Config, Message, Runtime, blocking
 from remora.adapters.langchain import RemoraChatMessageHistory
 from remora.adapters.openai_agents import RemoraSession, chat_messages, response_items
 from remora.errors import InvalidInput, InvalidMessage
@@ -361,6 +361,24 @@ async def test_langchain_sync_methods() -> None:
         for call in (lambda: history.messages, lambda: history.add_messages([]), history.clear):
             with pytest.raises(InvalidInput, match="await aget_messages"):
                 call()
+
+
+def test_langchain_without_an_event_loop() -> None:
+    """With a session of `remora.blocking`, the sync methods work in a plain program."""
+    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+        history = RemoraChatMessageHistory(runtime.session("charlie", "chat"))
+        model = FakeListChatModel(responses=["Hello!", "Charlie."])
+        for text in ("My name is Charlie.", "What is my name?"):
+            history.add_user_message(text)
+            history.add_messages([model.invoke(history.messages)])
+        assert [message.content for message in history.messages] == [
+            "My name is Charlie.",
+            "Hello!",
+            "What is my name?",
+            "Charlie.",
+        ]
+        history.clear()
+        assert history.messages == []
 
 
 async def test_langchain_refuses_what_is_no_message() -> None:

@@ -32,5 +32,5 @@ def test_programs_and_examples(checker: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for example in (ROOT / "examples").glob("*.py"):
+    for example in (ROOT / "examples").rglob("*.py"):
         assert "ignore[" not in example.read_text()
