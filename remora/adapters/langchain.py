@@ -45,8 +45,8 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     """A session as LangChain's `BaseChatMessageHistory`.
 
     On an event loop, use the async methods. With a session of `remora.blocking`, the others
-    (`messages`, `add_messages`, `clear`) work in any thread and in a
-    program without an event loop. With another session they work only in a worker thread of anyio, as in
+    (`messages`, `add_messages`, `clear`) work in any thread, and in a program without an event
+    loop. With another session they work only in a worker thread of anyio, as in
     ``anyio.to_thread.run_sync`` or a web framework's sync handler, and raise elsewhere: a call that
     blocks the event loop would wait for itself.
 
