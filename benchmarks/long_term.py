@@ -287,15 +287,15 @@ def asks(
     match: Any = importlib.import_module("lancedb.query").MatchQuery
 
     async def warm(user: str, text: str, _: npt.NDArray[np.float32]) -> object:
-        return await recall(user, text, k=16)
+        return await recall(user, text, limit=16)
 
     async def written(user: str, text: str, _: npt.NDArray[np.float32]) -> object:
         recall.note_change(user, gone=False)
-        return await recall(user, text, k=16)
+        return await recall(user, text, limit=16)
 
     async def first(user: str, text: str, _: npt.NDArray[np.float32]) -> object:
         recall.note_change(user, gone=True)
-        return await recall(user, text, k=16)
+        return await recall(user, text, limit=16)
 
     async def search_rows(user: str, text: str, vector: npt.NDArray[np.float32]) -> object:
         return await store.search(user, text, vector, depth=DEPTH)

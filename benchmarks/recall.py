@@ -10,13 +10,15 @@ FILE is JSONL as in docs/reference/replay-format.md, with questions among the tu
 without evidence are left out.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
-Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question,
-max_tokens=4000)` in a new session of the same user. For comparison, on the same rows: LanceDB's
-full-text search of the turns, its hybrid query with the default reranker, and, in memory, plain
-BM25 and the recipes LEX and HYB of `benchmarks.reference`.
+Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question)` in
+a new session of the same user, with 1,000 to 8,000 tokens. For comparison, on the same rows:
+LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory,
+plain BM25 and the recipes LEX and HYB of `benchmarks.reference`; contexts that plain BM25 fills,
+and contexts of the newest messages.
 
 Recall@k is the share of a question's evidence turns among the first k; hit@k says whether any of
-them is; MRR goes by the first of them within 20. The environment sets what is to be tried
+them is; MRR goes by the first of them within 20. Intervals of 95 % are of a bootstrap over
+conversations. The environment sets what is to be tried
 (``REMORA_RECALL__DEPTH=200``). Without the file the exit code is 77, which most test harnesses
 count as skipped.
 """
@@ -44,6 +46,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.embedders import Hashing
+from benchmarks.recall_contexts import BUDGETS, evidence_in, fill, interval
 from benchmarks.reference import Reference
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
@@ -53,7 +56,6 @@ from remora.models.static import WordLlamaEmbedder
 
 EXIT_SKIPPED = 77
 DEPTHS = (1, 5, 10, 20)
-CONTEXT_TOKENS = 4_000
 Place = tuple[str, int]  # session, seq
 
 
@@ -78,6 +80,8 @@ class Rows(msgspec.Struct):
 
     places: list[Place]
     turns: list[str]
+    tokens: list[int]
+    newest_first: list[int]
     vectors: npt.NDArray[np.float32] | None
 
 
@@ -127,8 +131,8 @@ async def ask_remora(
     questions: Sequence[Question],
     embedder: Embedder | None,
     bar: Progress,
-) -> tuple[list[Answer], list[Answer]]:
-    """Replay everything, and ask every question by `recall` and by `load`."""
+) -> tuple[list[Answer], dict[int, list[Answer]]]:
+    """Replay everything, and ask every question by `recall`, and by `load` with each budget."""
     given = Config.from_environment()
     config = msgspec.structs.replace(
         given,
@@ -140,7 +144,8 @@ async def ask_remora(
             given.models, embedder="none" if embedder is None else given.models.embedder
         ),
     )
-    recalled, loaded = [], []
+    recalled: list[Answer] = []
+    loaded: dict[int, list[Answer]] = {budget: [] for budget in BUDGETS}
     async with Runtime(directory, config=config, embedder=embedder) as runtime:
         task = bar.add_task("replaying", total=conversations.messages)
         await replay(
@@ -157,13 +162,13 @@ async def ask_remora(
             recalled.append(
                 Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun)
             )
-            begun = time.perf_counter()
-            context = await user.session("the-question").load(
-                query=question.text, max_tokens=CONTEXT_TOKENS
-            )
-            loaded.append(
-                Answer([(m.session, m.seq) for m in context.memories], time.perf_counter() - begun)
-            )
+            for budget, answers in loaded.items():
+                begun = time.perf_counter()
+                context = await user.session("the-question").load(
+                    query=question.text, max_tokens=budget
+                )
+                seconds = time.perf_counter() - begun
+                answers.append(Answer([(m.session, m.seq) for m in context.memories], seconds))
             bar.advance(task)
     return recalled, loaded
 
@@ -223,14 +228,18 @@ def _mine(user: str) -> str:
 
 
 async def _rows(table: Any, user: str, *, vectors: bool) -> Rows:
-    columns = ["session_id", "seq", "turn", *(["vector"] if vectors else [])]
+    columns = ["session_id", "seq", "turn", "tokens", "created_at"]
+    columns += ["vector"] if vectors else []
     found = await table.query().where(_mine(user)).select(columns).to_arrow()
     found = found.sort_by([("session_id", "ascending"), ("seq", "ascending")])
     places = list(zip(found["session_id"].to_pylist(), found["seq"].to_pylist(), strict=True))
     matrix = None
     if vectors:
         matrix = np.array(found["vector"].to_pylist(), dtype=np.float32)
-    return Rows(places, found["turn"].to_pylist(), matrix)
+    said = list(zip(found["created_at"].to_pylist(), *zip(*places, strict=True), strict=True))
+    newest_first = sorted(range(len(said)), key=said.__getitem__, reverse=True)
+    tokens = found["tokens"].to_pylist()
+    return Rows(places, found["turn"].to_pylist(), tokens, newest_first, matrix)
 
 
 async def ask_reference(
@@ -274,13 +283,17 @@ def judged(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str
             for question, answer in zip(questions, answers, strict=True)
             if category in ("all", question.category)
         ]
-        one: dict[str, float] = {"questions": len(chosen)}
+        one: dict[str, Any] = {"questions": len(chosen)}
         for depth in DEPTHS:
             shares = [
                 len(set(q.evidence) & set(a.found[:depth])) / len(q.evidence) for q, a in chosen
             ]
             one[f"recall@{depth}"] = sum(shares) / len(chosen)
             one[f"hit@{depth}"] = sum(share > 0 for share in shares) / len(chosen)
+            by_user: dict[str, list[float]] = {}
+            for (question, _), share in zip(chosen, shares, strict=True):
+                by_user.setdefault(question.user, []).append(share)
+            one[f"recall@{depth}_95"] = interval(by_user)
         one["mrr"] = sum(
             max(
                 (1 / (rank + 1) for rank, place in enumerate(a.found) if place in q.evidence),
@@ -297,17 +310,49 @@ def judged(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str
     return figures
 
 
+def fill_contexts(
+    rows: dict[str, Rows], questions: Sequence[Question], bar: Progress
+) -> dict[str, dict[int, list[Answer]]]:
+    """Contexts that plain BM25 fills, and contexts of the newest messages, of each size."""
+    task = bar.add_task("filling contexts", total=len(questions))
+    references = {
+        user: Reference([session for session, _ in one.places], one.turns, None)
+        for user, one in rows.items()
+    }
+    filled: dict[str, dict[int, list[Answer]]] = {
+        name: {budget: [] for budget in BUDGETS}
+        for name in ("filled by BM25", "the newest messages")
+    }
+    for question in questions:
+        mine = rows[question.user]
+        orders = references[question.user].bm25(question.text), mine.newest_first
+        for order, answers in zip(orders, filled.values(), strict=True):
+            for budget, found in answers.items():
+                shown = fill(order, mine.tokens, budget)
+                found.append(Answer([mine.places[number] for number in shown], 0.0))
+        bar.advance(task)
+    return filled
+
+
 def judged_contexts(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
-    """In how many contexts all, and any, of the evidence stands."""
-    pairs = list(zip(questions, answers, strict=True))
+    """In how many contexts all, and any, of the evidence stands; also of each category."""
     seconds = [answer.seconds for answer in answers]
-    return {
-        "all_of_it": sum(set(q.evidence) <= set(a.found) for q, a in pairs) / len(pairs),
-        "any_of_it": sum(bool(set(q.evidence) & set(a.found)) for q, a in pairs) / len(pairs),
-        "memories": sum(len(a.found) for a in answers) / len(pairs),
+    figures: dict[str, Any] = {
         "p50_ms": percentile(seconds, 0.5) * 1e3,
         "p95_ms": percentile(seconds, 0.95) * 1e3,
     }
+    for category in ["all", *sorted({question.category for question in questions})]:
+        chosen = [
+            (question, answer)
+            for question, answer in zip(questions, answers, strict=True)
+            if category in ("all", question.category)
+        ]
+        figures[category] = evidence_in(
+            [question.evidence for question, _ in chosen],
+            [answer.found for _, answer in chosen],
+            [question.user for question, _ in chosen],
+        )
+    return figures
 
 
 async def measure(
@@ -320,9 +365,13 @@ async def measure(
     recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar)
     rows, answers = await ask_lancedb(directory, conversations.users, questions, embedder, bar)
     answers = {"remora": recalled, **answers, **await ask_reference(rows, questions, embedder, bar)}
+    contexts = {"remora": loaded, **fill_contexts(rows, questions, bar)}
     return {
         "methods": {name: judged(questions, found) for name, found in answers.items()},
-        "context": judged_contexts(questions, loaded),
+        "contexts": {
+            name: {budget: judged_contexts(questions, found) for budget, found in sizes.items()}
+            for name, sizes in contexts.items()
+        },
         "rows": sum(len(one.places) for one in rows.values()),
     }
 
@@ -344,20 +393,32 @@ def show(figures: dict[str, Any]) -> None:
         if isinstance(one, dict) and category != "all":
             name = f"  category {category} ({one['questions']:,})"
             print(f"{name:<20}" + "".join(f"{one[key]:>8.3f}" for key in keys))
-    context = figures["context"]
-    print(
-        f"in a context of {CONTEXT_TOKENS:,} tokens: all of the evidence "
-        f"{context['all_of_it']:.3f}, any of it "
-        f"{context['any_of_it']:.3f}; {context['memories']:.1f} memories; p50 "
-        f"{context['p50_ms']:.1f} ms, "
-        f"p95 {context['p95_ms']:.1f} ms"
-    )
+    show_contexts(figures["contexts"])
     in_memory = [one for name, one in figures["methods"].items() if name.endswith("in memory")]
     best = {key: max(one["all"][key] for one in in_memory) for key in ("recall@5", "recall@10")}
     print(
         "against the best recipe in memory: "
         + ", ".join(f"{key} {remora['all'][key] - value:+.3f}" for key, value in best.items())
     )
+
+
+def show_contexts(contexts: dict[str, dict[int, dict[str, Any]]]) -> None:
+    print("evidence in contexts of so many tokens, all / any of it")
+
+    def line(name: str, cells: Sequence[str]) -> None:
+        print(f"{name:<24}" + "".join(f"{cell:>16}" for cell in cells))
+
+    line("", [f"{budget:,}" for budget in BUDGETS])
+    for method, sizes in contexts.items():
+        overall = [one["all"] for one in sizes.values()]
+        line(method, [f"{one['all_of_it']:.3f} / {one['any_of_it']:.3f}" for one in overall])
+    remora = contexts["remora"].values()
+    for category in [name for name in next(iter(remora)) if name not in {"p50_ms", "p95_ms"}]:
+        line(f"  category {category}, all", [f"{one[category]['all_of_it']:.3f}" for one in remora])
+    if all(bounds := [one["all"]["all_of_it_95"] for one in remora]):
+        line("  remora, all, 95 %", [f"{low:.3f} - {high:.3f}" for low, high in bounds])
+    line("  memories", [f"{one['all']['memories']:.1f}" for one in remora])
+    line("  p50 / p95 ms", [f"{one['p50_ms']:.1f} / {one['p95_ms']:.1f}" for one in remora])
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from remora.errors import InvalidInput
-from remora.models.ports import Embedder, embed_texts
+from remora.models.ports import Embedder, NearWords, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 
@@ -65,6 +65,8 @@ class CachingEmbedder:
         self.name = embedder.name
         self.dimension = embedder.dimension
         self._embedder = embedder
+        if isinstance(embedder, NearWords):
+            self.near_words = embedder.near_words
         self._size = size
         self._vectors: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
         self._in_flight: dict[bytes, _InFlight] = {}

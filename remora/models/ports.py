@@ -35,6 +35,7 @@ __all__ = [
     "Embedder",
     "EmbedderLike",
     "Line",
+    "NearWords",
     "Summarizer",
     "Vectors",
     "as_chat_model",
@@ -95,6 +96,19 @@ class Embedder(Protocol):
 
         Raises:
             ModelError: no usable answer.
+        """
+        ...
+
+
+@runtime_checkable
+class NearWords(Protocol):
+    """What an embedder may have besides: words that are near in meaning, of a fixed vocabulary."""
+
+    def near_words(self, word: str, /) -> Sequence[tuple[str, float]]:
+        """The nearest words and their cosines, nearest first, without the word itself.
+
+        It is called in a thread, must take a millisecond at most, and must keep nothing of a word
+        that is not of its vocabulary.
         """
         ...
 

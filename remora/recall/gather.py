@@ -79,6 +79,7 @@ async def gather(
     *,
     about: Sequence[Entry] | None,
     shown: Collection[tuple[str, int]],
+    budget: int,
 ) -> Gathered:
     """Ask all tiers.
 
@@ -90,6 +91,7 @@ async def gather(
         query: the question; without one, only memory blocks are asked.
         about: messages to show to memory blocks instead of the conversation.
         shown: messages not to recall, by session and number.
+        budget: tokens of the context.
     """
     found = Gathered()
 
@@ -114,7 +116,13 @@ async def gather(
 
             async def ask_recall() -> Source:
                 found.memories = await recall(
-                    key.user, query, k=config.recall.limit, scope=_COMMON, without=shown
+                    key.user,
+                    query,
+                    limit=config.recall.limit,
+                    scope=_COMMON,
+                    without=shown,
+                    max_tokens=budget,
+                    relevance=config.recall.relevance,
                 )
                 return Source("ok", detail=recall.note(key.user))
 

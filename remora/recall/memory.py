@@ -15,7 +15,9 @@ from remora.recall.ranking import Ranked, Ranking
 
 __all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory", "quote_memories"]
 
-_MAX_MADE = 64  # memories of a result that are held; more are made from the ranking again
+_MAX_MADE = 256  # memories of a result that are held; more are made from the ranking again
+_ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
+_ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
 _LONG = 4_000  # characters
 _MEMORY_BYTES = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,10 +101,43 @@ class FoundMemories:
         """Bytes that holding it takes, at most."""
         return self._ranking.nbytes + _MEMORY_BYTES * min(len(self._ranking.places), _MAX_MADE)
 
-    def best(self, k: int, without: Collection[tuple[str, int]] = ()) -> list[Memory]:
-        """The `k` best that are not in `without`, as copies that a caller may change."""
-        wanted = (one for one in self if (one.session, one.seq) not in without)
-        return [msgspec.structs.replace(one, parts=dict(one.parts)) for one in islice(wanted, k)]
+    def best(
+        self,
+        limit: int,
+        without: Collection[tuple[str, int]] = (),
+        *,
+        max_tokens: int | None = None,
+        relevance: float = 0.0,
+    ) -> list[Memory]:
+        """The best that are not in `without`, as copies that a caller may change.
+
+        Args:
+            limit: how many at most.
+            without: messages to leave out, by session and number.
+            max_tokens: none after those that have so many together; None for no such bound.
+            relevance: after the first 16, leave out what scores less than this share of the best.
+                Where no message has half of the question's words, the share is larger: the best
+                is worth less.
+        """
+        best: list[Memory] = []
+        tokens, least = 0, 0.0
+        for one in self:
+            if not best:
+                least = one.score * self._least_share(relevance)
+            if len(best) == limit or (len(best) >= _ALWAYS and one.score < least):
+                break
+            if (one.session, one.seq) in without:
+                continue
+            if max_tokens is not None and tokens > max_tokens:
+                break
+            tokens += one.tokens
+            best.append(msgspec.structs.replace(one, parts=dict(one.parts)))
+        return best
+
+    def _least_share(self, relevance: float) -> float:
+        """The share of the best score that a memory must have."""
+        trust = min(1.0, self._ranking.coverage / _ENOUGH) ** 2
+        return min(relevance / trust, 1.0) if trust else float(relevance > 0)
 
     def __iter__(self) -> Iterator[Memory]:
         yield from self._made

@@ -99,7 +99,14 @@ class Planner:
             else set()
         )
         gathered = await gather(
-            self.tiers, self._config, key, snapshot, query, about=about, shown=shown
+            self.tiers,
+            self._config,
+            key,
+            snapshot,
+            query,
+            about=about,
+            shown=shown,
+            budget=max_tokens,
         )
         chosen, blocks = await self._fitter.fit(session, snapshot, gathered, max_tokens)
         changed = self._record_front(key, snapshot, chosen)

@@ -1,13 +1,14 @@
 """From several lists of candidates to one ranking.
 
-Each list is min-max scaled over its candidates, weighted and added. Then each message gains a share
+Each list is min-max scaled over its candidates, weighted and added, and so is the match of the
+message's whole session. Then each message gains a share
 of its best neighbour's score, because the evidence is often next to the words that match; a long
 message gains less. Then the speaker and the kind of message are weighed:
 
 * a speaker that the query names is more often the author of the answer than its subject;
-* a question is seldom an answer, and the message after it often is;
-* where speakers have no names, questions are more often about what users said than about what
-  assistants said.
+* the message after a question often answers it, and among people a question is seldom an answer
+  itself; a user who asks an assistant for help states facts in the same message;
+* questions are more often about what a user said than about what an assistant said.
 
 A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
 made for another language, would otherwise push good messages down. Reciprocal rank fusion,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # loaded at first use
     Numbers: TypeAlias = npt.NDArray[np.float64]
 
 __all__ = [
+    "Matches",
     "Ranked",
     "Ranking",
     "ScoreList",
@@ -73,6 +75,22 @@ class ScoreList(msgspec.Struct, frozen=True):
     scores: Numbers
 
 
+class Matches(msgspec.Struct, frozen=True):
+    """What the searches of a question found.
+
+    Attributes:
+        lists: by name, ``turn``, ``window`` and ``vector``; those that did not search are left out.
+        sessions: how well each row's session matches, 0 to 1, shape (rows,); None if not searched.
+        timely: which rows say when, shape (rows,); None if the question does not ask for it.
+        coverage: see `Ranking`.
+    """
+
+    lists: Mapping[str, ScoreList]
+    sessions: Numbers | None = None
+    timely: npt.NDArray[np.bool_] | None = None
+    coverage: float = 1.0
+
+
 class Ranking(msgspec.Struct, frozen=True):
     """Ranked rows, as columns; iterating makes `Ranked` objects on demand.
 
@@ -83,6 +101,8 @@ class Ranking(msgspec.Struct, frozen=True):
         parts: by list, the scaled score (0…1) that it gave; NaN where it did not find the row;
             shape (n,).
         row_bytes: size of the rows, where the ranking alone holds them.
+        coverage: how much of the question, by the weight of its words, the message that has most of
+            it and its neighbours have, 0 to 1; 1 where it is not known.
     """
 
     rows: Sequence[MemoryRow]
@@ -90,6 +110,7 @@ class Ranking(msgspec.Struct, frozen=True):
     scores: Numbers
     parts: dict[str, Numbers]
     row_bytes: int = 0
+    coverage: float = 1.0
 
     @property
     def nbytes(self) -> int:
@@ -139,31 +160,32 @@ def fuse(
         ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
-    ranking = rank(rows, Traits(rows), lists, config, query, gain=gain)
+    ranking = rank(rows, Traits(rows), Matches(lists), config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
 def rank(
     rows: Sequence[MemoryRow],
     traits: Traits,
-    lists: Mapping[str, ScoreList],
+    matches: Matches,
     config: RecallConfig,
     query: str = "",
     *,
     gain: float = 1.0,
 ) -> Ranking:
-    """Rank what the lists ``turn``, ``window`` and ``vector`` found; see `fuse`.
+    """Rank what searches found; see `fuse`.
 
     Args:
         rows: all rows that places refer to, in `rank_order`.
         traits: their traits.
-        lists: by name; those that did not search may be left out.
+        matches: what they found.
         config: weights.
         query: what was asked.
         gain: see `fuse`.
     """
     import numpy as np  # noqa: PLC0415
 
+    lists = matches.lists
     everything = [lists[name].places for name in _LISTS if name in lists]
     places = np.unique(np.concatenate(everything)) if everything else np.empty(0, np.intp)
     parts = {name: _scale(lists[name], places) for name in _LISTS if name in lists}
@@ -176,17 +198,20 @@ def rank(
     score = np.zeros(len(places))
     for name, part in parts.items():
         score += weights[name] * np.nan_to_num(part, nan=0.0)
-    score[traits.unnamed_user[places]] *= config.user_prior
+    if matches.sessions is not None:
+        score += config.session_weight * matches.sessions[places]
+    people = traits.of_people
+    by_user = traits.by_user[places]
+    if not people:
+        score[by_user] *= config.user_prior
     # One longer than the rows: the last place stands for a neighbour that does not exist.
     base = np.zeros(len(traits.before) + 1)
     base[places] = score
     asking = np.zeros(len(base), np.bool_)
     asking[places] = traits.asks[places]
     before, after = traits.before[places], traits.after[places]
-    bonus = (
-        np.where(asking[before] & traits.may_answer[places], config.answer_bonus, 0.0)
-        + config.neighbour_bonus
-    )
+    may_answer = by_user | people  # an assistant's answer says little about its user
+    bonus = np.where(asking[before] & may_answer, config.answer_bonus, 0.0) + config.neighbour_bonus
     near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
     # A long message contains its evidence itself.
     score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
@@ -194,14 +219,17 @@ def rank(
     if named:
         spoke = np.isin(traits.speaker[places], [traits.speakers[one] for one in named])
         score[spoke] *= config.speaker_prior
-    score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
+    if people:
+        score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
+    if matches.timely is not None:
+        score[matches.timely[places]] *= config.time_bonus
     importance = traits.importance[places].astype(np.float64)
     if gain != 1.0:
         # An exponent keeps the factor positive, so the order is monotone for any weight.
         score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
     order = np.lexsort((places, -importance, -score))
     scaled = {name: part[order] for name, part in parts.items()}
-    return Ranking(rows, places[order], score[order], scaled)
+    return Ranking(rows, places[order], score[order], scaled, coverage=matches.coverage)
 
 
 def size_of_rows(rows: Sequence[MemoryRow]) -> int:

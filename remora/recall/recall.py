@@ -10,7 +10,7 @@ import anyio.abc
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
-from remora.models.ports import Embedder, embed_texts
+from remora.models.ports import Embedder
 from remora.recall.current import CurrentMemories, is_recorded
 from remora.recall.index_cache import (
     ResultStatistics,
@@ -19,6 +19,7 @@ from remora.recall.index_cache import (
     UserIndexStatistics,
 )
 from remora.recall.memory import FoundMemories, Memory, make_memory
+from remora.recall.question import Question, ask
 from remora.recall.ranking import Ranked, Ranking, fuse
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
@@ -112,18 +113,22 @@ class Recall:
         user: str,
         query: str,
         *,
-        k: int,
+        limit: int,
         scope: Scope = EVERYTHING,
         without: Collection[tuple[str, int]] = (),
+        max_tokens: int | None = None,
+        relevance: float = 0.0,
     ) -> list[Memory]:
-        """The `k` best memories, best first.
+        """The best memories, best first.
 
         Args:
             user: the user.
             query: the question.
-            k: how many at most.
+            limit: how many at most.
             scope: which of the user's rows to search.
             without: messages to leave out, by session and number.
+            max_tokens: none after those that have so many together; None for no such bound.
+            relevance: leave out what is less relevant; see `FoundMemories.best`.
 
         Raises:
             LongTermError: the store failed.
@@ -138,15 +143,14 @@ class Recall:
         question = (query, scope, tail.version, shown) if len(query) <= _MAX_HELD_QUERY else None
         found = None if question is None else self._users.result(user, question)
         if found is None:
-            vector = await self._embed(query)
+            asked = await ask(query, self._embedder, near_words=self._config.near_words > 0)
             self._admit(user)  # an erasure may have begun
             entry = await self._users.get(user)
-            found = FoundMemories(
-                await self._search(entry, tail, user, query, vector, scope, shown)
-            )
+            found = FoundMemories(await self._search(entry, tail, user, asked, scope, shown))
             if question is not None:
                 self._users.keep(user, entry, question, found)
-        return await self._best(user, found, k, scope, without)
+        best = partial(found.best, without=without, max_tokens=max_tokens, relevance=relevance)
+        return await self._best(user, best, limit, scope)
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
@@ -218,31 +222,19 @@ class Recall:
         """What the rows in memory saved; zeros where none are held."""
         return self._users.statistics()
 
-    async def _embed(self, query: str) -> Vector | None:
-        if self._embedder is None or not query.strip():
-            return None
-        vector = (await embed_texts(self._embedder, [query]))[0]
-        # without a word that the embedder knows it would be equally near to everything
-        return vector if vector.any() else None
-
     async def _best(
-        self,
-        user: str,
-        found: FoundMemories,
-        k: int,
-        scope: Scope,
-        without: Collection[tuple[str, int]],
+        self, user: str, find: Callable[[int], list[Memory]], limit: int, scope: Scope
     ) -> list[Memory]:
-        """The `k` best that are in the journal as they were found."""
+        """The best that are in the journal as they were found."""
         if self._current is None:
-            return found.best(k, without)
-        wanted = k
+            return find(limit)
+        wanted = limit
         while True:
-            best = found.best(wanted, without)
+            best = find(wanted)
             there = [one for one in best if scope.ids is None or one.id in scope.ids]
             current = await self._current(user, there)
-            if len(current) >= k or len(best) < wanted:
-                return current[:k]
+            if len(current) >= limit or len(best) < wanted:
+                return current[:limit]
             probe("stale_memories_left_out")
             wanted = 2 * wanted + _MORE
 
@@ -251,18 +243,17 @@ class Recall:
         entry: UserEntry,
         tail: Tail,
         user: str,
-        query: str,
-        vector: Vector | None,
+        asked: Question,
         scope: Scope,
         shown: Collection[str],
     ) -> Ranking:
-        config = self._config
+        config, query, vector = self._config, asked.text, asked.vector
         if entry.index is not None:
             if not tail:
-                return await entry.index.rank(query, vector, scope, config, gain=self._gain)
+                return await entry.index.rank(asked, scope, config, gain=self._gain)
             large = len(entry.index) > MAX_ON_LOOP
             index = await run_in_thread_if(large, tail.combined_with, entry.index)
-            return await index.rank(query, vector, scope, config, gain=self._gain, without=shown)
+            return await index.rank(asked, scope, config, gain=self._gain, without=shown)
         store = await self._store()
         found = await store.search(user, query, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from remora.actors.policies.bm25 import scores_together, words
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
-from remora.recall.ranking import Ranking, ScoreList, rank
-from remora.recall.user_index import UserIndex, is_large_search, top
+from remora.recall.question import Question
+from remora.recall.ranking import Ranking, ScoreList
+from remora.recall.user_index import UserIndex, is_large_search, search_rows, top
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
 
@@ -105,16 +106,15 @@ class CombinedIndex:
         self._traits = base.traits
         if more is not None:
             self._traits = base.traits.joined(more.traits, _find_neighbours(base, more))
-        self._kept = np.ones(len(base), np.bool_)
-        self._kept[[base.place_of[id_] for id_ in tail.hidden if id_ in base.place_of]] = False
+        self._left_out = np.zeros(len(self.rows), np.bool_)
+        self._left_out[[base.place_of[id_] for id_ in tail.hidden if id_ in base.place_of]] = True
 
     def __len__(self) -> int:
         return len(self.rows)
 
     async def rank(
         self,
-        query: str,
-        vector: Vector | None,
+        question: Question,
         scope: Scope,
         config: RecallConfig,
         *,
@@ -124,43 +124,22 @@ class CombinedIndex:
         """Rank the rows that match, best first; see `UserIndex.rank`.
 
         Args:
-            query: the question.
-            vector: its unit vector, shape (dimension,); None for the words alone.
+            question: what is asked.
             scope: which rows to search.
             config: weights, and how many candidates each list gives.
             gain: see `fuse`.
             without: ids of rows of the tail to leave out.
         """
-        search = partial(self._search, query, vector, scope, config, gain, without)
-        return await run_in_thread_if(is_large_search(len(self), query), search)
-
-    def _search(
-        self,
-        query: str,
-        vector: Vector | None,
-        scope: Scope,
-        config: RecallConfig,
-        gain: float,
-        without: Collection[str],
-    ) -> Ranking:
-        import numpy as np  # noqa: PLC0415
-
         parts = [self.base] if self._more is None else [self.base, self._more]
-        mine = np.concatenate([one.within(scope) for one in parts])
-        mine[: len(self._kept)] &= self._kept
+        left_out = self._left_out
         if self._more is not None and without:
             places = [self._more.place_of[one] for one in without if one in self._more.place_of]
-            mine[[len(self.base) + place for place in places]] = False
-        stems = words(query)
-        lists: dict[str, ScoreList] = {}
-        for name in _TEXTS:
-            scores = np.concatenate(scores_together([one.texts[name] for one in parts], stems))
-            lists[name] = top(scores, (scores > 0) & mine, config.depth)
-        if vector is not None and self.base.has_vectors:
-            near = np.concatenate([one.cosines(vector) for one in parts])
-            embedded = np.concatenate([one.embedded for one in parts])
-            lists["vector"] = top(near, embedded & mine, config.depth)
-        return rank(self.rows, self._traits, lists, config, query, gain=gain)
+            left_out = left_out.copy()
+            left_out[[len(self.base) + place for place in places]] = True
+        search = partial(
+            search_rows, parts, self.rows, self._traits, question, scope, config, gain, left_out
+        )
+        return await run_in_thread_if(is_large_search(len(self), question.text), search)
 
 
 def add_tail(

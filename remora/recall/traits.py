@@ -21,7 +21,7 @@ _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, in which its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
 
-_COLUMNS = ("asks", "question_share", "chars", "importance", "unnamed_user", "may_answer")
+_COLUMNS = ("asks", "question_share", "chars", "importance", "by_user", "unnamed_assistant")
 
 
 class Traits:
@@ -63,13 +63,9 @@ class Traits:
             self.question_share[place] = question_share(rows[place].content)
         self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
         self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
-        # Where speakers have names they are all people: the role does not tell who knows.
-        self.unnamed_user = np.fromiter(
-            (row.role == "user" and not row.speaker for row in rows), np.bool_, count
-        )
-        # An assistant's answer says little about its user.
-        self.may_answer = np.fromiter(
-            (bool(row.speaker) or row.role == "user" for row in rows), np.bool_, count
+        self.by_user = np.fromiter((row.role == "user" for row in rows), np.bool_, count)
+        self.unnamed_assistant = np.fromiter(
+            (row.role == "assistant" and not row.speaker for row in rows), np.bool_, count
         )
         self.speakers: dict[str, int] = {}
         self.speaker = np.fromiter(
@@ -105,6 +101,14 @@ class Traits:
         return both
 
     @property
+    def of_people(self) -> bool:
+        """Whether people speak with each other, and not a user with an assistant.
+
+        They have names, and so has each of those who write in the assistant's role.
+        """
+        return any(self.speakers) and not self.unnamed_assistant.any()
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
         columns = (
@@ -114,8 +118,8 @@ class Traits:
             self.question_share,
             self.chars,
             self.importance,
-            self.unnamed_user,
-            self.may_answer,
+            self.by_user,
+            self.unnamed_assistant,
             self.speaker,
         )
         return sum(column.nbytes for column in columns)

@@ -6,15 +6,22 @@ Searching 1,000 rows takes half a millisecond, LanceDB 10 to 30 ms on both cores
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from remora.actors.policies.bm25 import TextIndex, text_indices, words
+from remora.actors.policies.bm25 import (
+    TextIndex,
+    group_scores,
+    scores_together,
+    text_indices,
+    words,
+)
 from remora.config import RecallConfig
-from remora.recall.ranking import Ranking, ScoreList, rank, size_of_rows
+from remora.recall.question import Question, asks_for_time, weigh_words
+from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows
 from remora.recall.traits import Traits, rank_order
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
@@ -23,12 +30,17 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MAX_ON_LOOP", "UserIndex", "is_large_search", "top"]
+__all__ = ["MAX_ON_LOOP", "UserIndex", "find_matches", "is_large_search", "search_rows", "top"]
 
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
 
 _LONG_QUERY = 4_000  # characters, whose words take half a millisecond
+_TEXTS = ("turn", "window")
+_TIME_WORDS = (
+    "yesterday tonight tomorrow ago week month year weekend recently "
+    "monday tuesday wednesday thursday friday saturday sunday"
+)
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -99,51 +111,18 @@ class UserIndex:
         return len(self.rows)
 
     async def rank(
-        self,
-        query: str,
-        vector: Vector | None,
-        scope: Scope,
-        config: RecallConfig,
-        *,
-        gain: float = 1.0,
+        self, question: Question, scope: Scope, config: RecallConfig, *, gain: float = 1.0
     ) -> Ranking:
         """Rank the rows that match, best first; see `fuse`.
 
         Args:
-            query: the question.
-            vector: its unit vector, shape (dimension,); None for the words alone.
+            question: what is asked.
             scope: which rows to search.
             config: weights, and how many candidates each list gives.
             gain: see `fuse`.
         """
-        search = partial(self._search, query, vector, scope, config, gain)
-        return await run_in_thread_if(is_large_search(len(self), query), search)
-
-    def _search(
-        self, query: str, vector: Vector | None, scope: Scope, config: RecallConfig, gain: float
-    ) -> Ranking:
-        lists = self.lists(query, vector, scope, config.depth)
-        return rank(self.rows, self.traits, lists, config, query, gain=gain)
-
-    def lists(
-        self, query: str, vector: Vector | None, scope: Scope, depth: int
-    ) -> dict[str, ScoreList]:
-        """The best candidates of each list, by its name: ``turn``, ``window`` and ``vector``.
-
-        Args:
-            query: the question.
-            vector: its unit vector, shape (dimension,); None for the words alone.
-            scope: which rows to search.
-            depth: candidates of each list, at most.
-        """
-        mine, stems = self.within(scope), words(query)
-        lists = {}
-        for name, index in self.texts.items():
-            scores = index.scores(stems)
-            lists[name] = top(scores, (scores > 0) & mine, depth)
-        if vector is not None and self._vectors is not None:
-            lists["vector"] = top(self.cosines(vector), self.embedded & mine, depth)
-        return lists
+        search = partial(search_rows, [self], self.rows, self.traits, question, scope, config, gain)
+        return await run_in_thread_if(is_large_search(len(self), question.text), search)
 
     def cosines(self, vector: Vector) -> npt.NDArray[np.float64]:
         """How near each row is to a unit vector; there must be vectors."""
@@ -154,6 +133,11 @@ class UserIndex:
         # last of them when cores are busy.
         near: npt.NDArray[np.float64] = np.vecdot(self._vectors, vector).astype(np.float64)
         return np.round(near, _DECIMALS)
+
+    @property
+    def sessions(self) -> _NameColumn:
+        """The session of each row."""
+        return self._columns["session"]
 
     @property
     def has_vectors(self) -> bool:
@@ -184,6 +168,141 @@ class UserIndex:
         return mine
 
 
+def search_rows(
+    parts: Sequence[UserIndex],
+    rows: Sequence[MemoryRow],
+    traits: Traits,
+    question: Question,
+    scope: Scope,
+    config: RecallConfig,
+    gain: float,
+    left_out: npt.NDArray[np.bool_] | None = None,
+) -> Ranking:
+    """Search a user's indices as if they were one; see `UserIndex.rank`.
+
+    Args:
+        parts: the indices, one after the other.
+        rows: all their rows.
+        traits: of all their rows.
+        question: what is asked.
+        scope: which rows to search.
+        config: weights, and how many candidates each list gives.
+        gain: see `fuse`.
+        left_out: rows not to find, shape (rows,); None for none.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    eligible = np.concatenate([one.within(scope) for one in parts])
+    if left_out is not None:
+        eligible &= ~left_out
+    matches = find_matches(parts, traits.speakers, question, eligible, config)
+    return rank(rows, traits, matches, config, question.text, gain=gain)
+
+
+def find_matches(
+    parts: Sequence[UserIndex],
+    speakers: Collection[str],
+    question: Question,
+    eligible: npt.NDArray[np.bool_],
+    config: RecallConfig,
+) -> Matches:
+    """What the searches find in a user's indices, as if they were one.
+
+    Args:
+        parts: the indices, one after the other.
+        speakers: names of those who spoke.
+        question: what is asked.
+        eligible: which rows to find, shape (rows,).
+        config: weights, and how many candidates each list gives.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    said = [one.texts["turn"] for one in parts]
+    weights = weigh_words(question, speakers, said, config.near_words)
+    scores = {name: _text_scores([one.texts[name] for one in parts], weights) for name in _TEXTS}
+    lists = {name: top(one, (one > 0) & eligible, config.depth) for name, one in scores.items()}
+    if question.vector is not None and parts[0].has_vectors:
+        near = np.concatenate([one.cosines(question.vector) for one in parts])
+        embedded = np.concatenate([one.embedded for one in parts])
+        lists["vector"] = top(near, embedded & eligible, config.depth)
+    return Matches(
+        lists,
+        _session_scores(parts, weights, scores["turn"]),
+        _find_words(said, words(_TIME_WORDS)) if asks_for_time(question.text) else None,
+        _coverage(parts, question, speakers),
+    )
+
+
+def _text_scores(
+    indices: Sequence[TextIndex], weights: Mapping[str, float]
+) -> npt.NDArray[np.float64]:
+    import numpy as np  # noqa: PLC0415
+
+    if len(indices) == 1:  # its weights are those of all rows
+        return indices[0].scores(weights)
+    return np.concatenate(scores_together(indices, weights))
+
+
+def _session_scores(
+    parts: Sequence[UserIndex], weights: Mapping[str, float], own: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """How well each row's session matches, 0 to 1; of a row that is in none, the row itself."""
+    import numpy as np  # noqa: PLC0415
+
+    numbers: dict[str, int] = {}
+    groups = [one.sessions.numbered_by(numbers) for one in parts]
+    texts = [one.texts["turn"] for one in parts]
+    scores = _scaled(group_scores(texts, groups, len(numbers), weights))
+    by_row: npt.NDArray[np.float64] = scores[np.concatenate(groups)]
+    alone = numbers.get("")
+    if alone is not None:
+        mine = np.concatenate(groups) == alone
+        by_row[mine] = _scaled(own)[mine]
+    return by_row
+
+
+def _coverage(parts: Sequence[UserIndex], question: Question, speakers: Collection[str]) -> float:
+    """See `Ranking.coverage`; names of speakers are in every message, and so count for nothing."""
+    import numpy as np  # noqa: PLC0415
+
+    names = set(words(" ".join(speakers)))
+    stems = [hash(one) for one in dict.fromkeys(words(question.text)) if one not in names]
+    held_by = np.zeros(len(stems), np.int64)
+    for one in parts:
+        said = one.texts["turn"]
+        counts = [len(said.posting(number)[0]) for number in said.find(stems)]
+        held_by += np.array(counts, np.int64)
+    size = sum(map(len, parts))
+    rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
+    best = 0.0
+    for one in parts:
+        near, covered = one.texts["window"], np.zeros(len(one))
+        for weight, number in zip(rarity.tolist(), near.find(stems), strict=True):
+            covered[near.posting(number)[0]] += weight
+        best = max(best, float(covered.max(initial=0.0)))
+    whole = float(rarity.sum())
+    return best / whole if whole else 1.0
+
+
+def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    best = scores.max(initial=0.0)
+    return scores / best if best > 0 else scores
+
+
+def _find_words(indices: Sequence[TextIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which texts hold any of some words."""
+    import numpy as np  # noqa: PLC0415
+
+    hashes = [*map(hash, stems)]
+    found = []
+    for one in indices:
+        there = np.zeros(len(one.lengths), np.bool_)
+        for number in one.find(hashes):
+            there[one.posting(number)[0]] = True
+        found.append(there)
+    return np.concatenate(found)
+
+
 class _NameColumn:
     """A column of names, as numbers."""
 
@@ -197,6 +316,13 @@ class _NameColumn:
     @property
     def nbytes(self) -> int:
         return self._column.nbytes
+
+    def numbered_by(self, numbers: dict[str, int]) -> npt.NDArray[np.int32]:
+        """The column with the numbers that names have in several columns; it adds new names."""
+        import numpy as np  # noqa: PLC0415
+
+        common = [numbers.setdefault(name, len(numbers)) for name in self._numbers]
+        return np.array(common, np.int32)[self._column]
 
     def is_any_of(self, names: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which rows have one of these names."""

@@ -61,7 +61,7 @@ class LocalRecalls:
             if not ids:
                 return []
             scope = msgspec.structs.replace(scope, ids=ids)
-        found = await self._recall(user, query, k=k, scope=scope)
+        found = await self._recall(user, query, limit=k, scope=scope)
         if found:
             rows = tuple(memory.id for memory in found)
             self._actors.post(UserKey(user), Touch(rows, int(self._clock.time() * 1_000_000)))

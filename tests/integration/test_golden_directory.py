@@ -25,7 +25,7 @@ from tests.integration.test_golden import differences
 
 def changes(then: Any, now: Any) -> Iterator[str]:
     """How the two differ, but for fields that were added since, how a context words what it
-    recalled, and how much fits beside that.
+    recalled, how much fits beside that, and which memories a recall ranks first.
     """
     return differences(_without_wording(without_added(then)), _without_wording(without_added(now)))
 
@@ -90,6 +90,7 @@ def _without_wording(answer: dict[str, Any]) -> dict[str, Any]:
         name: {
             **user,
             "asked": {"summary": user["asked"]["summary"]},
+            "recall": {query: len(ids) for query, ids in user["recall"].items()},
         }
         for name, user in answer["users"].items()
     }

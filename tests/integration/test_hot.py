@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from remora import Config, Context, Runtime
-from remora.config import LongTermConfig
+from remora.config import LongTermConfig, RecallConfig
 from remora.models.ports import embed_texts
-from remora.recall.user_index import UserIndex
+from remora.recall.question import Question
+from remora.recall.user_index import UserIndex, find_matches
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
@@ -95,7 +96,10 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
                 one.row.id: one.scores
                 for one in await store.search("alice", query, vector, depth=100)
             }
-            lists = made.lists(query, vector if vector.any() else None, EVERYTHING, 100)
+            question = Question(query, vector if vector.any() else None)
+            lists = find_matches(
+                [made], (), question, made.within(EVERYTHING), RecallConfig(depth=100)
+            ).lists
             for name in ("turn", "window"):
                 mine = {made.rows[place].id for place in lists[name].places}
                 assert mine == {id_ for id_, scores in asked.items() if name in scores}, (

@@ -104,7 +104,10 @@ def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
     remora = figures["methods"]["remora"]
     assert remora["1"]["recall@5"] == 1.0
     assert remora["p50_ms"] > 0
-    assert figures["context"]["any_of_it"] == 1.0
+    for method, sizes in figures["contexts"].items():
+        assert set(sizes) == {"1000", "2000", "4000", "8000"}, method
+        assert sizes["1000"]["all"]["any_of_it"] == 1.0, "so few messages all fit"
+        assert sizes["1000"]["1"]["all_of_it"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_the_figures_are_what_they_are_called() -> None:
         0.0,
     )
     assert (figures["1"]["recall@5"], figures["1"]["mrr"], figures["4"]["mrr"]) == (0.5, 0.5, 0.0)
-    contexts = judged_contexts(questions, answers)
+    contexts = judged_contexts(questions, answers)["all"]
     assert (contexts["all_of_it"], contexts["any_of_it"], contexts["memories"]) == (0.0, 0.5, 2.0)
 
 

@@ -137,7 +137,7 @@ async def test_bad_calls_write_nothing() -> None:
         with pytest.raises(InvalidInput, match="limit must be positive"):
             await ada.search_working("x", 0)
         for bad in (True, 1.5, "1", None):
-            with pytest.raises(InvalidInput, match="k must be a whole number"):
+            with pytest.raises(InvalidInput, match="limit must be a whole number"):
                 await ada.search_working("x", bad)
         with pytest.raises(InvalidInput, match="query must be text"):
             await ada.search_working(7)  # type: ignore[arg-type]

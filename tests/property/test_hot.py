@@ -22,6 +22,7 @@ from remora.actors.policies.bm25 import bm25_scores, text_indices, words
 from remora.config import RecallConfig
 from remora.models.ports import embed_texts
 from remora.recall.memory import Memory
+from remora.recall.question import Question
 from remora.recall.ranking import fuse
 from remora.recall.recall import Recall
 from remora.recall.traits import asks, question_share, speakers_named
@@ -134,8 +135,8 @@ class Program:
                 await self.ask(user, query, scope, k)
 
     async def ask(self, user: str, query: str, scope: Scope, k: int) -> None:
-        mine = await self.recall(user, query, k=k, scope=scope)
-        fresh = await recall_over(self.store, **self.config)(user, query, k=k, scope=scope)
+        mine = await self.recall(user, query, limit=k, scope=scope)
+        fresh = await recall_over(self.store, **self.config)(user, query, limit=k, scope=scope)
         assert ids(mine) == ids(fresh)
         assert [one.score for one in mine] == pytest.approx([one.score for one in fresh])
         assert set(ids(mine)) <= within(self.model[user], scope)
@@ -253,7 +254,7 @@ def test_no_recall_is_stale(
                 with anyio.CancelScope() as scope:
                     if rng.random() < 0.2:
                         tasks.start_soon(cancel, scope)
-                    found = ids(await recall("alice", f"tea {n % 2}", k=MANY))
+                    found = ids(await recall("alice", f"tea {n % 2}", limit=MANY))
                 if found is None:
                     continue
                 end = tick()
@@ -280,7 +281,7 @@ def test_no_recall_is_stale(
                     tasks.start_soon(write, name)
                 for _ in range(3):
                     tasks.start_soon(ask)
-            assert set(ids(await recall("alice", "tea", k=MANY))) == set(written) - set(gone)
+            assert set(ids(await recall("alice", "tea", limit=MANY))) == set(written) - set(gone)
             outer.cancel_scope.cancel()
 
     anyio.run(main, backend=backend)
@@ -359,10 +360,12 @@ def place(row: MemoryRow) -> tuple[str, int]:
 def defined(candidates: Sequence[Candidate], query: str, gain: float) -> dict[str, float]:
     """Every candidate's score, one after the other, as the module's text says it."""
     config, parts = RecallConfig(), scaled(candidates)
-    weights = {"turn": 0.5, "window": 0.5, "vector": 0.25 * trust(parts, config)}
+    weights = {"turn": 0.5, "window": 0.5, "vector": 0.35 * trust(parts, config)}
+    roles = {(one.row.role, bool(one.row.speaker)) for one in candidates}
+    people = ("assistant", False) not in roles and any(one.row.speaker for one in candidates)
     base = {
         place(one.row): sum(weights[name] * value for name, value in part.items())
-        * (1.5 if one.row.role == "user" and not one.row.speaker else 1.0)
+        * (1.5 if one.row.role == "user" and not people else 1.0)
         for one, part in zip(candidates, parts, strict=True)
     }
     asking = {place(one.row) for one in candidates if asks(one.row.content)}
@@ -370,13 +373,14 @@ def defined(candidates: Sequence[Candidate], query: str, gain: float) -> dict[st
     scores = {}
     for one in candidates:
         row, (session, seq) = one.row, place(one.row)
-        answers = (session, seq - 1) in asking and (row.speaker or row.role == "user")
+        answers = (session, seq - 1) in asking and (people or row.role == "user")
         near = max(
             (0.5 if answers else 0.3) * base.get((session, seq - 1), 0.0),
             0.3 * base.get((session, seq + 1), 0.0),
         )
         score = base[session, seq] + near * min(1.0, 300 / max(len(row.content), 1))
-        score *= (1.5 if row.speaker in named else 1.0) * (1 - 0.3 * question_share(row.content))
+        score *= 1.5 if row.speaker in named else 1.0
+        score *= 1 - 0.3 * question_share(row.content) * people
         scores[row.id] = score * gain ** (2 * row.importance - 1)
     return scores
 
@@ -472,7 +476,7 @@ def test_made_from_earlier_rows(
         vector = (await embed_texts(EMBEDDER, [query]))[0]
         for asked in (query, "tea bees", ""):
             mine, wanted = [
-                list(await one.rank(asked, vector, EVERYTHING, RecallConfig(depth=8)))
+                list(await one.rank(Question(asked, vector), EVERYTHING, RecallConfig(depth=8)))
                 for one in (made, anew)
             ]
             assert mine == wanted

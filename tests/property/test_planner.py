@@ -85,12 +85,19 @@ def tiers(
     note: str = "",
 ) -> Tiers:
     async def recall(
-        user: str, query: str, *, k: int, scope: Scope, without: Collection[tuple[str, int]] = ()
+        user: str,
+        query: str,
+        *,
+        limit: int,
+        scope: Scope,
+        without: Collection[tuple[str, int]] = (),
+        max_tokens: int | None = None,
+        relevance: float = 0.0,
     ) -> list[Memory]:
         if asked is not None:
-            asked.append(("long_term", user, k))
+            asked.append(("long_term", user, limit))
         assert scope == Scope(agent=""), "what an agent keeps to itself is in no context"
-        return [one for one in memories if (one.session, one.seq) not in without][:k]
+        return [one for one in memories if (one.session, one.seq) not in without][:limit]
 
     async def search(user: str, session: str, query: str) -> Sequence[ScoredItem]:
         if asked is not None:

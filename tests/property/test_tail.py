@@ -16,6 +16,7 @@ from remora import Config, Runtime
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
 from remora.models.ports import embed_texts
+from remora.recall.question import Question
 from remora.recall.ranking import Ranking, fuse
 from remora.recall.tail import Tail, add_tail
 from remora.recall.user_index import UserIndex
@@ -90,15 +91,15 @@ def test_a_tail_ranks_as_if_it_were_indexed(
         whole = UserIndex(made, await vectors_of(made))
         base = UserIndex(indexed, await vectors_of(indexed))
         tail = Tail(1, rest, await vectors_of(rest))
-        expected = await whole.rank(query, vector, scope, config, gain=1.2)
+        expected = await whole.rank(Question(query, vector), scope, config, gain=1.2)
         both = tail.combined_with(base)
-        found = await both.rank(query, vector, scope, config, gain=1.2)
+        found = await both.rank(Question(query, vector), scope, config, gain=1.2)
         assert ranked(found) == ranked(expected)
         without = {one.id for one in rest if one not in indexed}
-        found = await both.rank(query, vector, scope, config, without=without)
+        found = await both.rank(Question(query, vector), scope, config, without=without)
         assert {one.row.id for one in found} <= {one.id for one in indexed}
         hiding = Tail(2, rest, tail.vectors, hidden=frozenset(one.id for one in indexed))
-        found = await hiding.combined_with(base).rank(query, vector, scope, config)
+        found = await hiding.combined_with(base).rank(Question(query, vector), scope, config)
         assert {one.row.id for one in found} <= {one.id for one in rest if one not in indexed}
 
     anyio.run(rank)

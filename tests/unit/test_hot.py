@@ -21,6 +21,7 @@ from remora.errors import LongTermError
 from remora.models.ports import embed_texts
 from remora.recall import user_index
 from remora.recall.index_cache import UserIndexCache
+from remora.recall.question import Question
 from remora.recall.recall import Recall
 from remora.recall.user_index import UserIndex
 from remora.storage.memory.store import MemoryStore
@@ -93,7 +94,7 @@ async def running(store: LongTermStore, **config: Any) -> AsyncIterator[Recall]:
 async def found(
     recall: Recall, query: str = "tea", user: str = "alice", **options: Any
 ) -> list[str]:
-    return [memory.id for memory in await recall(user, query, k=100, **options)]
+    return [memory.id for memory in await recall(user, query, limit=100, **options)]
 
 
 def teas(user: str, count: int) -> list[MemoryRow]:
@@ -454,9 +455,9 @@ async def test_many_rows_are_searched_in_a_thread(monkeypatch: pytest.MonkeyPatc
     store = WatchedStore()
     await store.put(*teas("alice", 300))
     recall = recall_over(store)
-    here = await recall("alice", "tea number 7", k=20)
+    here = await recall("alice", "tea number 7", limit=20)
     monkeypatch.setattr(user_index, "MAX_ON_LOOP", 10)
-    assert await recall("alice", "tea number 7", k=20) == here
+    assert await recall("alice", "tea number 7", limit=20) == here
     assert here[0].id == "alice-7"
 
 
@@ -523,13 +524,13 @@ async def test_vectors_of_any_length(vectors: Callable[[int], Any]) -> None:
     rows = teas("alice", 4)
     made = UserIndex(rows, vectors(4))
     query = np.full(16, 0.25, np.float32)
-    ranked = list(await made.rank("zeppelin", query, EVERYTHING, RecallConfig()))
+    ranked = list(await made.rank(Question("zeppelin", query), EVERYTHING, RecallConfig()))
     near = [one.parts["vector"] for one in ranked]
     assert near == ([] if not vectors(1).any() else [1.0] * 4)
 
 
 async def _ids(made: UserIndex, query: str) -> Sequence[str]:
-    return [one.row.id for one in await made.rank(query, None, EVERYTHING, RecallConfig())]
+    return [one.row.id for one in await made.rank(Question(query), EVERYTHING, RecallConfig())]
 
 
 async def test_the_order_of_reading_does_not_matter() -> None:

@@ -413,7 +413,7 @@ async def recalled(
         return store
 
     recall = Recall(opened, None, RecallConfig(cache=0, **config), importance_weight=weight)
-    return [memory.id for memory in await recall("alice", query, k=20)]
+    return [memory.id for memory in await recall("alice", query, limit=20)]
 
 
 async def test_importance_moves_the_rank() -> None:
@@ -517,17 +517,17 @@ async def test_a_repeated_query_is_not_searched_again() -> None:
         may_exist=False,
     )
     recall = recall_over(store)
-    first = await recall("alice", "tea", k=5)
-    assert await recall("alice", "tea", k=5) == first
+    first = await recall("alice", "tea", limit=5)
+    assert await recall("alice", "tea", limit=5) == first
     assert store.searches == 1
     recall.note_change("bob", gone=False)
-    await recall("alice", "tea", k=5)
+    await recall("alice", "tea", limit=5)
     assert store.searches == 1
     await store.add([long_term_row("r2", "black tea")], None, may_exist=False)
     recall.note_change("alice", gone=False)
-    assert {memory.id for memory in await recall("alice", "tea", k=5)} == {"r1", "r2"}
+    assert {memory.id for memory in await recall("alice", "tea", limit=5)} == {"r1", "r2"}
     assert store.searches == 2
-    await recall("bob", "tea", k=5)
+    await recall("bob", "tea", limit=5)
     assert store.searches == 3
     assert (recall.statistics().hits, recall.statistics().misses) == (2, 3)
 
@@ -537,7 +537,7 @@ async def test_no_cache_where_it_is_switched_off() -> None:
     store = CountingStore(None)
     recall = recall_over(store, cache=0)
     for _ in range(3):
-        await recall("alice", "tea", k=5)
+        await recall("alice", "tea", limit=5)
     assert store.searches == 3
     assert recall.statistics().hits == 0
 
@@ -547,10 +547,10 @@ async def test_a_write_during_a_search_is_seen_by_the_next() -> None:
     store = CountingStore(None)
     recall = recall_over(store)
     store.during = lambda: recall.note_change("alice", gone=False)
-    assert await recall("alice", "tea", k=5) == []
+    assert await recall("alice", "tea", limit=5) == []
     await store.add([long_term_row("r1", "green tea")], None, may_exist=False)
     store.during = None
-    assert [memory.id for memory in await recall("alice", "tea", k=5)] == ["r1"]
+    assert [memory.id for memory in await recall("alice", "tea", limit=5)] == ["r1"]
 
 
 async def test_what_one_caller_does_not_want_another_gets() -> None:
@@ -568,8 +568,10 @@ async def test_what_one_caller_does_not_want_another_gets() -> None:
     recall, plain = recall_over(store), recall_over(store, cache=0)
     for without in ([], [1], range(1, 40), [], range(3, 60), range(1, 60)):
         unwanted = {("s", seq) for seq in without}
-        mine = [memory.id for memory in await recall("alice", "tea", k=5, without=unwanted)]
-        assert mine == [memory.id for memory in await plain("alice", "tea", k=5, without=unwanted)]
+        mine = [memory.id for memory in await recall("alice", "tea", limit=5, without=unwanted)]
+        assert mine == [
+            memory.id for memory in await plain("alice", "tea", limit=5, without=unwanted)
+        ]
 
 
 async def test_a_caller_cannot_change_what_the_next_one_sees() -> None:
@@ -578,7 +580,7 @@ async def test_a_caller_cannot_change_what_the_next_one_sees() -> None:
     await store.add([long_term_row("r1", "green tea")], None, may_exist=False)
     recall = recall_over(store)
     for _ in range(3):
-        (memory,) = await recall("alice", "tea", k=5)
+        (memory,) = await recall("alice", "tea", limit=5)
         assert memory.parts == {"turn": 1.0, "window": 1.0}
         memory.parts.clear()
     assert store.searches == 1

@@ -147,14 +147,14 @@ async def _rows(directory: Path, count: int, seed: int, asked: int) -> dict[str,
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(recall.run)
             some = random.Random(seed).choices(users, k=asked)
-            await recall(users[0], words.message(), k=16)  # the embedder is loaded
+            await recall(users[0], words.message(), limit=16)  # the embedder is loaded
 
             async def first_of(number: int) -> None:
                 recall.note_change(some[number], gone=True)
-                await recall(some[number], words.message(), k=16)
+                await recall(some[number], words.message(), limit=16)
 
             async def again(_: int) -> None:
-                await recall(users[0], words.message(), k=16)
+                await recall(users[0], words.message(), limit=16)
 
             firsts = await _latencies(asked, first_of)
             agains = await _latencies(asked * 5, again)

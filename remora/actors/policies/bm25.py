@@ -17,9 +17,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -30,10 +31,14 @@ if TYPE_CHECKING:  # loaded at first use
 __all__ = [
     "BUFFER",
     "RECALL",
+    "Query",
     "Scheme",
     "TextIndex",
     "bm25_scores",
+    "group_scores",
     "scores_together",
+    "stem_words",
+    "surface_words",
     "text_indices",
     "words",
 ]
@@ -55,6 +60,7 @@ _PLAIN_WORD = re.compile(r"\w+")
 _LONGEST = 40  # letters of a word; what is longer is an address or a number
 _MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
 _SATURATION = 1.2  # BM25's k1
+_GROUP_B = 0.75  # of whole conversations, whose lengths do tell how much they speak of
 # Snowball's English list.
 _STOP_TEXT = (
     "i me my myself we us our ours ourselves you your yours yourself yourselves he him his "
@@ -72,11 +78,24 @@ _STOP_TEXT = (
 _STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
+Query: TypeAlias = Mapping[str, float] | Iterable[str]
+"""Words, or stems; a mapping says how much each counts."""
+
+
+def surface_words(text: str) -> list[str]:
+    """A text's words as they stand, without stop words and very long ones."""
+    return [word for word in _split(text) if word not in _STOP_WORDS and len(word) <= _LONGEST]
+
+
 def words(text: str) -> list[str]:
     """Stems of a text's words, in order, by `RECALL`."""
-    found = [word for word in _split(text) if word not in _STOP_WORDS and len(word) <= _LONGEST]
+    return stem_words(surface_words(text))
+
+
+def stem_words(words: Sequence[str]) -> list[str]:
+    """The stem of each word."""
     # a stemmer of its own: two threads must not share one
-    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(found)
+    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(words)
     return stems
 
 
@@ -195,19 +214,25 @@ class TextIndex:
             self._times,
         )
 
-    def postings_of(self, word: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """The places of the texts that hold a word, by its hash, and how often they do."""
+    def find(self, words: Sequence[int]) -> list[int]:
+        """The numbers of words, by their hashes; -1 for those that no text holds."""
         import numpy as np  # noqa: PLC0415
 
-        number = int(np.searchsorted(self.keys, word))
-        if number == len(self.keys) or self.keys[number] != word:
-            return self._places[:0], np.empty(0, np.int64)
-        mine = slice(self._starts[number], self._starts[number + 1])
-        return self._places[mine], self._times[mine].astype(np.int64)
+        if not len(self.keys) or not words:
+            return [-1] * len(words)
+        wanted = np.array(words, np.int64)
+        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        numbers: list[int] = np.where(self.keys[found] == wanted, found, -1).tolist()
+        return numbers
 
-    def scores(
-        self, query: Iterable[str], limit: int | None = _MOST_WORDS
-    ) -> npt.NDArray[np.float64]:
+    def posting(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+        """The places of the texts that hold a word, by its number, and how often they do."""
+        if number < 0:
+            return self._places[:0], self._times[:0]
+        mine = slice(self._starts[number], self._starts[number + 1])
+        return self._places[mine], self._times[mine]
+
+    def scores(self, query: Query, limit: int | None = _MOST_WORDS) -> npt.NDArray[np.float64]:
         """Each text's score for a query; 0 where no word matches; shape (texts,).
 
         Args:
@@ -217,18 +242,23 @@ class TextIndex:
         import numpy as np  # noqa: PLC0415
 
         scores = np.zeros(len(self.lengths))
-        wanted = np.fromiter({hash(word): None for word in query}, np.int64)[:limit]
-        if not len(self.keys) or not len(wanted):
-            return scores
-        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        for number in found[self.keys[found] == wanted].tolist():
-            mine = slice(self._starts[number], self._starts[number + 1])
-            scores[self._places[mine]] += self._worth[mine]
+        weights = _hashed(query, limit)
+        for number, weight in zip(self.find([*weights]), weights.values(), strict=True):
+            if number >= 0:
+                mine = slice(self._starts[number], self._starts[number + 1])
+                worth = self._worth[mine]
+                scores[self._places[mine]] += worth if weight == 1.0 else worth * weight
         return scores
 
 
+def _hashed(query: Query, limit: int | None) -> dict[int, float]:
+    """What the words count, by their hash."""
+    weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
+    return {hash(word): weight for word, weight in islice(weights.items(), limit)}
+
+
 def scores_together(
-    indices: Sequence[TextIndex], query: Iterable[str], limit: int | None = _MOST_WORDS
+    indices: Sequence[TextIndex], query: Query, limit: int | None = _MOST_WORDS
 ) -> list[npt.NDArray[np.float64]]:
     """Each index's scores, with the weights that words have in all of the indices together.
 
@@ -246,14 +276,60 @@ def scores_together(
     mean = sum(int(one.lengths.sum()) for one in indices) / size if size else 0.0
     mean = max(mean, scheme.least_mean) or 1.0
     scores = [np.zeros(len(one.lengths)) for one in indices]
-    for word in list(dict.fromkeys(map(hash, query)))[:limit]:
-        found = [one.postings_of(word) for one in indices]
+    weights = _hashed(query, limit)
+    numbers = [one.find([*weights]) for one in indices]
+    for weight, *mine in zip(weights.values(), *numbers, strict=True):
+        found = [one.posting(number) for one, number in zip(indices, mine, strict=True)]
         held_by = sum(len(places) for places, _ in found)
         rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
         for one, score, (places, times) in zip(indices, scores, found, strict=True):
             norm = _SATURATION * (1 - scheme.b + scheme.b * one.lengths[places] / mean)
-            worth = rarity * times * (_SATURATION + 1) / (times + norm)
-            score[places] += worth.astype(np.float32)
+            often = times.astype(np.int64)
+            worth = (rarity * often * (_SATURATION + 1) / (often + norm)).astype(np.float32)
+            score[places] += worth if weight == 1.0 else worth * np.float32(weight)
+    return scores
+
+
+def group_scores(
+    indices: Sequence[TextIndex],
+    groups: Sequence[npt.NDArray[np.int32]],
+    count: int,
+    query: Query,
+    limit: int | None = _MOST_WORDS,
+) -> npt.NDArray[np.float64]:
+    """The score of each group of texts, as if it were one text; shape (count,).
+
+    Args:
+        indices: one or more.
+        groups: for each index, the group of each text, from 0; shape (texts,).
+        count: how many groups there are.
+        query: see `TextIndex.scores`.
+        limit: see `TextIndex.scores`.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    weights = _hashed(query, limit)
+    lengths = np.zeros(count)
+    for one, group in zip(indices, groups, strict=True):
+        lengths += np.bincount(group, one.lengths, count)
+    cells: list[npt.NDArray[np.int64]] = []
+    often: list[npt.NDArray[np.uint16]] = []
+    for one, group in zip(indices, groups, strict=True):
+        for row, number in enumerate(one.find([*weights])):
+            if number >= 0:
+                places, times = one.posting(number)
+                cells.append(group[places] + np.int64(row * count))
+                often.append(times)
+    if not cells or not count:
+        return np.zeros(count)
+    held = np.bincount(np.concatenate(cells), np.concatenate(often), len(weights) * count)
+    held = held.reshape(len(weights), count)
+    held_by = np.count_nonzero(held, axis=1)
+    rarity = np.log(1 + (count - held_by + 0.5) / (held_by + 0.5))
+    norm = _SATURATION * (1 - _GROUP_B + _GROUP_B * lengths / (lengths.mean() or 1.0))
+    worth = held * (_SATURATION + 1) / (held + norm)
+    factors: npt.NDArray[np.float64] = rarity * np.fromiter(weights.values(), np.float64)
+    scores: npt.NDArray[np.float64] = factors @ worth
     return scores
 
 

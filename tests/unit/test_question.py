@@ -1,0 +1,158 @@
+"""What a question finds besides its words and its meaning as a whole: other words, the session that
+was about it, times; and how much of what it finds is worth a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from remora import Config, Runtime
+from remora.config import RecallConfig
+from remora.errors import ModelError
+from remora.models.static import WordLlamaEmbedder
+from remora.recall.question import Question, ask, weigh_words
+from remora.recall.user_index import UserIndex
+from remora.storage.memory import MemoryStore
+from remora.storage.ports import EVERYTHING, MemoryRow
+from remora.testing import HashEmbedder
+from tests.harness import user
+
+pytestmark = pytest.mark.anyio
+EMBEDDER = WordLlamaEmbedder()
+
+
+def row(
+    seq: int, text: str, *, session: str = "s", role: str = "user", speaker: str = ""
+) -> MemoryRow:
+    id_ = f"{session}-{seq}"
+    return MemoryRow(
+        id_, "u", session, seq, role, speaker, text, text, text, "message", 0.5, seq, 9
+    )
+
+
+async def order(rows: Sequence[MemoryRow], question: Question, **config: Any) -> list[str]:
+    ranking = await UserIndex(rows, None).rank(question, EVERYTHING, RecallConfig(**config))
+    return [one.row.id for one in ranking]
+
+
+async def asked(text: str) -> Question:
+    whole = await ask(text, EMBEDDER, near_words=True)
+    return Question(whole.text, None, whole.near)  # by words alone
+
+
+async def test_other_words() -> None:
+    """What was said in other words than the question's is found, after what has its words."""
+    rows = [
+        row(1, "The bus was late."),
+        row(4, "We feed two dogs."),
+        row(7, "The animals are asleep."),
+    ]
+    assert await order(rows, await asked("Which animals?")) == ["s-7", "s-4"]
+    assert await order(rows, await asked("Which animals?"), near_words=0.0) == ["s-7"]
+
+
+async def test_names_have_no_near_words() -> None:
+    """Rose is not a flower, and Will no testament: neither a speaker, nor another name."""
+    question = await asked("Did Rose mention Flower and the dog?")
+    assert "dog" in question.near
+    assert not {"rose", "flower"} & question.near.keys()
+    question = await asked("what did flower do?")
+    texts = [UserIndex([row(1, "a plant in the garden")], None).texts["turn"]]
+    assert set(weigh_words(question, {""}, texts, 0.4)) == {"flower", "plant", "garden"}
+    assert set(weigh_words(question, {"Flower Power"}, texts, 0.4)) == {"flower"}
+
+
+async def test_near_words_of_an_embedder_that_fails() -> None:
+    """It fails as an embedder does."""
+
+    class Broken(HashEmbedder):
+        def near_words(self, word: str) -> Sequence[tuple[str, float]]:
+            raise ZeroDivisionError(word)
+
+    with pytest.raises(ModelError, match="near_words of the embedder failed: ZeroDivisionError"):
+        await ask("tea?", Broken(), near_words=True)
+    assert not (await ask("tea?", Broken(), near_words=False)).near
+
+
+async def test_a_session_about_it() -> None:
+    """Of two messages that match alike, the one whose session is about the question."""
+    rows = [
+        row(1, "It cost forty euros.", session="one"),
+        row(9, "The rent went up.", session="one"),
+        row(1, "It cost forty euros.", session="two"),
+        row(9, "The bicycle needs a new chain, a bicycle costs money.", session="two"),
+    ]
+    question = Question("What did the bicycle cost, how many euros?")
+    found = await order(rows, question)
+    assert found.index("two-1") < found.index("one-1")
+    found = await order(rows, question, session_weight=0.0)
+    assert found.index("two-1") > found.index("one-1"), "of equals the first"
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("When did you see the dentist?", "s-5"),
+        ("What day was the dentist?", "s-5"),
+        ("What did the dentist say?", "s-1"),
+    ],
+)
+async def test_a_question_of_time(text: str, first: str) -> None:
+    """A message that says when answers it."""
+    rows = [
+        row(1, "The dentist said nothing."),
+        row(5, "The dentist came yesterday."),
+        row(9, "The dentist has a new house with a garden and a dog."),
+    ]
+    assert (await order(rows, Question(text)))[0] == first
+
+
+async def test_users_with_names_and_an_assistant() -> None:
+    """An assistant answers, so the user's messages count more, and their questions lose nothing;
+    among people with names they do.
+    """
+
+    def chat(assistant: str) -> list[MemoryRow]:
+        return [
+            row(1, "The best baker is here in Porto.", role="assistant", speaker=assistant),
+            row(5, "Where is a good baker in Porto?", speaker="Ann"),
+            row(9, "In Porto.", role="assistant", speaker=assistant),
+        ]
+
+    question = Question("Which town has a baker, is it Porto?")
+    assert (await order(chat(""), question))[0] == "s-5"
+    assert (await order(chat("Bob"), question))[0] == "s-1"
+
+
+SPOKEN = [
+    f"On walk number {n} we saw a heron by the river, and it {how} for a while."
+    for n, how in enumerate(["stood", "flew", "slept", "fished", "called"] * 12)
+]
+
+
+async def test_the_budget_decides_how_many() -> None:
+    """A larger budget brings more; a question about nothing that was said does not fill it."""
+    embedder = HashEmbedder()
+    config = Config.from_dict({"recall": {"deadline_s": 60.0}})
+    async with Runtime.in_memory(
+        config=config, embedder=embedder, store=MemoryStore(embedder.dimension)
+    ) as runtime:
+        ann = runtime.user("ann")
+        await ann.session("walks").append([user(one) for one in SPOKEN])
+        await ann.session("trips").append(user("The ferry to Texel leaves at noon."))
+        new = ann.session("new")
+        few, many = [
+            await new.load(query="Where was the heron on our walk?", max_tokens=budget)
+            for budget in (500, 2_000)
+        ]
+        assert 0 < len(few.memories) < len(many.memories)
+        assert len(many.memories) > 40
+        assert few.tokens <= 500
+        assert many.tokens <= 2_000
+        other = await new.load(query="Which telescopes do astronomers polish?", max_tokens=2_000)
+        assert len(other.memories) == 16
+        ferry = await new.load(query="When does the ferry leave for Texel?", max_tokens=2_000)
+        assert ferry.memories[0].text == "The ferry to Texel leaves at noon."
