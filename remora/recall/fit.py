@@ -54,14 +54,14 @@ class _RecallLine(msgspec.Struct, frozen=True):
 
     Attributes:
         text: as it is shown.
-        said: what was said or noted.
+        words: what was said or noted, as `same_words` gives it.
         tokens: of that.
         memory: if it is from long-term memory.
         working: if it is from working memory.
     """
 
     text: str
-    said: str
+    words: str
     tokens: int
     memory: Memory | None = None
     working: ScoredItem | None = None
@@ -342,10 +342,11 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     scored: list[tuple[float, int, _RecallLine]] = []
     best = max((memory.score for memory in gathered.memories), default=0.0)
     for place, memory in enumerate(gathered.memories):
-        line = _RecallLine(memory.line, memory.text, memory.tokens, memory=memory)
+        line = _RecallLine(memory.line, same_words(memory.text), memory.tokens, memory=memory)
         scored.append((memory.score / best if best > 0 else 0.0, place, line))
     for place, found in enumerate(gathered.working):
-        line = _RecallLine(working_line(found), found.item.text, found.item.tokens, working=found)
+        item = found.item
+        line = _RecallLine(working_line(found), same_words(item.text), item.tokens, working=found)
         scored.append((found.score, place, line))
     return [line for _, _, line in sorted(scored, key=lambda one: (-one[0], one[1]))]
 
@@ -364,8 +365,8 @@ def _leave_out(
         memory = one.memory
         if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in ids:
             continue
-        if not said.has(one.said):
-            left.setdefault(same_words(one.said), one)
+        if not said.has_words(one.words):
+            left.setdefault(one.words, one)
     return list(left.values())
 
 

@@ -38,10 +38,13 @@ class SaidTexts:
 
     def has(self, text: str) -> bool:
         """Whether one of the texts is this one, or contains it as whole words."""
-        if len(text) > _LONG:
+        return self.has_words(same_words(text))
+
+    def has_words(self, words: str) -> bool:
+        """As `has`, for what `same_words` gave."""
+        if len(words) > _LONG:
             return False
-        wanted = same_words(text)
-        return bool(wanted) and any(_contains(one, wanted) for one in self._texts)
+        return bool(words) and any(_contains(one, words) for one in self._texts)
 
 
 def same_words(text: str) -> str:
