@@ -72,7 +72,7 @@ async def ask(text: str, embedder: Embedder | None, *, near_words: bool) -> Ques
     if not near_words or not isinstance(embedder, NearWords):
         return Question(text, vector)
     try:
-        near = await anyio.to_thread.run_sync(_find_near, embedder, text)
+        near = await anyio.to_thread.run_sync(_find_near, embedder, text, abandon_on_cancel=True)
     except Exception as e:
         raise ModelError(f"near_words of the embedder failed: {type(e).__name__}: {e}") from e
     return Question(text, vector, near)
