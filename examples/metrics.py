@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import msgspec
 
@@ -15,7 +16,7 @@ def figures(value: object, name: str = "remora") -> Iterator[tuple[str, float]]:
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
-        for key, inner in value.items():
+        for key, inner in cast("Mapping[object, object]", value).items():
             yield from figures(inner, f"{name}_{str(key).replace('-', '_')}")
     elif isinstance(value, int | float):
         yield name, value
