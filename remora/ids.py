@@ -56,6 +56,11 @@ class SessionKey(NamedTuple):
         """What stands for it in logs: the digests of the user and of the session."""
         return f"{user_key(self.user)}/{session_key(self.user, self.session)}"
 
+    @property
+    def words(self) -> str:
+        """What stands for it in errors: whose session it is, and which."""
+        return f"session {self.session!r} of user {self.user!r}"
+
 
 class UserKey(NamedTuple):
     """The key of a user's own actor, which owns what outlives their sessions."""
@@ -66,6 +71,13 @@ class UserKey(NamedTuple):
     def pseudonym(self) -> str:
         """What stands for it in logs: the digest of the user."""
         return user_key(self.user)
+
+    @property
+    def words(self) -> str:
+        """What stands for it in errors: whose it is."""
+        if self.user.startswith(SHARED_PREFIX):
+            return f"the shared scope {self.user.removeprefix(SHARED_PREFIX)!r}"
+        return f"user {self.user!r}"
 
 
 def validate_id(value: object, what: str) -> str:

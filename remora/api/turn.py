@@ -231,7 +231,7 @@ class Turn:
             return False
         if not _are_same(stored.opening, opening):
             raise KeyConflict(
-                f"the idempotency key was used for another turn of {self._session!r} (message "
+                f"the idempotency key was used for another turn of {self._session.words} (message "
                 f"{stored.opening[0].seq}): nothing was written; a new request needs a new key"
             )
         self._stored = stored

@@ -191,18 +191,18 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
         parts = ", ".join(
             f"{_PARTS.get(name, name)} {value:.2f}" for name, value in memory.parts.items()
         )
-        where = f"{printable(memory.session)} #{memory.seq}"
+        said_there = memory.type == "message"
+        who = memory.speaker or memory.role if said_there else memory.type.replace("_", " ")
+        where = f"{memory.session} #{memory.seq}" if said_there else memory.session or "recorded"
         console.print(
             Text.assemble(
                 (f"{memory.score:.2f}", "green"),
                 "  ",
-                (where, "cyan"),
+                (printable(where), "cyan"),
                 (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim"),
             )
         )
-        said = Text.assemble(
-            (f"{_shorten(memory.speaker or memory.role, 64)}: ", "bold"), _shorten(memory.text, 400)
-        )
+        said = Text.assemble((f"{_shorten(who, 64)}: ", "bold"), _shorten(memory.text, 400))
         console.print(Padding(said, (0, 0, 0, 6)))
 
 

@@ -48,11 +48,12 @@ async def show_session(
     if view.last_seq == 0 and view.keyed is None:
         known = [listing.key.session for listing in await runtime.user(key.user).sessions()]
         near = difflib.get_close_matches(key.session, known, n=3, cutoff=0.3) or known[-3:]
-        hint = (
-            f"; {key.user} has: {', '.join(near)}"
-            if near
-            else f"; there is no user {key.user} either"
-        )
+        if near:
+            hint = f"; {key.user} has: {', '.join(near)}"
+        elif (counts := await runtime.counts(key.user)).memories or counts.state_keys:
+            hint = f"; {key.user} has no sessions, only what was remembered: remora recall finds it"
+        else:
+            hint = f"; there is no user {key.user} either"
         raise InvalidInput(f"{key.user} has no session {key.session}{hint}")
     waiting = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
     jobs = [job for job in waiting if job.key == key]

@@ -140,7 +140,9 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    hidden = not console.is_terminal  # off a terminal it would leave an empty line
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(doing, total=None)
 
         def advance(done: int, total: int) -> None:

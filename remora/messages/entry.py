@@ -1,10 +1,11 @@
 """The encoded form of a message: checked, encoded and counted once."""
 
+import reprlib
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -130,6 +131,7 @@ _MAX_DEPTH = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_ROLES: tuple[str, ...] = get_args(Role)
 _NAMED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
@@ -196,7 +198,10 @@ def encode_message(
             if metadata:
                 _check_depth((), metadata, index)
     except msgspec.ValidationError as e:
-        raise InvalidMessage(f"message {index} is not a chat message: {e}", index=index) from e
+        problem = _role_problem(chat.get("role")) or str(e)
+        raise InvalidMessage(
+            f"message {index} is not a chat message: {problem}", index=index
+        ) from e
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     if id_ is not None:
@@ -228,6 +233,13 @@ def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, An
         "pass a dict in the OpenAI chat format or a remora.Message",
         index=index,
     )
+
+
+def _role_problem(role: object) -> str:
+    """What is wrong with the role, if it is text and no role."""
+    if not isinstance(role, str) or role in _ROLES:
+        return ""
+    return f"its role is {reprlib.repr(role)}; the roles are {', '.join(_ROLES)}"
 
 
 def _check_id(id_: object, index: int) -> str:

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
+from remora import Runtime
 from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.config import Config
@@ -141,6 +143,29 @@ def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
         with pytest.raises(SystemExit) as stopped:
             main([*wrong, "--dir", str(memory)])
         assert stopped.value.code == 2
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_user_who_has_memories_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They exist, and what was recorded is shown as what it is; a backup prints its one line."""
+    memory = tmp_path / "memory"
+
+    async def remember() -> None:
+        async with Runtime(memory) as runtime:
+            await runtime.user("dora").remember("Dora plays the cello.")
+            await runtime.settle()
+
+    anyio.run(remember)
+    assert main(["show", "dora", "chat", "--dir", str(memory)]) == 1
+    assert "dora has no sessions, only what was remembered" in capsys.readouterr().err
+    assert main(["recall", "dora", "cello", "--dir", str(memory)]) == 0
+    recalled = capsys.readouterr().out
+    assert "fact: Dora plays the cello." in recalled
+    assert "#0" not in recalled
+    assert main(["backup", str(tmp_path / "copy"), "--dir", str(memory)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "1 memory" in printed.out
 
 
 @pytest.mark.usefixtures("wide")

@@ -195,7 +195,7 @@ class SessionBehavior:
             if not _repeats(state, original, message, known):
                 probe("key_conflict")
                 raise KeyConflict(
-                    f"the idempotency key was used for other messages of {state.key!r} (number "
+                    f"the idempotency key was used for other messages of {state.key.words} (number "
                     f"{original.seqs[0]}): nothing was written; a new message needs a new key"
                 )
             return Decision(self._original_receipt(state, message, original, known))

@@ -83,8 +83,8 @@ def check(state: SessionState, message: Append, entries: Sequence[Entry]) -> Non
     if turn.seq and not _is_there(state, turn.seq, turn.chat):
         probe("turn_gone")
         raise TurnClosed(
-            f"the message that this turn of {state.key!r} answers was cleared, rewound, deleted "
-            "or forgotten: nothing was written"
+            f"the message that this turn of {state.key.words} answers was cleared, rewound, "
+            "deleted or forgotten: nothing was written"
         )
     if len(entries) < len(message.entries):
         raise InvalidInput(

@@ -120,8 +120,8 @@ def _place(state: UserState, item: MemoryItem, known: Known, *, replace: bool) -
         if not replace:
             probe("memory_key_conflict")
             raise KeyConflict(
-                f"the key {item.key!r} names another memory of {state.key!r}: nothing was written; "
-                "pass replace=True to change that memory, or use another key"
+                f"the key {item.key!r} names another memory of {state.key.words}: nothing was "
+                "written; pass replace=True to change that memory, or use another key"
             )
         return _changed(present, item, number)
     for id_ in _ids_of(state, item):
