@@ -4,14 +4,15 @@
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} streams the
 agent's reply as text. A retry with the same id gets the stored reply, or a new one if the first was
-cut short. The "model" here needs no key; put yours in `think`.
+cut short. The "model" here needs no key; put yours in `think`, which may yield text or the chunks
+of OpenAI's package.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
@@ -46,8 +47,17 @@ async def begin(
 async def chat(turn: Annotated[remora.Turn, Depends(begin)], http: Request) -> Response:
     if turn.replayed:  # this request was answered before
         return PlainTextResponse(str(turn.replies[-1].content))
-    chunks = http.app.state.think(turn.context.messages)
-    return StreamingResponse(turn.stream(chunks), media_type="text/plain")
+    chunks = turn.stream(http.app.state.think(turn.context.messages))
+    return StreamingResponse(texts(chunks), media_type="text/plain")
+
+
+async def texts(chunks: AsyncGenerator[Any]) -> AsyncGenerator[str]:
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if isinstance(chunk, str):
+                yield chunk
+            elif chunk.choices:
+                yield chunk.choices[0].delta.content or ""
 
 
 async def refuse(_: Request, error: Exception) -> Response:

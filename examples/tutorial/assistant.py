@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from remora.testing import ScriptedChatModel
@@ -26,7 +26,7 @@ class Assistant:
             answer = await client.chat.completions.create(model=MODEL, messages=messages)
             return answer.choices[0].message.content or ""
 
-    async def stream(self, messages: list[Any]) -> AsyncIterator[Any]:
+    async def stream(self, messages: list[Any]) -> AsyncGenerator[str]:
         if "OPENAI_API_KEY" not in os.environ:
             for word in (await self._script.complete(messages)).split(" "):
                 yield f"{word} "
@@ -37,4 +37,4 @@ class Assistant:
             async for chunk in await client.chat.completions.create(
                 model=MODEL, messages=messages, stream=True
             ):
-                yield chunk
+                yield chunk.choices[0].delta.content or "" if chunk.choices else ""

@@ -181,7 +181,8 @@ class MemoryTools(OldToolNames):
 
         Returns:
             ``success``, ``memories`` (dicts with ``id``, ``content``, ``type``, ``importance``,
-            ``date``, each memory once) and ``message``; or ``success`` False and ``error``.
+            ``date``, and ``role`` of what was said, each memory once) and ``message``; or
+            ``success`` False and ``error``.
         """
         return await self._run_safely(self._find, keywords, limit)
 
@@ -204,8 +205,8 @@ class MemoryTools(OldToolNames):
             memory_ids: as `recall_from_memory` gave them.
 
         Returns:
-            ``success``, ``deleted`` (how many there were) and ``message``; or ``success`` False and
-            ``error``.
+            ``success``, ``deleted`` and ``message``; or ``success`` False and ``error``, which says
+            how many of them were deleted.
         """
         return await self._run_safely(self._delete, memory_ids)
 
@@ -327,7 +328,13 @@ class MemoryTools(OldToolNames):
 
     async def _delete(self, memory_ids: object) -> dict[str, Any]:
         editor = self._require_editor()
-        count = await editor.delete_memories(_require_texts(memory_ids, "memory_ids"))
+        wanted = set(_require_texts(memory_ids, "memory_ids"))
+        count = await editor.delete_memories(wanted)
+        if count < len(wanted):
+            raise InvalidInput(
+                f"deleted {count} of {len(wanted)}: the others are no saved memories, or are gone "
+                "already; what was said in a conversation cannot be deleted"
+            )
         return {"success": True, "deleted": count, "message": f"Deleted {_count_text(count)}."}
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
@@ -349,6 +356,7 @@ class MemoryTools(OldToolNames):
                 "id": memory.id,
                 "content": memory.text,
                 "type": memory.type,
+                **({"role": memory.role} if memory.type == "message" else {}),
                 "importance": memory.importance,
                 "date": memory.created_at.isoformat(timespec="seconds"),
             }

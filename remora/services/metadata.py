@@ -93,13 +93,7 @@ def _is_number(value: object) -> bool:
 
 
 def _equal(found: object, wanted: object) -> bool:
-    """Equal as JSON, also inside lists and objects: true is no 1."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return found.keys() == wanted.keys() and all(
-            _equal(value, wanted[name]) for name, value in found.items()
-        )
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(_equal, found, wanted))
+    """Equal as JSON: true is no 1."""
     return isinstance(found, bool) == isinstance(wanted, bool) and found == wanted
 
 

@@ -215,13 +215,14 @@ async def test_settings_before_and_while_it_runs(tmp_path: Path) -> None:
         for number in range(5):
             tasks.start_soon(journal.change_settings, {"last": str(number), f"n{number}": "there"})
     assert await journal.init_setting("n0", "other") == "there"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.change_settings, {"early": "there"})
-        tasks.start_soon(journal.run)
-        tasks.start_soon(journal.init_setting, "late", "there")
-        await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
-        await journal.change_settings({"last": "five"})
-        tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as running:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(journal.change_settings, {"early": "there"})
+            running.start_soon(journal.run)
+            tasks.start_soon(journal.init_setting, "late", "there")
+            await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
+            await journal.change_settings({"last": "five"})
+        running.cancel_scope.cancel()
     names = ("last", "early", "late", *(f"n{number}" for number in range(5)))
     assert [await journal.setting(name) for name in names] == ["five", *["there"] * 7]
     assert await journal.verify() == []

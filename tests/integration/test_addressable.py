@@ -149,35 +149,6 @@ async def test_a_text_is_remembered_although_its_memory_was_changed(runtime: Run
     assert texts < await shown(alice, "Lives in Lisbon Porto Braga")
 
 
-async def test_a_text_is_one_memory_however_often_it_was_changed(tmp_path: Path) -> None:
-    """Also in a batch, after a restart, and if an earlier memory of the text is deleted."""
-    changed: list[str] = []
-    async with opened(tmp_path / "memory") as runtime:
-        alice = runtime.user("alice")
-        for number in range(9):
-            (id_,) = await alice.remember("A")
-            assert await alice.remember(["A", " A ", "A"]) == [id_] * 3
-            assert await alice.remember("A") == [id_]
-            await alice.update_memory(id_, f"changed {number}")
-            changed.append(id_)
-        (last,) = await alice.remember("A")
-        assert len({*changed, last}) == 10
-    async with opened(tmp_path / "memory") as runtime:
-        alice = runtime.user("alice")
-        assert await alice.remember("A") == [last]
-        texts = [one.text for one in await alice.remembered(limit=None)]
-        assert sorted(texts) == ["A", *(f"changed {number}" for number in range(9))]
-        await alice.delete_memories(last)
-        (again,) = await alice.remember("A")
-        bob = runtime.user("bob")
-        (first,) = await bob.remember("A")
-        await bob.update_memory(first, "B")
-        (second,) = await bob.remember("A")
-        await bob.delete_memories(first)
-        assert await bob.remember("A") == [second]
-        assert again == last
-
-
 async def test_a_key_names_one_memory(runtime: Runtime) -> None:
     """The same again changes nothing, another is refused or replaces it; each agent has its own."""
     alice = runtime.user("alice")
@@ -243,27 +214,6 @@ async def test_metadata_filters(runtime: Runtime) -> None:
     others = {one.text for one in await alice.remembered(where={"topic": {"$ne": "food"}})}
     assert "memory without any" in others
     assert len(others) == 4
-    nested = {"list": [True, {"x": 1}], "dict": {"x": 1.5, "y": [False]}}
-    await alice.remember("memory with lists", metadata=nested)
-    same: tuple[dict[str, Any], ...] = (
-        {"list": [True, {"x": 1.0}]},
-        {"list": {"$in": [[1], [True, {"x": 1}]]}},
-        {"dict": {"$eq": {"y": [False], "x": 1.5}}},
-        {"list": {"$ne": [1, {"x": 1}]}, "stars": {"$ne": 1}, "dict": {"$ne": None}},
-    )
-    other: tuple[dict[str, Any], ...] = (
-        {"list": [1, {"x": 1}]},
-        {"list": {"$in": [[True, {"x": True}], [True]]}},
-        {"dict": {"$eq": {"x": 1.5, "y": [0]}}},
-        {"dict": {"$eq": {"x": 1.5}}},
-    )
-    for number, where in enumerate((*same, *other)):
-        for found in (
-            await alice.remembered(where=where),
-            await alice.recall("memory with lists", where=where),
-        ):
-            texts = {one.text for one in found}
-            assert ("memory with lists" in texts) == (number < len(same)), where
     bad: tuple[Any, ...] = (
         "food", [], {"a": {"$like": "x"}}, {3: 4}, {"a": {"$in": 3}}, {"a": object()},
         {"a": float("nan")}, {str(n): n for n in range(50)},
@@ -399,7 +349,9 @@ async def test_a_model_corrects_and_deletes_if_allowed(runtime: Runtime) -> None
     }  # fmt: skip
     bobs = runtime.user("bob").tools(edit=True)
     assert not json.loads(await bobs.call("correct_memory", arguments))["success"]
-    assert json.loads(await bobs.call("delete_from_memory", {"memory_ids": [id_]}))["deleted"] == 0
+    refused = json.loads(await bobs.call("delete_from_memory", {"memory_ids": [id_]}))
+    assert not refused["success"], "a model must not say that it has deleted it"
+    assert "deleted 0 of 1" in refused["error"]
     done = json.loads(await tools.call("delete_from_memory", {"memory_ids": [id_]}))
     assert done == {"success": True, "deleted": 1, "message": "Deleted 1 memory."}
     assert await alice.memory(id_) is None

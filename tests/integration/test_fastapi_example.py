@@ -13,6 +13,7 @@ import anyio
 import httpx
 import pytest
 import uvicorn
+from openai.types.chat import ChatCompletionChunk
 
 from examples.fastapi_server import create_app, think
 from remora import Runtime
@@ -104,6 +105,24 @@ async def test_streaming_a_disconnect_and_retries(tmp_path: Path) -> None:
         assert other.status_code == 409
         assert "Retry-After" not in other.headers
         assert len(runtime.internals.turns) == 0
+
+
+async def test_a_model_whose_chunks_are_objects(tmp_path: Path) -> None:
+    """Chunks of OpenAI's package go into the turn, and their text to the client."""
+
+    class Chunks(Model):
+        async def think(self, messages: list[dict[str, Any]]) -> AsyncGenerator[Any, None]:
+            for delta in ({"role": "assistant"}, {"content": "In "}, {"content": "Lisbon."}, None):
+                given = [] if delta is None else [{"index": 0, "delta": delta}]
+                base = {"id": "1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+                yield ChatCompletionChunk.model_validate({**base, "choices": given})
+
+    async with serve(tmp_path / "memory", Chunks()) as (client, runtime):
+        body = {"id": "r1", "content": "Where do I live?"}
+        for _ in range(2):
+            assert (await client.post("/alice/one", json=body)).text == "In Lisbon."
+        said = await runtime.session("alice", "one").history()
+        assert [(one.role, one.content) for one in said][1:] == [("assistant", "In Lisbon.")]
 
 
 async def test_two_requests_at_once(tmp_path: Path) -> None:

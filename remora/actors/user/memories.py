@@ -7,7 +7,7 @@ its memory, and one that exists stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -38,8 +38,6 @@ from remora.storage.records import (
 __all__ = ["RECORD_QUEUE", "change_memory", "delete_memories", "record", "remember"]
 
 RECORD_QUEUE = "record"
-_PLACES = 4
-"""So many places of a text are looked up at a time."""
 
 Known: TypeAlias = Mapping[str, MemoryItem]
 
@@ -53,17 +51,16 @@ def remember(state: UserState, message: Remember) -> Decision | NeedsLookup:
         _check_writer(state, item.agent)
     if not state.changed and not any(item.key for item in items):
         return record(state, items)
-    _, found = _looked_up(state, message)
-    known = _known(state, message, [id_ for item in items for id_ in _ids_of(state, item, found)])
+    wanted = [id_ for item in items for id_ in _ids_of(state, item)]
+    known = _known(state, message, tuple(dict.fromkeys(wanted)))
     if isinstance(known, NeedsLookup):
         return known
     placed: dict[str, MemoryItem] = {}
-    present = dict(known)
     ids = []
     for item in items:
-        one = _place(state, item, present, replace=message.replace)
+        one = _place(state, item, {**known, **placed}, replace=message.replace)
         ids.append(one.id)
-        placed[one.id] = present[one.id] = one
+        placed[one.id] = one
     new = [item for item in placed.values() if item.id not in known]
     changed = [item for item in placed.values() if item != known.get(item.id, item)]
     if not new and not changed:
@@ -127,14 +124,14 @@ def _place(state: UserState, item: MemoryItem, known: Known, *, replace: bool) -
                 "written; pass replace=True to change that memory, or use another key"
             )
         return _changed(present, item, number)
-    places = _ids_of(state, item, known)
-    for id_ in places:
-        if (present := known.get(id_)) is not None and _says(present, item):
+    for id_ in _ids_of(state, item):
+        present = known.get(id_)
+        if present is None:
+            return msgspec.structs.replace(item, id=id_)
+        if _plain(present.content) == _plain(item.content):
             return present
-    free = next(id_ for id_ in places if id_ not in known)
-    if free != item.id:
         probe("memory_id_taken")  # the memory that it names says something else by now
-    return msgspec.structs.replace(item, id=free)
+    return msgspec.structs.replace(item, id=memory_id(item.agent, item.id, str(number)))
 
 
 def _changed(present: MemoryItem, item: MemoryItem, number: int) -> MemoryItem:
@@ -211,25 +208,16 @@ def delete_memories(state: UserState, message: DeleteMemories) -> Decision | Nee
     return _expire_synopsis(state, Decision(len(gone), records, jobs=(job,)))
 
 
-def _looked_up(state: UserState, message: object) -> tuple[frozenset[str], Known]:
-    """Ids that were looked up for this message, and the memories that exist of them."""
-    if state.looked_up is None or state.looked_up[0] is not message:
-        return frozenset(), {}
-    return state.looked_up[1:]
-
-
-def _known(state: UserState, message: object, ids: Iterable[str]) -> Known | NeedsLookup:
+def _known(state: UserState, message: object, ids: tuple[str, ...]) -> Known | NeedsLookup:
     """The memories that exist of these; each message looks them up again."""
-    asked, known = _looked_up(state, message)
-    missing = tuple(id_ for id_ in dict.fromkeys(ids) if id_ not in asked)
-    if not missing:
-        return known
+    if state.looked_up is not None and state.looked_up[0] is message:
+        return state.looked_up[1]
 
     def store(answer: Known) -> None:
-        state.looked_up = (message, asked.union(missing), {**known, **answer})
+        state.looked_up = (message, answer)
 
     probe("memories_looked_up")
-    return NeedsLookup(MemoryLookup(missing), store)
+    return NeedsLookup(MemoryLookup(ids), store)
 
 
 def _expire_synopsis(state: UserState, decision: Decision) -> Decision:
@@ -240,22 +228,11 @@ def _expire_synopsis(state: UserState, decision: Decision) -> Decision:
     return decision
 
 
-def _ids_of(state: UserState, item: MemoryItem, known: Known) -> tuple[str, ...]:
-    """Where a memory may be.
-
-    A text has further places, for when memories at the first ones say something else by now: as
-    many as are needed for one that says the same, or for a free one.
-    """
+def _ids_of(state: UserState, item: MemoryItem) -> tuple[str, ...]:
+    """Where a memory may be: a text has a second place, if its first now says something else."""
     if item.key:
         return (item.id,)
-    places = [item.id]
-    while len(places) % _PLACES or all(
-        id_ in known and not _says(known[id_], item) for id_ in places
-    ):
-        number = "" if len(places) == 1 else f" {len(places)}"
-        named = f"{item.id}{number} {item.content}"
-        places.append(memory_id(state.key.user, item.agent, named))
-    return tuple(places)
+    return item.id, memory_id(state.key.user, item.agent, f"{item.id} {item.content}")
 
 
 def _same(present: MemoryItem, item: MemoryItem) -> bool:
@@ -265,10 +242,6 @@ def _same(present: MemoryItem, item: MemoryItem) -> bool:
         item.importance,
         item.metadata,
     )
-
-
-def _says(present: MemoryItem, item: MemoryItem) -> bool:
-    return _plain(present.content) == _plain(item.content)
 
 
 def _plain(text: str) -> str:

@@ -182,8 +182,8 @@ class UserState:
         """Values that the application keeps; None for none so far."""
         self.changed = False
         """A memory without a key was changed, so a text may not say which memory it is."""
-        self.looked_up: tuple[object, frozenset[str], Mapping[str, MemoryItem]] | None = None
-        """A message, the ids that were looked up for it, and the memories that exist of them."""
+        self.looked_up: tuple[object, Mapping[str, MemoryItem]] | None = None
+        """A message, and the memories that were looked up for it."""
         self.number = 0
         """Number of the last job."""
         self.job = next((job.id for job in image.jobs if isinstance(job.payload, SynopsisSpec)), "")
