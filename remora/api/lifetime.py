@@ -178,6 +178,7 @@ class Lifetime:
         """Run all background tasks until the host is told to stop."""
         try:
             async with anyio.create_task_group() as tasks:
+                internals.turns.start(tasks)
                 self._start(internals, left, cast("anyio.abc.TaskGroup", HostTasks(tasks)))
                 self.holder.open(internals.parts)
                 host.mark_open()

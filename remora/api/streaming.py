@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import anyio
@@ -12,6 +14,7 @@ from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.messages import ChatDict
 from remora.runtime.probes import probe
+from remora.runtime.shared_call import SharedCall
 
 __all__ = ["INCOMPLETE", "OnInterrupt", "ReadChunk", "StreamedReply"]
 
@@ -35,6 +38,7 @@ class StreamedReply:
 
     Args:
         store: stores an assistant message.
+        begin_call: see `remora.services.parts.Turns`.
         read: see `remora.Turn.stream`.
         on_interrupt: what becomes of it if its stream does not end.
     """
@@ -42,10 +46,13 @@ class StreamedReply:
     def __init__(
         self,
         store: Callable[[ChatDict], Awaitable[object]],
+        begin_call: Callable[[Callable[[], Awaitable[object]]], SharedCall[object]],
         read: ReadChunk | None,
         on_interrupt: OnInterrupt,
     ) -> None:
         self._store = store
+        self._begin_call = begin_call
+        self._storing: SharedCall[object] | None = None
         self._read = read
         self._keep = on_interrupt == "keep"
         self._texts: list[str] = []
@@ -53,12 +60,14 @@ class StreamedReply:
         self._calls: dict[object, _Call] = {}
         self._finished = False
         self._over = False
+        self.begun = False
+        """Somebody began to read it."""
         self.running = False
         """Chunks are passed on: begun, and neither ended nor interrupted."""
 
     async def pass_on(self, chunks: AsyncIterable[Chunk]) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks, and store at the end what they said, however that comes."""
-        self.running = not self._over
+        self.begun, self.running = True, not self._over
         try:
             async for chunk in chunks:
                 self._check_running()
@@ -67,11 +76,14 @@ class StreamedReply:
             self._check_running()
             self._end()
             if (message := self._whole()) is not None:
+                storing = self._begin_storing(message)
                 with anyio.CancelScope(shield=True):
-                    await self._store(message)
+                    await storing.result()
         except BaseException:
-            await self.interrupt()
-            await _close(chunks)
+            try:
+                await self.interrupt()
+            finally:
+                await _close(chunks)
             raise
 
     def _check_running(self) -> None:
@@ -85,20 +97,39 @@ class StreamedReply:
         self._over, self.running = True, False
 
     async def interrupt(self) -> None:
-        """Store what there is, if it is to be kept; does nothing at the end of the stream."""
-        if self._over:
-            return
-        self._end()
-        probe("stream_interrupted")
-        message = self._whole() if self._finished else self._text(**{INCOMPLETE: True})
-        if message is None or not (self._keep or self._finished):
-            return
+        """Store what there is, if it is to be kept; returns when what is being stored is stored.
+
+        A cancellation is raised then, and not before. At the end of the stream it only waits.
+        """
+        if not self._over:
+            self._end()
+            probe("stream_interrupted")
+            message = self._whole() if self._finished else self._text(**{INCOMPLETE: True})
+            if message is not None and (self._keep or self._finished):
+                with suppress(RuntimeClosed):  # it is logged; the caller has another exception
+                    self._begin_storing(message)
+        if self._storing is not None:
+            await self._storing.wait_until_ended(_LIMIT_S)
+
+    def _begin_storing(self, message: ChatDict) -> SharedCall[object]:
+        """Store it in a task of the runtime: asyncio's own cancellations pass shields.
+
+        Raises:
+            RuntimeClosed: the runtime has closed.
+        """
         try:
-            with anyio.fail_after(_LIMIT_S, shield=True):
-                await self._store(message)
-        except Exception as e:
-            # Its caller has another exception, which says more.
-            _logger.warning("streamed_reply_lost", error=type(e).__name__)
+            self._storing = self._begin_call(partial(self._store_logged, message))
+        except RuntimeClosed as e:
+            _log_loss(e)
+            raise
+        return self._storing
+
+    async def _store_logged(self, message: ChatDict) -> None:
+        try:
+            await self._store(message)
+        except BaseException as e:
+            _log_loss(e)
+            raise
 
     # -- what was said -----------------------------------------------------------------------------
 
@@ -177,6 +208,11 @@ def _get(thing: object, name: str) -> Any:
     if isinstance(thing, Mapping):
         return thing.get(name)
     return getattr(thing, name, None)
+
+
+def _log_loss(error: BaseException) -> None:
+    """Say that a reply was not stored: who streamed it may have been cancelled since."""
+    _logger.warning("streamed_reply_lost", error=type(error).__name__)
 
 
 async def _close(chunks: object) -> None:

@@ -129,7 +129,8 @@ def call_on_loop(
 
     Raises:
         RuntimeClosed: the runtime is not open, or its event loop ended before the call did.
-        WrongLoop: this thread runs that event loop, which the call would wait for.
+        WrongLoop: this thread runs that event loop, which the call would wait for; or nothing runs
+            it, so the call would not begin.
         InvalidInput: it is not an event loop of asyncio.
     """
     loop: Any = runtime._lifetime.home  # noqa: SLF001 - a part of the runtime
@@ -143,6 +144,12 @@ def call_on_loop(
         raise WrongLoop(
             "a blocking call on the runtime's own event loop would wait for itself; nothing was "
             "done. Await the method of the async runtime here"
+        )
+    if not (loop.is_running() or loop.is_closed()):
+        raise WrongLoop(
+            "the event loop of the runtime is not running, so the call would wait for ever; "
+            "nothing was done. Run the loop in a thread of its own (loop.run_forever), or use "
+            "remora.blocking.Runtime, which has one"
         )
 
     async def call() -> Any:

@@ -202,11 +202,13 @@ class Turn:
 
     async def _end_stream(self) -> None:
         """Interrupt a stream that nobody reads to its end."""
-        if self._streamed is None or self._passing is None or not self._streamed.running:
+        if self._streamed is None or self._passing is None:
             return
-        with suppress(RuntimeError):  # another task waits for its next chunk
-            await self._passing.aclose()
-        await self._streamed.interrupt()
+        if self._streamed.running:
+            with suppress(RuntimeError):  # another task waits for its next chunk
+                await self._passing.aclose()
+        if self._streamed.begun:
+            await self._streamed.interrupt()
 
     def _end(self) -> None:
         line, self._line = self._line, None
@@ -382,8 +384,9 @@ class Turn:
             raise InvalidInput(f"chunks must be an async iterable, not {type(chunks).__name__}")
         if self._streamed is not None and self._streamed.running:
             raise TurnClosed("a stream of this turn is running: read it to its end, or close it")
-        streamed = StreamedReply(self.reply, read, on_interrupt)
-        self._holder.parts.turns.watch(self._session, streamed.interrupt)
+        turns = self._holder.parts.turns
+        streamed = StreamedReply(self.reply, turns.begin_call, read, on_interrupt)
+        turns.watch(self._session, streamed.interrupt)
         self._streamed, self._passing = streamed, streamed.pass_on(chunks)
         return self._passing
 

@@ -62,6 +62,25 @@ class SharedCall(Generic[Result]):
             with suppress(RuntimeClosed):
                 await self._begin().done.wait()
 
+    async def wait_until_ended(self, limit_s: float) -> None:
+        """Return when the call that runs has ended, or after so many seconds; begins none.
+
+        A cancellation of the caller is raised then, and not before.
+        """
+        attempt, cancelled = self._attempt, None
+        if attempt is None:
+            return
+        with anyio.move_on_after(limit_s, shield=True) as scope:
+            while not attempt.done.is_set():
+                try:
+                    await attempt.done.wait()
+                except anyio.get_cancelled_exc_class() as e:  # asyncio's own passes a shield
+                    if scope.cancel_called:
+                        raise
+                    cancelled = e
+        if cancelled is not None:
+            raise cancelled
+
     def _begin(self) -> _Attempt[Result]:
         attempt = self._attempt
         if attempt is None or attempt.error is not None:

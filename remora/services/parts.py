@@ -22,6 +22,7 @@ from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
+from remora.runtime.shared_call import SharedCall
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake
@@ -127,6 +128,14 @@ class Turns(Protocol):
 
     def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
         """Call `interrupt` when the runtime closes before the session's turn has ended."""
+        ...
+
+    def begin_call(self, function: Callable[[], Awaitable[object]]) -> SharedCall[object]:
+        """Call `function` in a task of the runtime, which its caller's cancellation does not end.
+
+        Raises:
+            RuntimeClosed: the runtime has closed.
+        """
         ...
 
 

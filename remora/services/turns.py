@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
+from anyio.abc import TaskGroup
 
 from remora.config import TurnConfig
 from remora.errors import RemoraError, RuntimeClosed, SessionBusy
@@ -17,6 +18,7 @@ from remora.ids import SessionKey
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
+from remora.runtime.shared_call import SharedCall
 
 __all__ = ["LocalTurns"]
 
@@ -46,6 +48,11 @@ class LocalTurns:
         self._lines: dict[SessionKey, deque[_Waiter]] = {}
         self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
         self._closed: RuntimeClosed | None = None
+        self._tasks: TaskGroup | None = None
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Run calls in this group from now on, each in the context of who begins it."""
+        self._tasks = tasks
 
     def try_begin(self, key: SessionKey) -> bool:
         """Begin a turn if no other of the session runs or waits; says whether it did.
@@ -109,6 +116,18 @@ class LocalTurns:
     def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
         """Call `interrupt` when the runtime closes before the session's turn has ended."""
         self._streams[key] = interrupt
+
+    def begin_call(self, function: Callable[[], Awaitable[object]]) -> SharedCall[object]:
+        """Call `function` in a task of the runtime, which its caller's cancellation does not end.
+
+        Raises:
+            RuntimeClosed: the runtime has closed.
+        """
+        call = SharedCall(function)
+        if self._tasks is not None:
+            call.start(self._tasks)
+        call.begin()
+        return call
 
     async def interrupt(self) -> None:
         """Have what is being streamed stored, before the runtime closes."""

@@ -218,6 +218,25 @@ def test_a_view_of_a_server() -> None:
         blocking.view(memory)  # type: ignore[arg-type]
 
 
+def test_a_loop_that_does_not_run_is_refused() -> None:
+    """A call would wait for ever, in every thread; nothing is done."""
+    loop = asyncio.new_event_loop()
+    runtime = remora.Runtime.in_memory(config=BARE)
+    loop.run_until_complete(runtime.start())
+    state = blocking.view(runtime).user("alice").state
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with pytest.raises(WrongLoop, match="not running"):
+                pool.submit(state.set, "tea", 1).result(20)
+            with pytest.raises(WrongLoop, match="not running"):
+                state.set("tea", 1)
+            assert loop.run_until_complete(runtime.user("alice").state.get("tea")) is None
+            loop.run_until_complete(asyncio.to_thread(state.set, "tea", 2))
+    finally:
+        loop.run_until_complete(runtime.aclose())
+        loop.close()
+
+
 def test_the_server_ends_during_a_call() -> None:
     """Whoever waits in a thread is told, and does not hang."""
     runtime = remora.Runtime.in_memory(config=BARE)

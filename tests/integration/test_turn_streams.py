@@ -262,6 +262,45 @@ async def test_cancelled_by_the_event_loop(open_runtime: Open) -> None:
         assert (await stored(chat))[-1] == ("assistant", "Hello", {"incomplete": True})
 
 
+@pytest.mark.parametrize("cancelled", ["at the end", "twice in the middle", "by asyncio.timeout"])
+async def test_a_long_reply_outlasts_cancellations(open_runtime: Open, cancelled: str) -> None:
+    """Which asyncio's own cancel and shields do not hold back; the task ends as cancelled."""
+    text = "word " * 20_000  # so long that it is encoded in a thread
+    at_end = cancelled != "twice in the middle"
+    reached = asyncio.Event()
+
+    async def model() -> AsyncIterator[str]:
+        yield text
+        reached.set()
+        if not at_end:
+            await anyio.sleep_forever()
+
+    async def serve(chat: Session) -> None:
+        async with asyncio.timeout(None) as limit, chat.turn("hi", key="r1", query=False) as turn:
+            async for _ in turn.stream(model()):
+                if cancelled == "by asyncio.timeout":
+                    limit.reschedule(0)
+
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        task = asyncio.create_task(serve(chat))
+        await reached.wait()
+        if cancelled == "by asyncio.timeout":
+            with pytest.raises(TimeoutError):
+                await task
+        else:
+            task.cancel()
+            if not at_end:
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        metadata = None if at_end else {"incomplete": True}
+        assert (await stored(chat))[1:] == [("assistant", text, metadata)]
+        assert len(runtime.internals.turns) == 0
+
+
 async def test_a_generator_that_is_closed_elsewhere(open_runtime: Open) -> None:
     """As web frameworks do with a response whose client has gone: the turn ends in another task."""
     async with open_runtime() as runtime:
