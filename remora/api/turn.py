@@ -10,7 +10,14 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
-from remora.actors.session.messages import Append, FindTurn, StoredTurn, TurnMark, TurnView
+from remora.actors.session.messages import (
+    Append,
+    FindTurn,
+    StoredTurn,
+    TurnMark,
+    TurnReceipt,
+    TurnView,
+)
 from remora.actors.user.messages import ExpireSynopsis
 from remora.api.streaming import INCOMPLETE, Chunk, OnInterrupt, ReadChunk, StreamedReply
 from remora.errors import (
@@ -239,7 +246,8 @@ class Turn:
         self._stored = stored
         replies = list(stored.replies)
         incomplete = replies.pop() if replies and _is_incomplete(replies[-1]) else None
-        self._note_opening(stored.opening[-1], replaces=incomplete.seq if incomplete else 0)
+        replaces = incomplete.seq if incomplete else 0
+        self._note_opening(stored.opening[-1], stored.sid, replaces)
         self._entries = replies
         self._replies = [
             restore_message(one, one.id or message_id(parts.instance, stored.sid, one.seq))
@@ -251,10 +259,11 @@ class Turn:
 
     async def _store_opening(self, opening: Sequence[Entry]) -> None:
         receipt = await self._append(_Sent(0, opening, TurnMark()), self._timeout_s)
-        self._note_opening(opening[-1].with_seq(receipt.seqs[-1]))
+        assert isinstance(receipt, TurnReceipt)
+        self._note_opening(opening[-1].with_seq(receipt.seqs[-1]), receipt.sid)
 
-    def _note_opening(self, newest: Entry, replaces: int = 0) -> None:
-        self._mark = TurnMark(newest.seq, newest.chat, replaces)
+    def _note_opening(self, newest: Entry, sid: int, replaces: int = 0) -> None:
+        self._mark = TurnMark(newest.seq, newest.chat, replaces, sid)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -292,11 +301,11 @@ class Turn:
     async def _load(self, query: Query, max_tokens: int | None, timeout_s: float | None) -> Context:
         parts = self._holder.parts
         budget = parts.intake.buffer.token_limit if max_tokens is None else max_tokens
-        view = None
+        mark, view = self._mark, None
         if self._stored is not None and self._stored.overtaken:
-            view = TurnView(self._mark.replaces, self._mark.seq, tuple(self._entries))
-        elif self._mark.replaces:
-            view = TurnView(self._mark.replaces)
+            view = TurnView(mark.sid, mark.replaces, mark.seq, tuple(self._entries))
+        elif mark.replaces:
+            view = TurnView(mark.sid, mark.replaces)
         wanted = self._text if query is None else query or None
         return await parts.contexts.load(
             self._session, budget, wanted, turn=view, timeout_s=timeout_s

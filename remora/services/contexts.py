@@ -107,10 +107,11 @@ class LocalContexts:
         """Show what a turn that is resumed is about."""
         if turn.at:
             view: SessionView = await self._actors.ask(key, Inspect(), timeout_s=timeout_s)
-            with suppress(InvalidInput):  # what is not kept any more cannot be shown
-                return await self._earlier_snapshot(key, budget, view, turn.at, turn.replies)
+            if view.sid == turn.sid:  # otherwise it was erased
+                with suppress(InvalidInput):  # what is not kept any more cannot be shown
+                    return await self._earlier_snapshot(key, budget, view, turn.at, turn.replies)
         snapshot: Snapshot = await self._actors.ask(
-            key, Load(budget, turn.without), timeout_s=timeout_s
+            key, Load(budget, turn.without, turn.sid), timeout_s=timeout_s
         )
         return snapshot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ CALL: dict[str, Any] = {
 }
 RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call-1", "content": "noon"}
 HALF: dict[str, Any] = {"role": "assistant", "content": "It is", "metadata": {"incomplete": True}}
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def open_small(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """A runtime with a small buffer, which keeps two actors in memory."""
+    config = Config.from_dict(
+        {**PLAIN_TREE, "buffer": {"token_limit": 500}, "activation": {"max_live": 2}}
+    )
+    if request.param == "sqlite":
+        return lambda: Runtime(tmp_path / "memory", config=config)
+    return lambda: Runtime.in_memory(config=config)
 
 
 async def said(chat: Session) -> list[Any]:
@@ -263,6 +275,63 @@ async def test_a_turn_that_was_taken_back_begins_again(open_runtime: Open, chang
             await turn.reply("the third")
         async with chat.turn("other words", key="r1") as turn:
             assert texts(turn.replies) == ["the third"]
+
+
+@pytest.mark.parametrize("whose", ["session", "user"])
+@pytest.mark.parametrize("again", ["the same text", "more than the buffer holds"])
+async def test_a_turn_does_not_outlive_an_erasure(open_small: Open, whose: str, again: str) -> None:
+    """The next session of that name numbers its messages as the erased one did."""
+    async with open_small() as runtime:
+        chat = runtime.session("alice", "one")
+
+        async def erase() -> list[Any]:
+            await (chat if whose == "session" else runtime.user("alice")).forget()
+            texts = ["hi", "important"]
+            if again != "the same text":
+                texts = [f"new {number} " + "word " * 60 for number in range(12)]
+            for text in texts:
+                await chat.append(user(text))
+            await chat.settle()
+            return texts
+
+        async with chat.turn(user("hi", id="own"), key="r1", query=False) as turn:
+            await turn.reply(HALF)
+            new = await erase()
+            shown = (await turn.load()).messages
+            assert shown == (await chat.load()).messages
+            for _ in range(2):
+                with pytest.raises(TurnClosed, match="forgotten"):
+                    await turn.reply("the secret")
+            assert await said(chat) == new
+
+        async def secrets() -> AsyncIterator[str]:
+            yield "the "
+            await erase()
+            yield "secret"
+
+        async with chat.turn("hi", key="r2", query=False) as turn:
+            with pytest.raises(TurnClosed, match="forgotten"):
+                [chunk async for chunk in turn.stream(secrets())]
+        assert await said(chat) == new
+        async with chat.turn("hi", query=False) as turn:
+            passing = turn.stream(secrets())
+            assert [await anext(passing), await anext(passing)] == ["the ", "secret"]
+        assert await said(chat) == new  # nothing of the stream that was cut
+
+
+async def test_a_turn_outlives_an_eviction(open_small: Open) -> None:
+    """It is of the same session when that is in memory again."""
+    async with open_small() as runtime:
+        chat = runtime.session("alice", "one")
+        async with chat.turn("hi", key="r1", query=False) as turn:
+            await turn.reply(HALF)
+            for number in range(6):
+                await runtime.session("alice", f"other {number}").append(user("hi"))
+                await runtime.settle()
+            before = runtime.statistics().registry.activations
+            await turn.reply("hello")
+            assert runtime.statistics().registry.activations > before
+        assert await said(chat) == ["hi", "hello"]
 
 
 async def test_misuse(open_runtime: Open) -> None:

@@ -53,6 +53,7 @@ from remora.actors.session.messages import (
     Snapshot,
     SummaryReady,
     Truncate,
+    TurnMark,
 )
 from remora.actors.session.state import (
     PrefixShown,
@@ -136,6 +137,11 @@ class SessionBehavior:
     def handle(self, state: SessionState, message: Any) -> Decision | NeedsLookup:
         """Decide what one message changes."""
         match message:
+            case Append(turn=TurnMark(seq=0)):
+                decision = self._append(state, message)
+                if isinstance(decision, NeedsLookup):
+                    return decision
+                return turns.name_session(state, decision)
             case Append():
                 return self._append(state, message)
             case Load():
@@ -300,7 +306,7 @@ class SessionBehavior:
     # -- showing --------------------------------------------------------------------------------
 
     def _load(self, state: SessionState, message: Load) -> Decision:
-        entries, tokens = turns.without(state, message.without)
+        entries, tokens = turns.without(state, message)
         shown = fit_buffer(
             entries,
             tokens,

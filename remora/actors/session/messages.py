@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.messages import Entry
+from remora.messages import Entry, Receipt
 from remora.storage.keyed_values import KeyedImage
 from remora.storage.records import (
     MessageRange,
@@ -38,6 +38,7 @@ __all__ = [
     "SummaryReady",
     "Truncate",
     "TurnMark",
+    "TurnReceipt",
     "TurnView",
 ]
 
@@ -52,15 +53,20 @@ class TurnMark(msgspec.Struct, frozen=True, gc=False):
         seq: number of the message that it answers; 0 for the turn's first append.
         chat: what that message says, as in `remora.messages.Entry`.
         replaces: number of the incomplete reply that this one replaces; 0 for none.
+        sid: the session's number in its journal when the turn began. After an erasure the session
+            has another one, although the numbers of its messages begin at 1 again.
     """
 
     seq: int = 0
     chat: bytes = b""
     replaces: int = 0
+    sid: int = 0
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """Append messages, in order, all or none. Replies a `Receipt`.
+    """Append messages, in order, all or none.
+
+    Replies a `Receipt`; for the first append of a turn, a `TurnReceipt`.
 
     Attributes:
         entries: the messages.
@@ -93,10 +99,13 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         max_tokens: the budget.
         without: number of a message that is not shown; 0 for none.
+        sid: with `without`, the number in its journal of the session that the message is of: all of
+            another one is shown.
     """
 
     max_tokens: int
     without: int = 0
+    sid: int = 0
 
 
 class Clear(msgspec.Struct, frozen=True):
@@ -283,15 +292,28 @@ class StoredTurn(msgspec.Struct, frozen=True):
     overtaken: bool = False
 
 
+class TurnReceipt(Receipt, frozen=True, gc=False):
+    """What the first append of a turn returns.
+
+    Attributes:
+        sid: the session's number in its journal.
+    """
+
+    sid: int = 0
+
+
 class TurnView(msgspec.Struct, frozen=True):
     """What a context shows for a turn that is resumed.
 
     Attributes:
+        sid: the session's number in its journal when the turn began; of a session that has another
+            one, all is shown as it is.
         without: number of its incomplete reply, which is not shown; 0 for none.
         at: show the session as it was when this message was its newest; 0 for as it is.
         replies: with `at`, the replies of the turn, which came after it.
     """
 
+    sid: int
     without: int = 0
     at: int = 0
     replies: tuple[Entry, ...] = ()

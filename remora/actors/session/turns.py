@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from remora.actors.session import rewriting
 from remora.actors.session.compaction import SessionRules
-from remora.actors.session.messages import Append, StoredTurn
+from remora.actors.session.messages import Append, Load, StoredTurn, TurnMark, TurnReceipt
 from remora.actors.session.state import SessionState
 from remora.errors import InvalidInput, TurnClosed
 from remora.ids import turn_numbers
@@ -22,7 +22,7 @@ from remora.runtime.probes import probe
 from remora.storage.lookups import KeyedAppend, TurnLookup
 from remora.storage.records import Appended
 
-__all__ = ["check", "find", "replace", "without"]
+__all__ = ["check", "find", "name_session", "replace", "without"]
 
 _by_seq = attrgetter("seq")
 
@@ -80,7 +80,7 @@ def check(state: SessionState, message: Append, entries: Sequence[Entry]) -> Non
     """
     turn = message.turn
     assert turn is not None
-    if turn.seq and not _is_there(state, turn.seq, turn.chat):
+    if turn.seq and not _is_there(state, turn):
         probe("turn_gone")
         raise TurnClosed(
             f"the message that this turn of {state.key.words} answers was cleared, rewound, "
@@ -93,9 +93,14 @@ def check(state: SessionState, message: Append, entries: Sequence[Entry]) -> Non
         )
 
 
-def _is_there(state: SessionState, seq: int, chat: bytes) -> bool:
-    """Whether the session still has this message; of one that left the buffer it cannot know."""
-    watermarks = state.watermarks
+def _is_there(state: SessionState, turn: TurnMark) -> bool:
+    """Whether the session still has the message that the turn answers.
+
+    Of one that left the buffer it cannot know.
+    """
+    if turn.sid != state.sid:  # erased: the number is that of another message
+        return False
+    seq, watermarks = turn.seq, state.watermarks
     if not watermarks.cleared_through < seq < state.next_seq:
         return False
     if seq <= watermarks.archived_through:
@@ -104,7 +109,14 @@ def _is_there(state: SessionState, seq: int, chat: bytes) -> bool:
     if index == len(state.entries):
         return False
     found = state.entries[index]
-    return found.seq == seq and found.chat == chat
+    return found.seq == seq and found.chat == turn.chat
+
+
+def name_session(state: SessionState, decision: Decision) -> Decision:
+    """Say in the receipt of a turn's first append which session it is in."""
+    receipt: Receipt = decision.reply
+    decision.reply = TurnReceipt(receipt.seqs, receipt.ids, receipt.duplicate, state.sid)
+    return decision
 
 
 def replace(
@@ -122,9 +134,10 @@ def replace(
     return Decision(receipt, records, jobs=removed.jobs, cancel=removed.cancel, size=message.size)
 
 
-def without(state: SessionState, seq: int) -> tuple[Sequence[Entry], int]:
-    """The buffer without message `seq`, and its tokens; all of it for 0."""
-    if not seq:
+def without(state: SessionState, message: Load) -> tuple[Sequence[Entry], int]:
+    """The messages of the buffer that `message` asks for, and their tokens."""
+    seq = message.without
+    if not seq or message.sid != state.sid:
         return state.entries, state.tokens
     left = [entry for entry in state.entries if entry.seq != seq]
     return left, sum(entry.tokens for entry in left)
