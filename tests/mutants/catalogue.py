@@ -435,7 +435,7 @@ _MUTANTS = (
         what="What is being folded is not shown any more, though its summary is not there yet.",
         path="remora/actors/session/behavior.py",
         change="""
--        entries, tokens = turns.without(state, message.without)
+-        entries, tokens = turns.without(state, message)
 +        entries, tokens = state.entries[state.pending :], state.live_tokens
 """,
     ),
