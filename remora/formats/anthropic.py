@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
@@ -10,7 +9,12 @@ from remora.errors import InvalidMessage
 from remora.formats.plain import (
     ChatMessages,
     chat_content,
+    checked,
+    data_field,
     data_url,
+    dict_field,
+    dicts_in,
+    json_text,
     merge,
     no_form,
     opened,
@@ -18,6 +22,7 @@ from remora.formats.plain import (
     parts_of,
     plain_list,
     split_data_url,
+    text_field,
     text_of,
     with_kept,
 )
@@ -61,7 +66,7 @@ def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
         if isinstance(blocks, str):
             blocks = [{"type": "text", "text": blocks}]
         if (
-            role not in {"user", "assistant"}
+            role not in ("user", "assistant")
             or not isinstance(blocks, list)
             or not all(isinstance(block, dict) for block in blocks)
         ):
@@ -71,7 +76,7 @@ def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
                 index=index,
             )
         read = _read_assistant if role == "assistant" else _read_user
-        chats.extend(read(blocks, index, opaque=opaque))
+        chats.extend(checked(read(blocks, index, opaque=opaque), index))
     return chats
 
 
@@ -80,14 +85,14 @@ def _read_assistant(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -
     calls: list[dict[str, Any]] = []
     exact = True
     for block in blocks:
-        kind = block.get("type")
+        kind = text_field(block, "type", index)
         if kind == "text":
             parts.append({"type": "text", "text": block.get("text")})
             exact = exact and not calls
         elif kind == "tool_use":
             function = {
                 "name": block.get("name"),
-                "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False),
+                "arguments": json_text(block.get("input") or {}, "input", index),
             }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         else:
@@ -117,7 +122,7 @@ def _read_user(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> lis
         said.append(block)
     parts = []
     for block in said:
-        if (part := _read_part(block)) is None:
+        if (part := _read_part(block, index)) is None:
             if not opaque:
                 raise no_form("Anthropic", index, block.get("type"))
             exact, part = False, {"type": "text", "text": f"[{block.get('type')}]"}
@@ -130,9 +135,13 @@ def _read_user(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> lis
 
 def _read_result(block: dict[str, Any], index: int, *, opaque: bool) -> ChatDict:
     content = block.get("content") or ""
+    if isinstance(content, str):
+        given = [{"type": "text", "text": content}]
+    else:
+        given = dicts_in(block, "content", index)
     exact, parts = True, []
-    for one in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-        if (part := _read_part(one)) is None:
+    for one in given:
+        if (part := _read_part(one, index)) is None:
             if not opaque:
                 raise no_form("Anthropic", index, one.get("type"))
             exact, part = False, {"type": "text", "text": f"[{one.get('type')}]"}
@@ -145,24 +154,25 @@ def _read_result(block: dict[str, Any], index: int, *, opaque: bool) -> ChatDict
     return chat if exact and not block.get("is_error") else with_kept(chat, _API, [block])
 
 
-def _read_part(block: dict[str, Any]) -> dict[str, Any] | None:
+def _read_part(block: dict[str, Any], index: int) -> dict[str, Any] | None:
     """The content part of a block; None if there is none."""
-    source: Any = block.get("source") or {}
+    source = dict_field(block, "source", index)
+    media_type = text_field(source, "media_type", index)
     match block.get("type"), source.get("type"):
         case "text", _:
             return {"type": "text", "text": block.get("text")}
-        case "image", "base64":
-            url = data_url(source["media_type"], source["data"])
+        case "image", "base64" if media_type:
+            url = data_url(media_type, data_field(source, "data", index))
             return {"type": "image_url", "image_url": {"url": url}}
         case "image", "url":
-            return {"type": "image_url", "image_url": {"url": source["url"]}}
-        case "document", "base64":
-            file = {"file_data": data_url(source["media_type"], source["data"])}
-            if title := block.get("title"):
+            return {"type": "image_url", "image_url": {"url": source.get("url")}}
+        case "document", "base64" if media_type:
+            file = {"file_data": data_url(media_type, data_field(source, "data", index))}
+            if title := text_field(block, "title", index):
                 file["filename"] = title
             return {"type": "file", "file": file}
         case (("image" | "document"), "file"):
-            return {"type": "file", "file": {"file_id": source["file_id"]}}
+            return {"type": "file", "file": {"file_id": text_field(source, "file_id", index)}}
     return None
 
 
@@ -175,11 +185,13 @@ def to_anthropic(messages: ChatMessages) -> AnthropicPrompt:
 
     Args:
         messages: of a context or of a history.
+
+    Raises:
+        InvalidMessage: one of them is not a chat message.
     """
     system: list[str] = []
     turns: list[tuple[str, list[Any]]] = []
-    for message in messages:
-        chat, kept = opened(message, _API)
+    for chat, kept in opened(messages, _API):
         match chat["role"]:
             case "system" | "developer":
                 system.extend(map(text_of, parts_of(chat)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import mimetypes
 import re
 from collections import Counter
@@ -15,7 +14,11 @@ from remora.errors import InvalidMessage
 from remora.formats.plain import (
     ChatMessages,
     chat_content,
+    checked,
+    data_field,
     data_url,
+    dict_field,
+    json_text,
     merge,
     no_form,
     opened,
@@ -23,6 +26,7 @@ from remora.formats.plain import (
     parts_of,
     plain_list,
     split_data_url,
+    text_field,
     text_of,
     with_kept,
 )
@@ -66,7 +70,7 @@ def from_gemini(contents: Any, *, opaque: bool = False) -> list[ChatDict]:
     chats: list[ChatDict] = []
     for index, one in enumerate(plain_list(contents, "contents of Gemini")):
         content = _first_candidate(one)
-        role, parts = content.get("role"), content.get("parts")
+        role, parts = text_field(content, "role", index), content.get("parts")
         if role not in _ROLES or not isinstance(parts, list):
             raise InvalidMessage(
                 f"content {index} is no content of Gemini: it needs parts, and the role user or "
@@ -74,7 +78,7 @@ def from_gemini(contents: Any, *, opaque: bool = False) -> list[ChatDict]:
                 index=index,
             )
         given = [_named(part, index) for part in parts]
-        chats.extend(_read(_ROLES[role], given, index, opaque=opaque))
+        chats.extend(checked(_read(_ROLES[role], given, index, opaque=opaque), index))
     return chats
 
 
@@ -119,16 +123,16 @@ def _read(role: str, given: list[dict[str, Any]], index: int, *, opaque: bool) -
         exact = exact and _ABOUT.isdisjoint(part)
         if part.get("thought"):
             continue
-        if call := part.get("function_call"):
+        if call := dict_field(part, "function_call", index):
             exact = exact and not results
             function = {
                 "name": call.get("name"),
-                "arguments": json.dumps(call.get("args") or {}, ensure_ascii=False),
+                "arguments": json_text(call.get("args") or {}, "args", index),
             }
-            calls.append({"id": _id(call, named), "type": "function", "function": function})
-        elif result := part.get("function_response"):
-            results.append(_read_result(result, named))
-        elif (shown := _read_part(part)) is not None:
+            calls.append({"id": _id(call, named, index), "type": "function", "function": function})
+        elif result := dict_field(part, "function_response", index):
+            results.append(_read_result(result, named, index))
+        elif (shown := _read_part(part, index)) is not None:
             exact = exact and not calls
             parts.append(shown)
         else:
@@ -149,25 +153,27 @@ def _read(role: str, given: list[dict[str, Any]], index: int, *, opaque: bool) -
     return [*results, with_kept(chat, _API, said) if keep else chat]
 
 
-def _id(call: Mapping[str, Any], named: Counter[str]) -> str:
-    name = str(call.get("name"))
+def _id(call: Mapping[str, Any], named: Counter[str], index: int) -> str:
+    name = str(text_field(call, "name", index))
     named[name] += 1
-    return str(call.get("id") or (name if named[name] == 1 else f"{name}#{named[name]}"))
+    id_ = text_field(call, "id", index)
+    return id_ or (name if named[name] == 1 else f"{name}#{named[name]}")
 
 
-def _read_result(result: Mapping[str, Any], named: Counter[str]) -> ChatDict:
+def _read_result(result: Mapping[str, Any], named: Counter[str], index: int) -> ChatDict:
     response = result.get("response")
     output = response.get("output") if isinstance(response, dict) and len(response) == 1 else None
-    text = output if isinstance(output, str) else json.dumps(response or {}, ensure_ascii=False)
-    return {"role": "tool", "tool_call_id": _id(result, named), "content": text}
+    text = output if isinstance(output, str) else json_text(response or {}, "response", index)
+    return {"role": "tool", "tool_call_id": _id(result, named, index), "content": text}
 
 
-def _read_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
+def _read_part(part: Mapping[str, Any], index: int) -> dict[str, Any] | None:
     """The content part of a part; None if there is none."""
     if isinstance(text := part.get("text"), str):
         return {"type": "text", "text": text}
     if isinstance(blob := part.get("inline_data"), dict):
-        media_type, data = blob.get("mime_type") or "", blob.get("data") or b""
+        media_type = text_field(blob, "mime_type", index) or ""
+        data = data_field(blob, "data", index)
         if isinstance(data, str):  # base64, at times of the kind for URLs
             data = data.replace("-", "+").replace("_", "/")
         url = data_url(media_type, data)
@@ -177,11 +183,13 @@ def _read_part(part: Mapping[str, Any]) -> dict[str, Any] | None:
             audio = {"data": url.partition(",")[2], "format": _AUDIO[media_type]}
             return {"type": "input_audio", "input_audio": audio}
         file: dict[str, Any] = {"file_data": url}
-        if name := blob.get("display_name"):
+        if name := text_field(blob, "display_name", index):
             file["filename"] = name
         return {"type": "file", "file": file}
-    if isinstance(linked := part.get("file_data"), dict) and (uri := linked.get("file_uri")):
-        if str(linked.get("mime_type")).startswith("image/"):
+    if isinstance(linked := part.get("file_data"), dict) and (
+        uri := text_field(linked, "file_uri", index)
+    ):
+        if (text_field(linked, "mime_type", index) or "").startswith("image/"):
             return {"type": "image_url", "image_url": {"url": uri}}
         return {"type": "file", "file": {"file_id": uri}}
     return None
@@ -195,12 +203,14 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
 
     Args:
         messages: of a context or of a history.
+
+    Raises:
+        InvalidMessage: one of them is not a chat message.
     """
     system: list[str] = []
     turns: list[tuple[str, list[Any]]] = []
     functions: dict[str, str] = {}
-    for message in messages:
-        chat, kept = opened(message, _API)
+    for chat, kept in opened(messages, _API):
         for call in chat.get("tool_calls") or ():
             functions[call["id"]] = call["function"]["name"]
         match chat["role"]:
@@ -275,8 +285,9 @@ def _restored(kept: list[Any]) -> list[Any]:
         restored = dict(part)
         if isinstance(signature := restored.get("thought_signature"), str):
             restored["thought_signature"] = _bytes(signature)
-        if isinstance(blob := restored.get("inline_data"), dict):
-            restored["inline_data"] = {**blob, "data": _bytes(blob.get("data", ""))}
+        blob = restored.get("inline_data")
+        if isinstance(blob, dict) and isinstance(data := blob.get("data", ""), str):
+            restored["inline_data"] = {**blob, "data": _bytes(data)}
         parts.append(restored)
     return parts
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from remora.errors import InvalidMessage
 from remora.messages import KEPT_PREFIX, ChatDict, Message, is_message_object
+from remora.messages.entry import check_shape
 
 __all__ = [
     "ChatMessages",
     "chat_content",
+    "checked",
+    "data_field",
     "data_url",
+    "dict_field",
+    "dicts_in",
+    "json_text",
     "merge",
     "no_form",
     "opened",
@@ -23,6 +29,7 @@ __all__ = [
     "plain",
     "plain_list",
     "split_data_url",
+    "text_field",
     "text_of",
     "with_kept",
 ]
@@ -31,17 +38,33 @@ ChatMessages: TypeAlias = Iterable[Message | Mapping[str, Any]]
 """Messages of a context, or of a history."""
 
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
+_FILE_KEYS = ("file_data", "file_id", "filename")
+_MAX_DEPTH = 128
 _VERBATIM = frozenset({"input", "args", "response", "arguments"})  # where null means something
 _DATA_URL = re.compile(r"data:([^;,]*)[^,]*;base64,(.*)", re.DOTALL)
 
 
-def plain(value: Any) -> Any:
-    """The same in dicts and lists; objects of client libraries become dicts."""
+def plain(value: Any, levels: int = _MAX_DEPTH) -> Any:
+    """The same in dicts and lists; objects of client libraries become dicts.
+
+    Raises:
+        InvalidMessage: it nests deeper than `levels`, or an object in it cannot be read.
+    """
+    if levels < 0:
+        raise InvalidMessage(f"it nests deeper than {_MAX_DEPTH} levels")
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(one, levels - 1) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    return plain(value.model_dump()) if is_message_object(value) else value
+        return [plain(one, levels - 1) for one in value]
+    if not is_message_object(value):
+        return value
+    try:
+        dumped = value.model_dump()
+    except Exception as e:
+        raise InvalidMessage(
+            f"the {type(value).__name__} cannot be read: {type(e).__name__}: {e}"
+        ) from e
+    return plain(dumped, levels - 1)
 
 
 def plain_list(given: Any, what: str) -> list[dict[str, Any]]:
@@ -53,13 +76,96 @@ def plain_list(given: Any, what: str) -> list[dict[str, Any]]:
     single = isinstance(given, Mapping) or is_message_object(given)
     if not single and (isinstance(given, (str, bytes)) or not isinstance(given, Iterable)):
         raise InvalidMessage(f"{what} must be dicts or objects, not {type(given).__name__}")
-    found = [plain(one) for one in ([given] if single else given)]
-    for index, one in enumerate(found):
-        if not isinstance(one, dict):
+    found = []
+    for index, one in enumerate([given] if single else given):
+        try:
+            read = plain(one)
+        except InvalidMessage as e:
+            raise InvalidMessage(f"{what}: item {index}: {e}", index=index) from e
+        if not isinstance(read, dict):
             raise InvalidMessage(
-                f"{what}: item {index} is a {type(one).__name__}, not a dict or an object",
+                f"{what}: item {index} is a {type(read).__name__}, not a dict or an object",
                 index=index,
             )
+        found.append(read)
+    return found
+
+
+def text_field(given: Mapping[str, Any], name: str, index: int) -> str | None:
+    """The text under a name of what a caller gave; None for none.
+
+    Raises:
+        InvalidMessage: something else is there; `index` is the message's.
+    """
+    value = given.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise _wrong(name, "a text", value, index)
+
+
+def data_field(given: Mapping[str, Any], name: str, index: int) -> str | bytes:
+    """The bytes, or their base64, under a name of what a caller gave; empty for none.
+
+    Raises:
+        InvalidMessage: something else is there; `index` is the message's.
+    """
+    value = given.get(name)
+    if value is None or isinstance(value, (str, bytes)):
+        return value or ""
+    raise _wrong(name, "bytes or their base64", value, index)
+
+
+def dict_field(given: Mapping[str, Any], name: str, index: int) -> dict[str, Any]:
+    """The dict under a name of what a caller gave; empty for none.
+
+    Raises:
+        InvalidMessage: something else is there; `index` is the message's.
+    """
+    value = given.get(name)
+    if value is None or isinstance(value, dict):
+        return value or {}
+    raise _wrong(name, "an object", value, index)
+
+
+def dicts_in(given: Mapping[str, Any], name: str, index: int) -> list[dict[str, Any]]:
+    """The dicts in the list under a name of what a caller gave.
+
+    Raises:
+        InvalidMessage: something else is there; `index` is the message's.
+    """
+    value = given.get(name)
+    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        return value
+    raise _wrong(name, "a list of objects", value, index)
+
+
+def json_text(value: object, name: str, index: int) -> str:
+    """The value as JSON text.
+
+    Raises:
+        InvalidMessage: it holds what JSON has no form for; `index` is the message's.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidMessage(f"message {index}: {name} is no JSON: {e}", index=index) from e
+
+
+def _wrong(name: str, wanted: str, value: object, index: int) -> InvalidMessage:
+    return InvalidMessage(
+        f"message {index}: {name} must be {wanted}, not {type(value).__name__}", index=index
+    )
+
+
+def checked(chats: Iterable[ChatDict], index: int) -> list[ChatDict]:
+    """The chat messages that were made of one message, if they are some.
+
+    Raises:
+        InvalidMessage: a field has a wrong type; `index` is that of the message.
+    """
+    found = [*chats]
+    for chat in found:
+        check_shape({key: one for key, one in chat.items() if key not in _ENVELOPE}, index)
     return found
 
 
@@ -75,7 +181,8 @@ def no_form(api: str, index: int, kind: object) -> InvalidMessage:
 def chat_content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
     """The content of a chat message; text if it is one text, None if there is nothing."""
     if len(parts) == 1 and parts[0]["type"] == "text":
-        return str(parts[0]["text"])
+        text: str = parts[0]["text"]  # of any type until `checked`
+        return text
     return parts or None
 
 
@@ -131,15 +238,41 @@ def with_kept(chat: ChatDict, api: str, parts: Iterable[Any]) -> ChatDict:
     return {**chat, "metadata": {**chat.get("metadata", {}), _key(api): kept}}
 
 
-def opened(message: Message | Mapping[str, Any], api: str) -> tuple[ChatDict, list[Any] | None]:
-    """The chat dict, and what it came from if that is of this API and was kept."""
-    if isinstance(message, Message):
-        chat, metadata = message.to_chat(), message.metadata
-    else:
-        chat = {key: value for key, value in message.items() if key not in _ENVELOPE}
-        metadata = message.get("metadata")
-    kept = (metadata or {}).get(_key(api))
-    return chat, kept if isinstance(kept, list) else None
+def opened(messages: ChatMessages, api: str) -> Iterator[tuple[ChatDict, list[Any] | None]]:
+    """Each chat dict, and what it came from if that is of this API and was kept.
+
+    Raises:
+        InvalidMessage: one of them is not a chat message.
+    """
+    if not isinstance(messages, Iterable):
+        raise InvalidMessage(f"messages must be a list, not {type(messages).__name__}")
+    for index, message in enumerate(messages):
+        if isinstance(message, Message):
+            chat, metadata = _chat_of(message, index), message.metadata
+        elif isinstance(message, Mapping):
+            chat = {key: value for key, value in message.items() if key not in _ENVELOPE}
+            metadata = message.get("metadata")
+        else:
+            raise InvalidMessage(
+                f"message {index} must be a Message or a dict, not {type(message).__name__}",
+                index=index,
+            )
+        check_shape(chat, index)
+        for part in chat["content"] if isinstance(chat.get("content"), (list, tuple)) else ():
+            for name in _FILE_KEYS if part["type"] == "file" else ():
+                text_field(part["file"], name, index)
+        key = _key(api)
+        if isinstance(metadata, Mapping) and metadata.get(key) is not None:
+            yield chat, dicts_in(metadata, key, index)
+        else:
+            yield chat, None
+
+
+def _chat_of(message: Message, index: int) -> ChatDict:
+    try:
+        return message.to_chat()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidMessage(f"message {index} is not a chat message: {e}", index=index) from e
 
 
 def _key(api: str) -> str:

@@ -9,11 +9,13 @@ from remora.errors import InvalidMessage
 from remora.formats.plain import (
     ChatMessages,
     chat_content,
+    checked,
     no_form,
     opened,
     parts_of,
     plain,
     plain_list,
+    text_field,
     text_of,
     with_kept,
 )
@@ -41,17 +43,17 @@ def from_responses(items: Any, *, opaque: bool = False) -> list[ChatDict]:
     """
     given = plain_list(items, "items of the Responses API")
     if len(given) == 1 and isinstance(given[0].get("output"), list) and "model" in given[0]:
-        given = given[0]["output"]
+        given = plain_list(given[0]["output"], "items of the Responses API")
     chats: list[ChatDict] = []
     answer = _Answer(chats, opaque=opaque)
     for index, item in enumerate(given):
-        kind = item.get("type") or ("message" if "role" in item else None)
+        kind = text_field(item, "type", index) or ("message" if "role" in item else None)
         if kind == "function_call_output":
             answer.close()
-            chats.append(_read_result(item, index, opaque=opaque))
+            chats.extend(checked([_read_result(item, index, opaque=opaque)], index))
         elif kind == "message" and item.get("role") != "assistant":
             answer.close()
-            chats.append(_read_message(item, index, opaque=opaque))
+            chats.extend(checked([_read_message(item, index, opaque=opaque)], index))
         else:
             answer.add(item, kind, index)
     answer.close()
@@ -81,6 +83,7 @@ class _Answer:
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
+            checked([{"role": "assistant", "tool_calls": [call]}], index)
             self._calls.append(call)
         else:
             self._exact = False
@@ -132,7 +135,7 @@ def _with_content(
     except InvalidMessage:
         if not opaque:
             raise
-        words = [part.get("text") or f"[{part.get('type')}]" for part in given]
+        words = [text_field(part, "text", index) or f"[{part.get('type')}]" for part in given]
         return with_kept({**chat, "content": "\n".join(words)}, _API, [item])
     return chat
 
@@ -143,21 +146,32 @@ def read_part(part: Mapping[str, Any], index: int) -> dict[str, Any]:
     Raises:
         InvalidMessage: it has no form in a chat; `index` is the item's.
     """
-    kind = part.get("type")
+    read = _read_known(part, index)
+    checked([{"role": "assistant", "content": [read]}], index)
+    return read
+
+
+def _read_known(part: Mapping[str, Any], index: int) -> dict[str, Any]:
+    kind = text_field(part, "type", index)
     if kind in _TEXTS:
         return {"type": "text", "text": part.get("text")}
     if kind == "refusal":
         return {"type": "refusal", "refusal": part.get("refusal")}
     if kind == "input_image" and (url := part.get("image_url")):
         image = {"url": url}
-        if (detail := part.get("detail")) and detail != "auto":  # as the API takes it without one
+        if (
+            detail := text_field(part, "detail", index)
+        ) and detail != "auto":  # as the API takes it without one
             image["detail"] = detail
         return {"type": "image_url", "image_url": image}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": part.get("input_audio")}
     if kind == "input_file" and not part.get("file_url"):
         keys = ("file_data", "file_id", "filename")
-        return {"type": "file", "file": {key: part[key] for key in keys if part.get(key)}}
+        return {
+            "type": "file",
+            "file": {key: text for key in keys if (text := text_field(part, key, index))},
+        }
     raise no_form("the Responses API", index, kind)
 
 
@@ -168,10 +182,12 @@ def to_responses(messages: ChatMessages) -> list[Any]:
 
     Args:
         messages: of a context or of a history.
+
+    Raises:
+        InvalidMessage: one of them is not a chat message.
     """
     items: list[Any] = []
-    for message in messages:
-        chat, kept = opened(message, _API)
+    for chat, kept in opened(messages, _API):
         items.extend(plain(kept) if kept else items_of(chat))
     return items
 

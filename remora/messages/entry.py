@@ -17,6 +17,7 @@ from remora.messages.objects import chat_of_object, is_message_object
 __all__ = [
     "KEPT_PREFIX",
     "Entry",
+    "check_shape",
     "counted_chat",
     "decode_chat",
     "encode_message",
@@ -153,6 +154,24 @@ def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
 def is_same_chat(one: bytes, other: bytes) -> bool:
     """Whether two encoded chat dicts say the same, whatever the order of their keys."""
     return one == other or decode_chat(one) == decode_chat(other)
+
+
+def check_shape(chat: ChatDict, index: int) -> None:
+    """Check that a chat dict has the keys and types of a chat message; it may say nothing.
+
+    Args:
+        chat: without an envelope.
+        index: its place in the batch, for the error.
+
+    Raises:
+        InvalidMessage: it is not a chat message.
+    """
+    try:
+        checked = msgspec.convert(chat, _Chat)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidMessage(f"message {index} is not a chat message: {e}", index=index) from e
+    if checked.role == "tool" and checked.tool_call_id is None:
+        raise InvalidMessage(f"message {index} has the role tool but no tool_call_id", index=index)
 
 
 def encode_message(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from anthropic.types import MessageParam
 from google.genai.types import Content
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai.types.responses import ResponseInputItemParam
 from pydantic import TypeAdapter
 
+from remora.errors import InvalidMessage
 from remora.formats import (
     from_anthropic,
     from_gemini,
@@ -128,3 +131,77 @@ def test_gemini(messages: list[dict[str, Any]]) -> None:
         assert prompt.get("system_instruction") == messages[0]["content"]
     same(without_system(messages), lambda: from_gemini(prompt["contents"]))
     same(without_system(messages), lambda: from_gemini(contents))
+
+
+NAMES = (
+    "args arguments call_id candidates content data detail display_name file file_data file_id "
+    "file_uri format function function_call function_response id image_url inline_data input "
+    "input_audio media_type metadata mime_type name output parts refusal remora.anthropic "
+    "remora.gemini remora.responses response role source text thought thought_signature title "
+    "tool_call_id tool_calls tool_use_id type url"
+)
+KINDS = (
+    "assistant base64 developer document file function function_call function_call_output image "
+    "image_url input_audio input_file input_image input_text message model output_text reasoning "
+    "refusal system text thinking tool tool_result tool_use url user"
+)
+LEAVES = [None, True, 0, 10**400, 1.5, float("nan"), "", "x", "\ud800", "data:a;base64,!", b"\xff"]
+junk = st.recursive(
+    st.sampled_from(LEAVES) | st.sampled_from(KINDS.split()),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=5)
+        | st.fixed_dictionaries(
+            {"role": st.sampled_from(KINDS.split())},
+            optional={"content": inner, "parts": st.lists(inner, max_size=2), "metadata": inner},
+        )
+        | st.builds(
+            lambda kind, more: {**more, "type": kind},
+            st.sampled_from(KINDS.split()),
+            st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=4),
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(junk, max_size=2) | junk, st.booleans())
+@example([{"role": "model", "parts": [{"function_call": "x"}]}], False)
+@example([{"role": "model", "parts": [{"function_response": [1]}]}], False)
+@example([{"role": ["user"], "parts": []}], False)
+@example([{"role": {"a": 1}, "content": "x"}], True)
+@example([{"role": "assistant", "content": [{"type": []}]}], True)
+@example([{"role": "user", "content": [{"type": "hologram", "text": {}}]}], True)
+@example([{"role": "assistant", "content": [{"type": "text", "text": {}}]}], False)
+@example([{"role": "assistant", "content": [{"type": "refusal", "refusal": {}}]}], False)
+@example([{}], False)
+@example([{"role": "tool"}], False)
+@example([{"role": "user", "content": "x", "metadata": {"remora.gemini": [1]}}], False)
+def test_what_is_no_message_is_refused(anything: Any, opaque: bool) -> None:
+    """By the documented error; what is not refused has the shape of chat messages."""
+    for read in (from_anthropic, from_gemini, from_responses):
+        try:
+            chats = read(anything, opaque=opaque)
+        except InvalidMessage:
+            continue
+        for show in (to_anthropic, to_gemini, to_responses):
+            show(chats)
+    for show in (to_anthropic, to_gemini, to_responses):
+        with suppress(InvalidMessage):
+            show(anything)
+
+
+def test_the_error_says_which_message() -> None:
+    good: dict[str, Any] = {"role": "user", "content": "x"}
+    calls: list[tuple[Callable[[Any], Any], dict[str, Any], dict[str, Any]]] = [
+        (from_anthropic, good, {"role": ["user"], "content": "x"}),
+        (from_responses, good, {"role": "assistant", "content": [{"type": "refusal"}]}),
+        (from_gemini, {"role": "user", "parts": ["x"]}, {"parts": [{"function_call": 1}]}),
+        (to_anthropic, good, {}),
+        (to_gemini, good, {"role": "tool", "content": "x"}),
+        (to_responses, good, {"role": "user", "content": [{"type": "text"}]}),
+    ]
+    for convert, one, bad in calls:
+        with pytest.raises(InvalidMessage) as raised:
+            convert([one, bad, one])
+        assert raised.value.index == 1, convert
