@@ -13,6 +13,7 @@ import anyio
 from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.messages import ChatDict
+from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 
@@ -52,6 +53,7 @@ class StreamedReply:
     ) -> None:
         self._store = store
         self._begin_call = begin_call
+        self._home = HomeLoop()
         self._storing: SharedCall[object] | None = None
         self._read = read
         self._keep = on_interrupt == "keep"
@@ -101,6 +103,9 @@ class StreamedReply:
 
         A cancellation is raised then, and not before. At the end of the stream it only waits.
         """
+        if getattr(self._home.loop, "is_closed", bool)():
+            self._end()  # what the event loop ran is being collected: no task can begin
+            return
         if not self._over:
             self._end()
             probe("stream_interrupted")
