@@ -413,7 +413,9 @@ def show_contexts(contexts: dict[str, dict[int, dict[str, Any]]]) -> None:
         overall = [one["all"] for one in sizes.values()]
         line(method, [f"{one['all_of_it']:.3f} / {one['any_of_it']:.3f}" for one in overall])
     remora = contexts["remora"].values()
-    for category in [name for name in next(iter(remora)) if name not in {"p50_ms", "p95_ms"}]:
+    for category in [
+        name for name in next(iter(remora)) if name not in {"all", "p50_ms", "p95_ms"}
+    ]:
         line(f"  category {category}, all", [f"{one[category]['all_of_it']:.3f}" for one in remora])
     if all(bounds := [one["all"]["all_of_it_95"] for one in remora]):
         line("  remora, all, 95 %", [f"{low:.3f} - {high:.3f}" for low, high in bounds])
