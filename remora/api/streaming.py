@@ -103,7 +103,7 @@ class StreamedReply:
 
         A cancellation is raised then, and not before. At the end of the stream it only waits.
         """
-        if getattr(self._home.loop, "is_closed", bool)():
+        if self._home.is_closed:
             self._end()  # what the event loop ran is being collected: no task can begin
             return
         if not self._over:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 
 import anyio.to_thread
 import msgspec
@@ -43,7 +44,7 @@ class _Near(msgspec.Struct, frozen=True):
     cosines: Sequence[float]
 
 
-class Question(msgspec.Struct, frozen=True):
+class Question(msgspec.Struct, frozen=True, dict=True):
     """What is asked.
 
     Attributes:
@@ -55,6 +56,11 @@ class Question(msgspec.Struct, frozen=True):
     text: str
     vector: Vector | None = None
     near: Mapping[str, _Near] = {}
+
+    @cached_property
+    def stems(self) -> tuple[str, ...]:
+        """The stems of its words, each once."""
+        return tuple(dict.fromkeys(words(self.text)))
 
 
 async def ask(text: str, embedder: Embedder | None, *, near_words: bool) -> Question:
@@ -89,7 +95,7 @@ def weigh_words(
         texts: near words that are in none of these are of no use.
         share: what a near word counts, times its cosine.
     """
-    weights = dict.fromkeys(words(question.text), 1.0)
+    weights = dict.fromkeys(question.stems, 1.0)
     own = set(weights)
     parts = {part.casefold() for name in names for part in re.findall(r"\w+", name)}
     for word, near in question.near.items():

@@ -7,7 +7,7 @@ Searching 1,000 rows takes half a millisecond, LanceDB 10 to 30 ms on both cores
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -227,8 +227,8 @@ def find_matches(
         lists["vector"] = top(near, embedded & eligible, config.depth)
     return Matches(
         lists,
-        _session_scores(parts, weights, scores["turn"]),
-        _find_words(said, words(_TIME_WORDS)) if asks_for_time(question.text) else None,
+        _session_scores(parts, weights, scores["turn"]) if config.session_weight else None,
+        _find_words(said, _time_stems()) if asks_for_time(question.text) else None,
         _coverage(parts, question, speakers),
     )
 
@@ -266,7 +266,7 @@ def _coverage(parts: Sequence[UserIndex], question: Question, speakers: Collecti
     import numpy as np  # noqa: PLC0415
 
     names = set(words(" ".join(speakers)))
-    stems = [hash(one) for one in dict.fromkeys(words(question.text)) if one not in names]
+    stems = [hash(one) for one in question.stems if one not in names]
     held_by = np.zeros(len(stems), np.int64)
     for one in parts:
         said = one.texts["turn"]
@@ -287,6 +287,11 @@ def _coverage(parts: Sequence[UserIndex], question: Question, speakers: Collecti
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     best = scores.max(initial=0.0)
     return scores / best if best > 0 else scores
+
+
+@cache
+def _time_stems() -> list[str]:
+    return words(_TIME_WORDS)
 
 
 def _find_words(indices: Sequence[TextIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:

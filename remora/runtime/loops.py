@@ -25,6 +25,11 @@ class HomeLoop:
         self.find: Callable[[], object] = _finder()
         self.loop = self.find()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the loop is closed, so that no task can begin; trio's token does not tell."""
+        return bool(getattr(self.loop, "is_closed", bool)())
+
     def check(self) -> None:
         """Raise `WrongLoop` unless this loop runs in the calling thread."""
         try:
@@ -32,7 +37,7 @@ class HomeLoop:
                 return
         except RuntimeError:
             pass
-        if getattr(self.loop, "is_closed", bool)():
+        if self.is_closed:
             raise WrongLoop(
                 "the event loop that the runtime was opened on is closed; nothing was done. Close "
                 "a runtime before its loop ends: async with Runtime(…), or await runtime.aclose()"
