@@ -89,6 +89,7 @@ class LongTermIndex:
         self._row_rebuilder: RowRebuilder | None = None
         self._changed_users: dict[str, None] = {}
         self._pruned_once = False
+        self._leftovers_in_use = anyio.Lock()  # an erasure has them open, or they are removed
         self.reembedding: Rebuild | None = None
         """The rebuild that runs, or that has run last."""
 
@@ -206,7 +207,7 @@ class LongTermIndex:
         use. Directories at other addresses, and of a time when long-term memory was switched on,
         are included.
         """
-        async with AsyncExitStack() as opened:
+        async with self._leftovers_in_use, AsyncExitStack() as opened:
             stores: list[LongTermStore] = []
             known: set[Place] = set()
             current = await self.store() if self._config.long_term.enabled else self._given
@@ -270,9 +271,10 @@ class LongTermIndex:
 
         async def complete() -> None:
             flush.merging = False
-            self._row_rebuilder = None
-            await rows.aclose()
-            await self._sweep()
+            async with self._leftovers_in_use:
+                self._row_rebuilder = None
+                await rows.aclose()
+                await self._sweep()
 
         return Rebuild(
             journal,

@@ -431,6 +431,40 @@ async def test_an_erasure_that_crashed(
     assert traces(tmp_path, CANARY) == []
 
 
+async def test_forgotten_as_the_rebuild_ends(
+    tmp_path: Path, before_keys: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G13: old directories are not removed while an erasure has them open; it does not fail."""
+    await fill(tmp_path)
+    before_keys.undo()
+    complete, erase, asked = anyio.Event(), LanceStore.erase, anyio.Event()
+
+    async def erase_as_it_ends(store: LanceStore, *owner: Any) -> int:
+        asked.set()
+        await complete.wait()
+        await anyio.wait_all_tasks_blocked()
+        return await erase(store, *owner)
+
+    async with offline(tmp_path, CONFIG) as memory:
+        await memory.journal.erase(VICTIM)
+    before_keys.setattr(LanceStore, "erase", erase_as_it_ends)
+    async with runtime_on(tmp_path, reembed=True) as runtime:
+        change = runtime.internals.journal.change_settings
+
+        async def change_settings(settings: dict[str, str]) -> None:
+            if settings == {"reembed": ""}:
+                await asked.wait()
+                complete.set()
+            await change(settings)
+
+        before_keys.setattr(runtime.internals.journal, "change_settings", change_settings)
+        await runtime.reembedded()
+        assert await runtime.retry_erasures() == []
+    assert traces(tmp_path, CANARY, user_key(VICTIM)) == []
+    assert "erasure_failed" not in caplog.text
+    assert directories(tmp_path) == ["longterm-2"]
+
+
 async def test_refused_while_it_is_erased_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
