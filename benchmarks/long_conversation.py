@@ -1,7 +1,7 @@
 """One user with a very long conversation: indexing, recall, load and erasure, and their memory.
 
     python -m benchmarks.long_conversation [--messages 165000] [--questions 30] [--dir DIR]
-        [--json FILE] [--smoke]
+        [--freeze] [--json FILE] [--smoke]
 
 One session is handed `--messages` messages, 500 at a time. It then measures:
 
@@ -13,6 +13,7 @@ One session is handed `--messages` messages, 500 at a time. It then measures:
   after writing  each after an `append` of one message that was indexed.
   forget         the user is forgotten; meanwhile another user appends a message every 10 ms.
 
+`--freeze` calls `gc.freeze()` when everything is loaded, as docs/how-to/operations.md advises.
 `late` counts loads in which long-term memory missed its deadline. Memory is resident memory of the
 whole process, whose peak the kernel reports. On a shared machine only the ratios within a run
 compare.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import logging
@@ -82,6 +84,20 @@ class LoopLag:
             self.longest_s = max(self.longest_s, time.perf_counter() - began - 0.005)
 
 
+class CollectorPauses:
+    """The longest time that Python's garbage collector took, with every thread waiting."""
+
+    def __init__(self) -> None:
+        self.longest_s = self._began = 0.0
+
+    def __call__(self, phase: str, _: dict[str, int]) -> None:
+        """See `gc.callbacks`."""
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.longest_s = max(self.longest_s, time.perf_counter() - self._began)
+
+
 async def timed(call: Awaitable[Any]) -> float:
     began = time.perf_counter()
     await call
@@ -107,7 +123,6 @@ class Run:
 
     async def all(self, progress: Progress) -> None:
         """Measure everything."""
-        await self._runtime.internals.long_term()
         await self._index(progress)
         await self._ask("recall", self._recall, progress)
         await self._ask("load", self._load, progress)
@@ -186,13 +201,19 @@ class Run:
 
 
 async def measure(arguments: argparse.Namespace, place: Path) -> dict[str, Any]:
-    lag = LoopLag()
-    watch = asyncio.create_task(lag.run())
+    lag, pauses = LoopLag(), CollectorPauses()
     with Progress(console=Console(stderr=True)) as progress:
         async with remora.Runtime(place) as runtime:
+            await runtime.ready()
+            if arguments.freeze:
+                gc.collect()
+                gc.freeze()
+            gc.callbacks.append(pauses)
+            watch = asyncio.create_task(lag.run())
             run = Run(runtime, arguments)
             await run.all(progress)
-    watch.cancel()
+            watch.cancel()
+    run.figures["collector_pause_ms"] = pauses.longest_s * 1e3
     run.figures["loop_lag_ms"] = lag.longest_s * 1e3
     run.figures["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return run.figures
@@ -216,6 +237,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=165_000)
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--dir", type=Path, help="where the memory directory is made")
+    parser.add_argument("--freeze", action="store_true", help="call gc.freeze() when it is loaded")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="only see that it works")
     arguments = parser.parse_args()

@@ -60,11 +60,11 @@ _STOP = frozenset(
 )
 
 
-class _Sentence(msgspec.Struct):
+class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collector need not visit
     head: str
     text: str
     order: int
-    words: list[str]
+    words: tuple[str, ...]
     score: float = 0.0
     vector: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -222,8 +222,8 @@ def _cut(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in _WORD.findall(text.lower()) if word not in _STOP]
+def _words(text: str) -> tuple[str, ...]:
+    return tuple([word for word in _WORD.findall(text.lower()) if word not in _STOP])
 
 
 def _score(sentences: Sequence[_Sentence]) -> None:
