@@ -24,7 +24,7 @@ from remora.api.user import User, WorkingHit
 from remora.config import Config
 from remora.faces import publish
 from remora.messages import Message, MessageDict, MessageLike, Receipt
-from remora.models.ports import ChatModel, Embedder, Line, Summarizer
+from remora.models.ports import ChatModel, Embedder, Line, Reranker, Summarizer
 from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import Memory, quote_memories
 from remora.recall.sources import Sources
@@ -47,6 +47,7 @@ __all__ = [
     "MessageDict",
     "MessageLike",
     "Receipt",
+    "Reranker",
     "Runtime",
     "Session",
     "SharedMember",

@@ -27,7 +27,7 @@ from remora.ids import SessionKey
 from remora.maintenance.backup import BackupReport
 from remora.maintenance.export import Progress
 from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
-from remora.models.ports import ChatModelLike, EmbedderLike, Summarizer
+from remora.models.ports import ChatModelLike, EmbedderLike, RerankerLike, Summarizer
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.clock import Clock
@@ -430,6 +430,7 @@ class Runtime:
         chat_model: ChatModelLike | None = ...,
         summarizer: Summarizer | None = ...,
         embedder: EmbedderLike | None = ...,
+        reranker: RerankerLike | None = ...,
         store: LongTermStore | None = ...,
         counter: TokenCounter | None = ...,
         policy: PolicyLike | None = ...,

@@ -15,6 +15,7 @@ from remora.faces import publish
 from remora.maintenance.backup import BackupReport
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
+from remora.recall.reranking import RerankStatistics
 from remora.runtime.jobs import Job, QueueStatistics
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
@@ -36,6 +37,7 @@ __all__ = [
     "QueueStatistics",
     "ReembedProgress",
     "RegistryStatistics",
+    "RerankStatistics",
     "RuntimeStatistics",
     "SessionStatistics",
     "SessionView",

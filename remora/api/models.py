@@ -15,7 +15,7 @@ from remora.config import Config
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
-from remora.models.ports import ChatModel, Embedder, Summarizer
+from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.services.preload import preload
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
@@ -30,6 +30,7 @@ class Models(msgspec.Struct, frozen=True):
         embedder: None if there is none.
         cached: the embedder, with a cache.
         fallback: summarizes when `summarizer` fails; the same one where nothing else is configured.
+        reranker: None if there is none.
     """
 
     counter: TokenCounter
@@ -38,6 +39,7 @@ class Models(msgspec.Struct, frozen=True):
     cached: CachingEmbedder | None
     summarizer: CompressionMeter
     fallback: CompressionMeter
+    reranker: Reranker | None
 
 
 async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Models:
@@ -65,7 +67,8 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
     chosen = _choose_summarizer(options, counter, chat)
     summarizer = fallback if chosen is None else CompressionMeter(chosen, counter.count)
-    return Models(counter, chat, embedder, cached, summarizer, fallback)
+    reranker = await in_thread(_make_reranker, options, closers)
+    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
 
 
 def _make_counter(config: Config) -> TokenCounter:
@@ -80,8 +83,10 @@ def _make_counter(config: Config) -> TokenCounter:
     return TiktokenCounter(tokens.encoding, media_tokens=media)
 
 
-def _make_openai(kind: str, config: Config, closers: list[Callable[[], Any]]) -> Any:
-    model = getattr(importlib.import_module("remora.models.openai"), kind)(config.models)
+def _make_remote(
+    kind: str, config: Config, closers: list[Callable[[], Any]], module: str = "openai"
+) -> Any:
+    model = getattr(importlib.import_module(f"remora.models.{module}"), kind)(config.models)
     closers.append(model.aclose)
     return model
 
@@ -90,17 +95,24 @@ def _make_chat_model(options: Options, closers: list[Callable[[], Any]]) -> Chat
     preload()  # a runtime in memory has not done it yet
     chat = options.chat_model
     if chat is None and options.config.models.summarizer == "openai":
-        chat = _make_openai("OpenAIChatModel", options.config, closers)
+        chat = _make_remote("OpenAIChatModel", options.config, closers)
     return chat
 
 
 def _make_embedder(options: Options, closers: list[Callable[[], Any]]) -> Embedder | None:
     embedder = options.embedder
     if embedder is None and options.config.models.embedder == "openai":
-        embedder = _make_openai("OpenAIEmbedder", options.config, closers)
+        embedder = _make_remote("OpenAIEmbedder", options.config, closers)
     elif embedder is None and options.config.models.embedder == "wordllama":
         embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
     return embedder
+
+
+def _make_reranker(options: Options, closers: list[Callable[[], Any]]) -> Reranker | None:
+    reranker = options.reranker
+    if reranker is None and options.config.models.reranker == "http":
+        reranker = _make_remote("HttpReranker", options.config, closers, module="http_reranker")
+    return reranker
 
 
 def _choose_summarizer(

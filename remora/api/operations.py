@@ -11,6 +11,7 @@ from remora.api.statistics import RuntimeStatistics
 from remora.errors import InvalidInput
 from remora.ids import validate_id
 from remora.recall.index_cache import UserIndexStatistics
+from remora.recall.reranking import RerankStatistics
 from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import Job
 from remora.services.arguments import (
@@ -53,6 +54,7 @@ class Operations:
             {meter.name: meter.statistics() for meter in parts.meters},
             parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
             parts.eraser.files.statistics(),
+            RerankStatistics() if parts.recall is None else parts.recall.rerank_statistics(),
         )
 
     async def counts(self, user: str | None = None) -> JournalCounts:

@@ -14,7 +14,7 @@ from remora.actors.policies.buffer import PolicyLike
 from remora.config import Config
 from remora.errors import ConfigError
 from remora.messages import ChatDict
-from remora.models.ports import ChatModel, Embedder, Summarizer
+from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.runtime.clock import Clock
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import TokenCounter
@@ -33,6 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     chat_model: ChatModel | None
     summarizer: Summarizer | None
     embedder: Embedder | None
+    reranker: Reranker | None
     store: LongTermStore | None
     counter: TokenCounter | None
     policy: PolicyLike

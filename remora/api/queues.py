@@ -34,6 +34,7 @@ from remora.recall.current import CurrentMemories
 from remora.recall.fit import profile_room
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
+from remora.recall.reranking import Reranking
 from remora.runtime.jobs import JobQueue, RetryPolicy
 from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
@@ -74,9 +75,7 @@ class Foundation(msgspec.Struct, frozen=True):
 def add_summaries(base: Foundation) -> None:
     """The queues that write summaries and synopses."""
     config, models, clock = base.options.config, base.models, base.options.clock
-    breaker = CircuitBreaker(
-        clock, failures=config.supervisor.breaker_failures, rest_s=config.supervisor.breaker_rest_s
-    )
+    breaker = _make_breaker(base)
 
     async def inspect(key: SessionKey) -> SessionView:
         view: SessionView = await base.registry.ask_control(key, Inspect())
@@ -110,6 +109,21 @@ def add_summaries(base: Foundation) -> None:
     )
     base.add_queue(SUMMARIZE_QUEUE, summarize, config.supervisor.summarize_concurrency)
     base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
+
+
+def _make_breaker(base: Foundation) -> CircuitBreaker:
+    options = base.options.config.supervisor
+    return CircuitBreaker(
+        base.options.clock, failures=options.breaker_failures, rest_s=options.breaker_rest_s
+    )
+
+
+def _make_reranking(base: Foundation) -> Reranking | None:
+    reranker = base.models.reranker
+    if reranker is None:
+        return None
+    deadline_s = base.options.config.recall.rerank_deadline_s
+    return Reranking(reranker, base.options.clock, _make_breaker(base), deadline_s=deadline_s)
 
 
 def _profile_tokens(config: Config, counter: TokenCounter) -> int:
@@ -161,6 +175,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         admit=admit,
         unindexed=_unindexed_rows(base, access) if config.recall.unindexed_rows else None,
         current=CurrentMemories(base.journal),
+        reranking=_make_reranking(base),
     )
     flush = FlushHandler(
         access,

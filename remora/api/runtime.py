@@ -32,9 +32,11 @@ from remora.messages import ChatDict, MessageLike, Receipt, encode_message
 from remora.models.ports import (
     ChatModelLike,
     EmbedderLike,
+    RerankerLike,
     Summarizer,
     as_chat_model,
     as_embedder,
+    as_reranker,
 )
 from remora.runtime.clock import Clock, SystemClock
 from remora.services.arguments import (
@@ -68,6 +70,9 @@ class Runtime(Operations):
         summarizer: a compression strategy of your own, which makes the summaries.
         embedder: an object with ``async embed(texts)``, ``name`` and ``dimension``, or a callable.
             None for `models.embedder`; its default is embedded.
+        reranker: judges the best memories that `recall` and `load(query=…)` found: an object with
+            ``async rank(query, texts)``, or a callable ``(query, texts) -> scores``, sync or async.
+            None for `models.reranker`; its default is none.
         store: keeps long-term memory instead of LanceDB in the directory; its vectors have the
             embedder's dimension. The runtime closes it.
         counter: counts tokens; None for `tokens.counter`.
@@ -103,6 +108,7 @@ class Runtime(Operations):
         chat_model: ChatModelLike | None = None,
         summarizer: Summarizer | None = None,
         embedder: EmbedderLike | None = None,
+        reranker: RerankerLike | None = None,
         store: LongTermStore | None = None,
         counter: TokenCounter | None = None,
         policy: PolicyLike | None = None,
@@ -137,6 +143,7 @@ class Runtime(Operations):
             embedder=None
             if embedder is None
             else as_embedder(embedder, dimension=config.models.embedding_dimension),
+            reranker=None if reranker is None else as_reranker(reranker),
             store=store,
             counter=counter,
             policy=policy if callable(policy) else resolve_policy(policy),

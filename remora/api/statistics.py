@@ -6,6 +6,7 @@ import msgspec
 
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
+from remora.recall.reranking import RerankStatistics
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
@@ -26,6 +27,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
         compression: of summaries, by the name of the strategy that made them.
         user_index: of the users whose rows of long-term memory are held in memory.
         erasures: of what `forget` erases.
+        reranking: of what the reranker did; zeros without one.
     """
 
     registry: RegistryStatistics
@@ -35,3 +37,4 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     compression: dict[str, CompressionStatistics]
     user_index: UserIndexStatistics = UserIndexStatistics()
     erasures: ErasureStatistics = ErasureStatistics()
+    reranking: RerankStatistics = RerankStatistics()

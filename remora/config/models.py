@@ -16,6 +16,15 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     for word: none needs a model. openai is any OpenAI-compatible endpoint."""
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
     """wordllama is embedded; none leaves recall to full-text search."""
+    reranker: Literal["none", "http"] = "none"
+    """http is any endpoint that takes what Cohere's and Jina's take, as vLLM's and Infinity's do:
+    `rerank_url` names it."""
+    rerank_url: str = ""
+    """The whole URL, as https://api.jina.ai/v1/rerank."""
+    rerank_model: str = ""
+    """The endpoint's name for the model that reranks; empty for an endpoint that has only one."""
+    rerank_api_key: Secret = Secret()
+    """Sent as a bearer token; empty for an endpoint without keys. OPENAI_API_KEY is not taken."""
     base_url: str = ""
     """An OpenAI-compatible endpoint; empty means OPENAI_BASE_URL, then OpenAI's own."""
     api_key: Secret = Secret()

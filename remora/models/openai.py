@@ -9,22 +9,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from remora.config import ModelConfig
-from remora.errors import ConfigError, ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.messages import ChatDict
-
-try:
-    import httpx2
-except ImportError as e:
-    raise ImportError(
-        'an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"'
-    ) from e
+from remora.models.endpoint import Endpoint
 
 __all__ = ["OpenAIChatModel", "OpenAIEmbedder"]
 
@@ -52,8 +44,8 @@ class _EmbeddingAnswer(msgspec.Struct):
     data: list[_Embedding]
 
 
-class _Endpoint:
-    """One HTTP client; its errors become remora's."""
+class _OpenAI:
+    """An OpenAI-compatible endpoint."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = config.base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL
@@ -64,50 +56,14 @@ class _Endpoint:
                 "another endpoint",
                 key="models.api_key",
             )
-        self.url = url
-        self._key = key
-        self._timeout_s = config.timeout_s
-        self._client: httpx2.AsyncClient | None = None
-        self._connect_lock = anyio.Lock()
-
-    async def _connect(self) -> httpx2.AsyncClient:
-        # reads the machine's certificates, which would block the event loop
-        async with self._connect_lock:
-            if self._client is None:
-                self._client = await anyio.to_thread.run_sync(self._make_client)
-        return self._client
-
-    def _make_client(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(
-            base_url=self.url if self.url.endswith("/") else self.url + "/",
-            headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-            timeout=self._timeout_s,
-        )
+        self._url = url.removesuffix("/")
+        self._endpoint = Endpoint(key, config.timeout_s)
 
     async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
-        client = self._client or await self._connect()
-        try:
-            response = await client.post(
-                path,
-                content=msgspec.json.encode(body),
-                headers={"Content-Type": "application/json"},
-            )
-        except httpx2.TimeoutException as e:
-            raise ModelTimeout(f"{self.url}{path} did not answer in time") from e
-        except httpx2.HTTPError as e:
-            raise ModelUnavailable(f"{self.url}{path} cannot be reached: {e}") from e
-        if response.status_code >= 400:
-            raise ModelUnavailable(
-                f"{self.url}{path} answered {response.status_code}: {response.text[:200]}"
-            )
-        try:
-            return msgspec.json.decode(response.content, type=answer)
-        except (msgspec.DecodeError, RecursionError) as e:
-            raise ModelAnswerInvalid(f"{self.url}{path} gave an invalid answer: {e}") from e
+        return await self._endpoint.post(f"{self._url}/{path}", body, answer)
 
     async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        await self._endpoint.aclose()
 
 
 class OpenAIChatModel:
@@ -115,7 +71,7 @@ class OpenAIChatModel:
 
     def __init__(self, config: ModelConfig) -> None:
         self.name = config.chat_model
-        self._endpoint = _Endpoint(config)
+        self._endpoint = _OpenAI(config)
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """The first choice's text."""
@@ -140,7 +96,7 @@ class OpenAIEmbedder:
     def __init__(self, config: ModelConfig) -> None:
         self.name = config.embedding_model
         self.dimension = config.embedding_dimension
-        self._endpoint = _Endpoint(config)
+        self._endpoint = _OpenAI(config)
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per text, shape (n, dimension)."""

@@ -36,10 +36,13 @@ __all__ = [
     "EmbedderLike",
     "Line",
     "NearWords",
+    "Reranker",
+    "RerankerLike",
     "Summarizer",
     "Vectors",
     "as_chat_model",
     "as_embedder",
+    "as_reranker",
     "check_answer_length",
     "embed_texts",
     "embedder_name",
@@ -113,6 +116,32 @@ class NearWords(Protocol):
         ...
 
 
+@runtime_checkable
+class Reranker(Protocol):
+    """Judges what recall found, text by text: a class with an async ``rank``.
+
+    For instance::
+
+        async def rank(self, query: str, texts: list[str]) -> list[float]: ...
+    """
+
+    async def rank(self, query: str, texts: list[str], /) -> Any:
+        """How well each text answers the query: a finite number for each, higher is better.
+
+        Their scale does not matter: only their order is used.
+
+        Args:
+            query: what is asked, at most 2,000 characters.
+            texts: when it was said, who said it, and what; the best by the fused ranking first, at
+                most `recall.rerank_depth` of them with at most 2,000 characters each. They are
+                what users said: treat them as data.
+
+        Raises:
+            ModelError: no usable answer. Its text is logged, that of other exceptions is not.
+        """
+        ...
+
+
 class Line(msgspec.Struct, frozen=True):
     """One message, as a summarizer gets it."""
 
@@ -150,6 +179,7 @@ ChatModelLike: TypeAlias = (
     ChatModel | Callable[[str], str | Awaitable[str] | AsyncIterator[str] | Iterator[str]]
 )
 EmbedderLike: TypeAlias = Embedder | Callable[[list[str]], Any]
+RerankerLike: TypeAlias = Reranker | Callable[[str, list[str]], Any]
 
 
 MAX_ANSWER_CHARACTERS = 1_000_000
@@ -163,7 +193,7 @@ class _CallableChatModel:
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         prompt = "\n\n".join(str(message["content"]) for message in messages)
-        answer = await _call(self._function, prompt, self._threads)
+        answer = await _call(self._function, prompt, threads=self._threads)
         text: str = await _collect(answer, self._threads)  # the caller checks that it is text
         return text
 
@@ -246,15 +276,27 @@ class _CallableEmbedder:
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        vectors: npt.NDArray[np.float32] = await _call(self._function, list(texts), self._threads)
+        vectors: npt.NDArray[np.float32] = await _call(
+            self._function, list(texts), threads=self._threads
+        )
         return vectors
+
+
+class _CallableReranker:
+    def __init__(self, function: Callable[[str, list[str]], Any], name: str) -> None:
+        self.name = name
+        self._function = function
+        self._threads = anyio.CapacityLimiter(_THREADS)
+
+    async def rank(self, query: str, texts: list[str]) -> Any:
+        return await _call(self._function, query, texts, threads=self._threads)
 
 
 _THREADS = 8  # for each model, so that slow models do not use up the threads that count tokens
 
 
 async def _call(
-    function: Callable[[Any], Any], argument: Any, threads: anyio.CapacityLimiter
+    function: Callable[..., Any], *arguments: Any, threads: anyio.CapacityLimiter
 ) -> Any:
     """Await an async callable; run a sync one in a thread.
 
@@ -263,9 +305,9 @@ async def _call(
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     ):
-        return await function(argument)
+        return await function(*arguments)
     result = await anyio.to_thread.run_sync(
-        function, argument, abandon_on_cancel=True, limiter=threads
+        function, *arguments, abandon_on_cancel=True, limiter=threads
     )
     return await result if inspect.isawaitable(result) else result
 
@@ -307,6 +349,28 @@ def as_embedder(embedder: EmbedderLike, *, dimension: int) -> Embedder:
             f"{type(embedder).__name__}"
         )
     return _CallableEmbedder(embedder, dimension)
+
+
+def as_reranker(reranker: RerankerLike) -> Reranker:
+    """An object with ``rank``, or a callable ``(query, texts) -> scores``, as a reranker.
+
+    Either may be sync or async; a sync one runs in a thread.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(reranker, Reranker):
+        if inspect.iscoroutinefunction(reranker.rank):
+            return reranker
+        name = str(getattr(reranker, "name", type(reranker).__qualname__))
+        return _CallableReranker(reranker.rank, name)
+    if callable(reranker):
+        name = getattr(reranker, "__name__", type(reranker).__qualname__)
+        return _CallableReranker(reranker, name)
+    raise ConfigError(
+        "reranker must have an async rank(query, texts) or be callable, not "
+        f"{type(reranker).__name__}"
+    )
 
 
 def embedder_name(embedder: Embedder | None) -> str:

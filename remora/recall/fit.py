@@ -382,7 +382,7 @@ def _texts_of(synopsis: ChatDict | None, blocks: FittedBlocks) -> Iterator[str]:
 
 
 def _recall_source(source: Source, recalled: _RecallMessage, *, working: bool) -> Source:
-    if source.status != "ok":
+    if source.status not in {"ok", "degraded"}:
         return source
     count = sum((one.working is not None) is working for one in recalled.lines)
     left_out = [one for one in recalled.left_out if (one.working is not None) is working]
@@ -394,7 +394,7 @@ def _recall_source(source: Source, recalled: _RecallMessage, *, working: bool) -
     )
     return msgspec.structs.replace(
         source,
-        status="omitted",
+        status="omitted" if source.status == "ok" else source.status,
         count=count,
         detail="; ".join(part for part in (source.detail, note) if part),
         omitted=len(left_out),

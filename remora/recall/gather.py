@@ -115,6 +115,7 @@ async def gather(
         if (recall := tiers.recall) is not None:
 
             async def ask_recall() -> Source:
+                unranked: list[str] = []
                 found.memories = await recall(
                     key.user,
                     query,
@@ -123,8 +124,10 @@ async def gather(
                     without=shown,
                     max_tokens=budget,
                     relevance=config.recall.relevance,
+                    report=unranked.append,
                 )
-                return Source("ok", detail=recall.note(key.user))
+                notes = "; ".join(note for note in (*unranked, recall.note(key.user)) if note)
+                return Source("degraded" if unranked else "ok", detail=notes)
 
             tasks.start_soon(search, "long_term", ask_recall)
         if (working := tiers.working) is not None:

@@ -36,7 +36,8 @@ class Memory(msgspec.Struct, frozen=True):
         created_at: when, aware UTC.
         score: rank score; comparable within one recall only.
         parts: what each list gave it, scaled to 0…1: ``turn`` (BM25 of the message), ``window``
-            (BM25 of the message with its neighbours) and ``vector`` (cosine).
+            (BM25 of the message with its neighbours), ``vector`` (cosine) and, if a reranker judged
+            it, ``reranker``.
         tokens: size in a context.
         id: it never changes.
         type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,

@@ -16,6 +16,12 @@ PROBES: Mapping[str, str] = {
     "user_index_read_overtaken": "a user's rows were removed or requested again during a read",
     "user_index_read_failed": "a user's rows could not be read into memory: the store is asked",
     "user_index_evicted": "a user's rows left memory to make room for others'",
+    "rerank_failed": "a reranker failed: the memories keep the order that they were found in",
+    "rerank_cut_short": "a reranker had less than its deadline, because its caller's is near",
+    "reranker_misshaped": "a reranker answered with a wrong number of scores, or with no numbers",
+    "reranker_not_finite": "a reranker answered with a score that is not a finite number",
+    "rerank_void": "memories were removed while a reranker judged them: the search is repeated",
+    "rerank_nested": "a reranker recalls: what it gets is not reranked",
     # context assembly
     "search_before_warm_up": "a context was asked for while models and tables were being loaded",
     "tier_late": "a tier missed its deadline, and is left out of a context",

@@ -21,6 +21,7 @@ from remora.recall.index_cache import (
 from remora.recall.memory import FoundMemories, Memory, make_memory
 from remora.recall.question import Question, ask
 from remora.recall.ranking import Ranked, Ranking, fuse
+from remora.recall.reranking import Reranking, RerankStatistics, reorder
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
@@ -71,6 +72,7 @@ class Recall:
         admit: raises for a user who is being forgotten.
         unindexed: what users said that is not indexed yet; None to search indexed rows only.
         current: compares recorded memories with the journal; None to take them as they are found.
+        reranking: judges the best of what was found; None to take the order of the fusion.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Recall:
         admit: Callable[[str], None] = lambda _: None,
         unindexed: Tails | None = None,
         current: CurrentMemories | None = None,
+        reranking: Reranking | None = None,
     ) -> None:
         self._current = current
+        self._reranking = reranking
         self._store = store
         self._admit = admit
         self._embedder = embedder
@@ -118,6 +122,7 @@ class Recall:
         without: Collection[tuple[str, int]] = (),
         max_tokens: int | None = None,
         relevance: float = 0.0,
+        report: Callable[[str], None] = lambda _: None,
     ) -> list[Memory]:
         """The best memories, best first.
 
@@ -129,6 +134,7 @@ class Recall:
             without: messages to leave out, by session and number.
             max_tokens: none after those that have so many together; None for no such bound.
             relevance: leave out what is less relevant; see `FoundMemories.best`.
+            report: called with why the memories are not reranked, if they should be.
 
         Raises:
             LongTermError: the store failed.
@@ -144,10 +150,10 @@ class Recall:
         found = None if question is None else self._users.result(user, question)
         if found is None:
             asked = await ask(query, self._embedder, near_words=self._config.near_words > 0)
-            self._admit(user)  # an erasure may have begun
-            entry = await self._users.get(user)
-            found = FoundMemories(await self._search(entry, tail, user, asked, scope, shown))
-            if question is not None:
+            found, entry, problem = await self._find(tail, user, asked, scope, shown)
+            if problem:
+                report(problem)
+            elif question is not None:
                 self._users.keep(user, entry, question, found)
         best = partial(found.best, without=without, max_tokens=max_tokens, relevance=relevance)
         return await self._best(user, best, limit, scope)
@@ -211,6 +217,8 @@ class Recall:
             gone: rows were removed: nothing of them stays in memory (G13).
         """
         self._users.note_change(user, gone=gone)
+        if gone and self._reranking is not None:
+            self._reranking.note_removal(user)
         if self._unindexed is not None:
             self._unindexed.note_change(user, gone=gone)
 
@@ -221,6 +229,41 @@ class Recall:
     def index_statistics(self) -> UserIndexStatistics:
         """What the rows in memory saved; zeros where none are held."""
         return self._users.statistics()
+
+    def rerank_statistics(self) -> RerankStatistics:
+        """What the reranker did; zeros without one."""
+        return RerankStatistics() if self._reranking is None else self._reranking.statistics()
+
+    async def _find(
+        self, tail: Tail, user: str, asked: Question, scope: Scope, shown: Collection[str]
+    ) -> tuple[FoundMemories, UserEntry, str]:
+        """What a search found and the reranker judged, in which entry, and why it is not judged."""
+        self._admit(user)  # an erasure may have begun
+        entry = await self._users.get(user)
+        ranking = await self._search(entry, tail, user, asked, scope, shown)
+        found = FoundMemories(ranking)
+        if self._reranking is None:
+            return found, entry, ""
+        first = await self._leave_out_stale(user, found.best(self._config.rerank_depth))
+        judgement = await self._reranking.judge(user, asked.text, first)
+        if judgement.scores and not judgement.void:
+            found = FoundMemories(reorder(ranking, judgement.scores))
+        elif judgement.void:
+            self._admit(user)
+            if self._unindexed is not None:
+                tail = await self._unindexed.get(user)
+            entry = await self._users.get(user)
+            found = FoundMemories(await self._search(entry, tail, user, asked, scope, shown))
+            return found, entry, "not reranked: memories were removed at the same time"
+        return found, entry, judgement.problem
+
+    async def _leave_out_stale(self, user: str, found: Sequence[Memory]) -> list[Memory]:
+        """Those that are in the journal: the reranker does not see what was deleted."""
+        recorded = [one.id for one in found if is_recorded(one.type)]
+        if self._current is None or not recorded:
+            return [*found]
+        current = await self._current.row_ids(user, recorded)
+        return [one for one in found if not is_recorded(one.type) or one.id in current]
 
     async def _best(
         self, user: str, find: Callable[[int], list[Memory]], limit: int, scope: Scope

@@ -37,6 +37,9 @@ def said(text: str) -> dict[str, Any]:
 # -- nothing is forgotten --------------------------------------------------------------------------
 
 
+INTERFACES = {remora.ChatModel, remora.Embedder, remora.Reranker, remora.Summarizer}
+
+
 @pytest.mark.parametrize("original", KINDS, ids=lambda original: original.__name__)
 def test_every_public_name_is_there(original: type) -> None:
     """And waits: no method returns a coroutine. Deprecated names are left out."""
@@ -66,7 +69,7 @@ def test_every_async_class_is_there() -> None:
         kind
         for kind in shown | made
         if kind.__module__.startswith("remora")
-        and kind not in {remora.ChatModel, remora.Embedder, remora.Summarizer}  # interfaces
+        and kind not in INTERFACES
         and any(
             inspect.iscoroutinefunction(method)
             for name, method in inspect.getmembers(kind)

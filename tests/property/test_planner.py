@@ -93,6 +93,7 @@ def tiers(
         without: Collection[tuple[str, int]] = (),
         max_tokens: int | None = None,
         relevance: float = 0.0,
+        report: Callable[[str], None] = lambda _: None,
     ) -> list[Memory]:
         if asked is not None:
             asked.append(("long_term", user, limit))

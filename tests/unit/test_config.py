@@ -162,7 +162,7 @@ def test_missing_extra_names_its_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
     assert (
-        'ImportError: an OpenAI-compatible endpoint needs httpx2: pip install "remora[openai]"'
+        'ImportError: an endpoint over HTTP needs httpx2: pip install "remora[openai]"'
         in done.stderr
     )
 
@@ -351,17 +351,17 @@ def test_interpolation(
         (
             {"models": {"chat_model": "${{ secrets.KEY }}"}},
             "models.chat_model",
-            "these may: long_term.uri, models.api_key",
+            "these may: long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"directory": "x/${{secrets.KEY}}"},
             "directory",
-            "these may: long_term.uri, models.api_key",
+            "these may: long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"buffer": {"size": "${{ secrets.KEY }}"}},
             "buffer.size",
-            "these may: long_term.uri, models.api_key",
+            "these may: long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}},

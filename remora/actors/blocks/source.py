@@ -19,8 +19,9 @@ class Source(msgspec.Struct, frozen=True):
             is behind; ``degraded``: of the summary, messages are in none: `degraded` names them,
             and an answer of a model that was too long counts for none; of the synopsis, it is a
             fallback for the configured model's answer; of the summary or a memory block, it was
-            shortened; ``pending``: it is being made; ``omitted``: some of it, or all, did not fit;
-            ``off``: not asked for, disabled, or empty.
+            shortened; of long-term memory, the reranker failed, and memories have the order that
+            they were found in; ``pending``: it is being made; ``omitted``: some of it, or all, did
+            not fit; ``off``: not asked for, disabled, or empty.
         count: messages, summaries, memories or blocks that it gave.
         detail: what went wrong.
         degraded: of the summary: the messages that no summary covers, neither one by a model nor a

@@ -1,0 +1,76 @@
+"""A reranker behind HTTP: the request and answer that Cohere, Jina, vLLM and Infinity share.
+
+The request is ``{"model": …, "query": …, "documents": […], "top_n": …}``, the answer
+``{"results": [{"index": 0, "relevance_score": 0.98}, …]}`` in any order. Needs the extra:
+``pip install "remora[openai]"``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from remora.config import ModelConfig
+from remora.errors import ConfigError, ModelAnswerInvalid
+from remora.models.endpoint import Endpoint
+
+__all__ = ["HttpReranker"]
+
+
+class _Result(msgspec.Struct):
+    index: int
+    relevance_score: float
+
+
+class _Answer(msgspec.Struct):
+    results: list[_Result]
+
+
+class HttpReranker:
+    """``POST`` to `models.rerank_url`.
+
+    Args:
+        config: URL, model and key.
+
+    Raises:
+        ConfigError: there is no URL, or it is none of HTTP.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        if not config.rerank_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                "models.reranker is http: set models.rerank_url to the whole URL of the endpoint, "
+                "as https://api.jina.ai/v1/rerank",
+                key="models.rerank_url",
+            )
+        self.name = config.rerank_model or "http"
+        self._model = config.rerank_model
+        self._url = config.rerank_url
+        # an endpoint may repeat what it refuses, and this error is logged
+        self._endpoint = Endpoint(config.rerank_api_key.reveal(), config.timeout_s, quotes=False)
+
+    async def rank(self, query: str, texts: list[str]) -> list[float]:
+        """The score of each text.
+
+        Raises:
+            ModelError: the endpoint failed, or left texts out.
+        """
+        body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
+        if self._model:
+            body["model"] = self._model
+        answer: _Answer = await self._endpoint.post(self._url, body, _Answer)
+        scores = [math.nan] * len(texts)
+        for one in answer.results:
+            if not 0 <= one.index < len(texts):
+                raise ModelAnswerInvalid(f"it judged text {one.index} of {len(texts)}")
+            scores[one.index] = one.relevance_score
+        judged = {one.index for one in answer.results}
+        if len(judged) != len(texts):
+            raise ModelAnswerInvalid(f"it judged {len(judged)} of {len(texts)} texts")
+        return scores
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()

@@ -1,0 +1,305 @@
+"""Have a reranker judge the best of what was found; whatever it does, there is a ranking.
+
+The reranker's order replaces that of the fusion for the memories that it judged: they share their
+places and scores among themselves, so all others stay where they were, and what compares scores
+(`recall.relevance`, working memory) still does. So the scale of a reranker's numbers does not
+matter.
+
+A reranker that raises, hangs, or answers anything but one finite number for each text changes
+nothing: the memories keep the fused order, and the caller, the counters and the log say so. After
+failures in a row it is not called for a while. Such a result is not held for later recalls.
+
+A reranker takes its time, in which memories may be removed. Then the search is repeated, so no
+recall returns what was removed while its reranker was busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
+from remora.logging import get_logger
+from remora.models.breaker import CircuitBreaker
+from remora.models.ports import Reranker
+from remora.recall.memory import Memory
+from remora.recall.ranking import Ranking
+from remora.runtime.clock import Clock
+from remora.runtime.guard import call_guarded
+from remora.runtime.outage import OutageLog
+from remora.runtime.probes import probe
+
+if TYPE_CHECKING:  # loaded at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["Judgement", "RerankStatistics", "Reranking", "check_scores", "reorder"]
+
+_logger = get_logger(__name__)
+_MAX_CHARACTERS = 2_000  # of a query or a text: some 500 tokens, as many as rerankers read
+_SHARE_OF_DEADLINE = 0.8  # of the caller's time that is left: what follows takes some, too
+_MAX_REASON = 200  # characters of an exception's text
+_PART = "reranker"  # of `Memory.parts`
+
+
+class RerankStatistics(msgspec.Struct, frozen=True):
+    """What a reranker did.
+
+    Attributes:
+        calls: recalls for which it was asked.
+        failures: calls without a usable answer, late ones included.
+        late: calls that missed their deadline.
+        skipped: recalls for which it was not asked, because it rested after failures.
+    """
+
+    calls: int = 0
+    failures: int = 0
+    late: int = 0
+    skipped: int = 0
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What a reranker said.
+
+    Attributes:
+        scores: by a memory's id; empty if it failed, or was not asked.
+        problem: why it was of no use, for people; empty if it was.
+        void: memories of the user were removed since it was asked.
+    """
+
+    scores: Mapping[str, float] = {}
+    problem: str = ""
+    void: bool = False
+
+
+class Reranking:
+    """Asks a reranker, within its deadline and as long as it works.
+
+    Args:
+        reranker: judges texts.
+        clock: of the runtime.
+        breaker: decides whether it is asked.
+        deadline_s: of one call.
+    """
+
+    def __init__(
+        self, reranker: Reranker, clock: Clock, breaker: CircuitBreaker, *, deadline_s: float
+    ) -> None:
+        self._reranker = reranker
+        self._called = str(getattr(reranker, "name", type(reranker).__qualname__))
+        self._name = f"the reranker {self._called}"
+        self._breaker = breaker
+        self._deadline_s = deadline_s
+        self._calls: dict[str, set[_Call]] = {}
+        self._asked = self._failures = self._late = self._skipped = 0
+        self._outage = OutageLog(
+            _logger,
+            "rerank_failed",
+            ended="rerank_succeeds_again",
+            monotonic=clock.monotonic,
+            level="warning",
+        )
+
+    async def judge(self, user: str, query: str, memories: Sequence[Memory]) -> Judgement:
+        """Ask the reranker about some memories; fewer than two need none.
+
+        Args:
+            user: whose memories they are.
+            query: what was asked.
+            memories: the best first.
+        """
+        if len(memories) < 2:
+            return Judgement()
+        if _is_reranking():
+            probe("rerank_nested")
+            return Judgement()
+        if self._breaker.open:
+            self._skipped += 1
+            return Judgement(problem=f"not reranked: {self._name} failed before, and rests")
+        call = _Call()
+        self._calls.setdefault(user, set()).add(call)
+        try:
+            scores = await self._rank(query[:_MAX_CHARACTERS], [_text(one) for one in memories])
+        except ModelError as e:
+            probe("rerank_failed")
+            self._failures += 1
+            self._late += isinstance(e, ModelTimeout)
+            self._outage.fail(type(e)(_loggable(e)), reranker=self._called)
+            return Judgement(problem=f"not reranked: {str(e)[:_MAX_REASON]}", void=call.void)
+        finally:
+            self._calls[user].discard(call)
+            if not self._calls[user]:
+                del self._calls[user]
+        self._outage.succeed()
+        ids = [one.id for one in memories]
+        return Judgement(dict(zip(ids, scores.tolist(), strict=True)), void=call.void)
+
+    def note_removal(self, user: str) -> None:
+        """Memories of the user are removed: what is being judged now is void."""
+        for call in self._calls.get(user, ()):
+            probe("rerank_void")
+            call.void = True
+
+    def statistics(self) -> RerankStatistics:
+        """The counts so far."""
+        return RerankStatistics(self._asked, self._failures, self._late, self._skipped)
+
+    async def _rank(self, query: str, texts: list[str]) -> npt.NDArray[np.float64]:
+        """The scores.
+
+        Raises:
+            ModelError: there are none.
+        """
+        left = anyio.current_effective_deadline() - anyio.current_time()
+        timeout_s = min(self._deadline_s, max(left, 0.0) * _SHARE_OF_DEADLINE)
+        self._asked += 1
+        late = ModelTimeout(f"{self._name} did not answer within {timeout_s:.3g} s")
+        scores = None
+        try:
+            with self._breaker.guard():
+                with anyio.move_on_after(timeout_s):
+                    scores = check_scores(await self._call(query, texts), len(texts), self._name)
+                if scores is None:
+                    raise late if timeout_s == self._deadline_s else _CutShortError
+        except _CutShortError:  # it may answer in time when its caller has more
+            probe("rerank_cut_short")
+        if scores is None:
+            raise late
+        return scores
+
+    async def _call(self, query: str, texts: list[str]) -> Any:
+        try:
+            with _mark_reranking():
+                return await call_guarded(self._reranker.rank, query, [*texts])
+        except ModelError as e:
+            kind = ModelTimeout if isinstance(e, ModelTimeout) else ModelUnavailable
+            raise kind(f"{self._name} failed: {e}") from e
+        except Exception as e:  # a plugged-in reranker may raise anything; it may work later
+            raise ModelUnavailable(f"{self._name} failed: {type(e).__name__}: {e}") from e
+
+
+def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
+    """A reranker's answer as `count` finite numbers, shape (count,).
+
+    Raises:
+        ModelAnswerInvalid: it is something else.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        size = len(answer)  # before a large answer is read
+        scores = np.asarray(answer if size == count else (), dtype=np.float64)
+    except Exception:  # it may be anything, and so may what its methods raise
+        probe("reranker_misshaped")
+        kind = type(answer).__name__
+        raise ModelAnswerInvalid(f"{name} returned no list of numbers but {kind}") from None
+    if scores.shape != (count,):
+        probe("reranker_misshaped")
+        shape = size if size != count else f"shape {scores.shape} of"
+        raise ModelAnswerInvalid(f"{name} returned {shape} scores for {count} texts")
+    if not np.isfinite(scores).all():
+        probe("reranker_not_finite")
+        raise ModelAnswerInvalid(f"{name} returned scores that are not finite")
+    return scores
+
+
+def reorder(ranking: Ranking, judged: Mapping[str, float]) -> Ranking:
+    """The ranking with the judged rows by their scores; equals keep their order.
+
+    They share the places and the fused scores that they had. `Ranking.parts` says what each was
+    given, scaled to 0…1.
+
+    Args:
+        ranking: as the fusion made it.
+        judged: finite scores by row id.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    given: dict[int, float] = {}
+    for at, place in enumerate(ranking.places.tolist()):
+        if len(given) == len(judged):
+            break
+        score = judged.get(ranking.rows[place].id)
+        if score is not None:
+            given[at] = score
+    if not given:
+        return ranking
+    before = np.fromiter(given, np.intp, len(given))
+    scores = np.fromiter(given.values(), np.float64, len(given))
+    order = np.argsort(-scores, kind="stable")
+    moved = np.arange(len(ranking.places))
+    moved[before] = before[order]
+    parts = {name: part[moved] for name, part in ranking.parts.items()}
+    parts[_PART] = np.full(len(moved), np.nan)
+    parts[_PART][before] = _scale(scores)[order]
+    return msgspec.structs.replace(ranking, places=ranking.places[moved], parts=parts)
+
+
+def _scale(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Min-max; ones where all are equal."""
+    import numpy as np  # noqa: PLC0415
+
+    largest = np.abs(scores).max()
+    scaled = scores / largest if largest > 0 else scores  # so that no difference is infinite
+    low, high = scaled.min(), scaled.max()
+    return (scaled - low) / (high - low) if high > low else np.ones(len(scores))
+
+
+def _text(memory: Memory) -> str:
+    """What a reranker reads of a memory."""
+    when = f"({memory.created_at.day} {memory.created_at:%B %Y})"
+    said = f"{memory.speaker or memory.role}: " if memory.type == "message" else ""
+    return f"{when} {said}{memory.text[:_MAX_CHARACTERS]}"[:_MAX_CHARACTERS]
+
+
+def _loggable(error: ModelError) -> str:
+    """The error without an exception's text, which may quote what was said."""
+    cause = error.__cause__
+    own = cause is None or isinstance(cause, ModelError)
+    return str(error) if own else type(cause).__name__
+
+
+class _CutShortError(Exception):
+    """The caller's deadline ended a call: this says nothing of the reranker."""
+
+
+class _Call:
+    """A call that runs."""
+
+    __slots__ = ("void",)
+
+    def __init__(self) -> None:
+        self.void = False
+
+
+class _Mark:
+    """Says of a task, and of those that it starts, that a reranker runs it; until it returns."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
+_mark: ContextVar[_Mark | None] = ContextVar("reranking", default=None)
+
+
+def _is_reranking() -> bool:
+    mark = _mark.get()
+    return mark is not None and not mark.over
+
+
+@contextmanager
+def _mark_reranking() -> Iterator[None]:
+    before, mark = _mark.get(), _Mark()
+    _mark.set(mark)
+    try:
+        yield
+    finally:
+        mark.over = True
+        _mark.set(before)

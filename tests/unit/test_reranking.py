@@ -1,0 +1,334 @@
+"""A reranker's order: which places it changes, what counts as an answer, when it is not asked."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.errors import ConfigError, ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.models.breaker import CircuitBreaker
+from remora.models.ports import as_reranker
+from remora.recall.memory import Memory
+from remora.recall.ranking import Ranking
+from remora.recall.reranking import Reranking, RerankStatistics, check_scores, reorder
+from remora.runtime.clock import SystemClock
+from remora.storage.ports import MemoryRow
+from remora.testing import VirtualClock
+
+pytestmark = pytest.mark.anyio
+WHEN = datetime(2023, 5, 8, tzinfo=UTC)
+
+
+def ranking(count: int) -> Ranking:
+    """Rows 0, 1, … in this order, with falling scores."""
+    rows = [
+        MemoryRow(str(n), "u", "s", n, "user", "", f"text {n}", "", "", "message", 0.5, n, 1)
+        for n in range(count)
+    ]
+    return Ranking(
+        rows, np.arange(count), 1.0 / (1 + np.arange(count)), {"turn": np.linspace(1, 0, count)}
+    )
+
+
+def memory(id_: str, text: str = "", **more: Any) -> Memory:
+    fields = {"role": "user", "speaker": "", "type": "message", **more}
+    return Memory(
+        text or f"text {id_}",
+        fields["role"],
+        fields["speaker"],
+        "s",
+        1,
+        WHEN,
+        1.0,
+        {},
+        1,
+        id=id_,
+        type=fields["type"],
+    )
+
+
+def ids(ranked: Ranking) -> list[str]:
+    return [one.row.id for one in ranked]
+
+
+# -- the order -------------------------------------------------------------------------------------
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.integers(0, 12), st.dictionaries(st.integers(0, 15).map(str), FINITE), st.booleans())
+def test_the_judged_share_their_places(count: int, judged: dict[str, float], big: bool) -> None:
+    """Whatever the scores: nothing is lost, others stay, and scores fall as before."""
+    if big:
+        judged = {id_: score * 1e300 for id_, score in judged.items() if abs(score) < 1e8}
+    before = ranking(count)
+    after = reorder(before, judged)
+    assert sorted(ids(after)) == sorted(ids(before))
+    assert after.scores.tolist() == before.scores.tolist()
+    for old, new in zip(ids(before), ids(after), strict=True):
+        assert (old in judged) == (new in judged)
+        assert old == new or old in judged
+    mine = [judged[id_] for id_ in ids(after) if id_ in judged]
+    assert mine == sorted(mine, reverse=True)
+    for one in after:
+        assert one.parts["turn"] == pytest.approx(1 - int(one.row.id) / max(count - 1, 1))
+        assert ("reranker" in one.parts) == (one.row.id in judged)
+        assert 0 <= one.parts.get("reranker", 0) <= 1
+
+
+def test_equals_keep_their_order() -> None:
+    after = reorder(ranking(5), {"1": 0.5, "2": 0.5, "4": 0.7})
+    assert ids(after) == ["0", "4", "1", "3", "2"]
+    assert [one.parts.get("reranker") for one in after] == [None, 1.0, 0.0, None, 0.0]
+    assert ids(reorder(ranking(3), {"0": 7.0, "1": 7.0, "2": 7.0})) == ["0", "1", "2"]
+
+
+# -- what counts as an answer ----------------------------------------------------------------------
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+    | st.integers()
+    | st.just(object())
+    | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=8,
+)
+
+
+@given(JUNK, st.integers(0, 4))
+def test_any_answer_is_scores_or_an_error(answer: Any, count: int) -> None:
+    with suppress(ModelAnswerInvalid):
+        scores = check_scores(answer, count, "mine")
+        assert scores.shape == (count,)
+        assert np.isfinite(scores).all()
+
+
+@given(st.lists(FINITE, max_size=5), st.sampled_from([list, tuple, np.array]))
+def test_numbers_are_an_answer(scores: list[float], kind: Callable[[list[float]], Any]) -> None:
+    assert check_scores(kind(scores), len(scores), "mine").tolist() == scores
+
+
+class RaisingLength:
+    def __len__(self) -> int:
+        raise LookupError("no length")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ([0.1], "1 scores for 2 texts"),
+        ([0.1, 0.2, 0.3], "3 scores for 2 texts"),
+        ([0.1, math.nan], "not finite"),
+        ([math.inf, 0.1], "not finite"),
+        ([[0.1], [0.2]], r"shape \(2, 1\) of scores for 2 texts"),
+        ([{"index": 0}, {"index": 1}], "no list of numbers but list"),
+        (None, "no list of numbers but NoneType"),
+        (0.5, "no list of numbers but float"),
+        ("ab", "no list of numbers but str"),
+        (RaisingLength(), "no list of numbers but RaisingLength"),
+    ],
+)
+def test_what_is_no_answer(answer: Any, why: str) -> None:
+    with pytest.raises(ModelAnswerInvalid, match=why):
+        check_scores(answer, 2, "mine")
+
+
+# -- asking ----------------------------------------------------------------------------------------
+
+
+def reranking(
+    rank: Callable[..., Any], *, failures: int = 3, clock: Any = None, deadline_s: float = 5.0
+) -> Reranking:
+    clock = clock or SystemClock()
+    breaker = CircuitBreaker(clock, failures=failures, rest_s=30.0)
+    return Reranking(as_reranker(rank), clock, breaker, deadline_s=deadline_s)
+
+
+TWO = (memory("a"), memory("b"))
+
+
+async def test_what_a_reranker_reads() -> None:
+    """When, who and what, none of it long."""
+    asked: list[Any] = []
+
+    async def rank(query: str, texts: list[str]) -> list[int]:
+        asked.extend([query, *texts])
+        return [*range(len(texts))]
+
+    judgement = await reranking(rank).judge(
+        "ann",
+        "q" * 9_000,
+        [
+            memory("a", "I moved.", speaker="Caroline"),
+            memory("b", "Where to?", role="assistant"),
+            memory("c", "Lives in Lisbon.", type="fact"),
+            memory("d", "x" * 9_000),
+        ],
+    )
+    assert judgement.scores == {"a": 0, "b": 1, "c": 2, "d": 3}
+    assert asked[:4] == [
+        "q" * 2_000,
+        "(8 May 2023) Caroline: I moved.",
+        "(8 May 2023) assistant: Where to?",
+        "(8 May 2023) Lives in Lisbon.",
+    ]
+    assert len(asked[4]) == 2_000
+
+
+async def test_one_memory_needs_no_reranker() -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    mine = reranking(never)
+    assert (await mine.judge("ann", "q", TWO[:1])).problem == ""
+    assert mine.statistics() == RerankStatistics()
+
+
+async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """After failures in a row it is not asked; then one trial decides. No log has its text."""
+    caplog.set_level(logging.INFO)
+    clock = VirtualClock()
+    works = False
+
+    def rank(_: str, texts: list[str]) -> list[float]:
+        if not works:
+            raise RuntimeError(f"cannot read {texts[0]}")
+        return [1.0] * len(texts)
+
+    mine = reranking(rank, clock=clock)
+    problems = [(await mine.judge("ann", "q", TWO)).problem for _ in range(5)]
+    assert problems[0] == (
+        "not reranked: the reranker rank failed: RuntimeError: cannot read "
+        "(8 May 2023) user: text a"
+    )
+    assert "rests" in problems[3]
+    assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=0, skipped=2)
+    works = True
+    await clock.advance(31.0)
+    assert (await mine.judge("ann", "q", TWO)).problem == ""
+    lines = [record.getMessage() for record in caplog.records if "rerank_" in record.getMessage()]
+    assert [line.split()[0] for line in lines] == [
+        "event=rerank_failed",
+        "event=rerank_succeeds_again",
+    ]
+    assert "RuntimeError" in lines[0]
+    assert "text a" not in caplog.text
+
+
+async def test_its_own_errors_are_logged_with_their_text(caplog: pytest.LogCaptureFixture) -> None:
+    def rank(*_: Any) -> Any:
+        raise ModelUnavailable("the quota is used up")
+
+    assert "the quota" in (await reranking(rank).judge("ann", "q", TWO)).problem
+    assert "the quota is used up" in caplog.text
+
+
+async def test_a_hanging_reranker_is_late() -> None:
+    async def rank(*_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    mine = reranking(rank, deadline_s=0.01, failures=1)
+    assert (await mine.judge("ann", "q", TWO)).problem.endswith("did not answer within 0.01 s")
+    assert "rests" in (await mine.judge("ann", "q", TWO)).problem
+    assert mine.statistics() == RerankStatistics(calls=1, failures=1, late=1, skipped=1)
+
+
+async def test_a_reranker_leaves_its_caller_time() -> None:
+    """It ends before the caller's deadline, and is not to blame: the next call asks it again."""
+
+    async def rank(*_: Any) -> Any:
+        await anyio.sleep_forever()
+
+    mine = reranking(rank, failures=1)
+    for calls in (1, 2):
+        with anyio.fail_after(0.05):
+            assert "did not answer" in (await mine.judge("ann", "q", TWO)).problem
+        assert mine.statistics().calls == calls
+
+
+async def test_cancellation_passes() -> None:
+    """A caller who leaves is not a failure of the reranker."""
+    asked = anyio.Event()
+
+    async def rank(*_: Any) -> Any:
+        asked.set()
+        await anyio.sleep_forever()
+
+    mine = reranking(rank)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mine.judge, "ann", "q", TWO)
+        await asked.wait()
+        tasks.cancel_scope.cancel()
+    assert mine.statistics() == RerankStatistics(calls=1)
+
+
+async def test_a_removal_makes_running_calls_void() -> None:
+    asked, go_on = anyio.Event(), anyio.Event()
+
+    async def rank(_: str, texts: list[str]) -> list[int]:
+        asked.set()
+        await go_on.wait()
+        return [0] * len(texts)
+
+    mine = reranking(rank)
+    found: list[bool] = []
+
+    async def judge(user: str) -> None:
+        found.append((await mine.judge(user, "q", TWO)).void)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(judge, "ann")
+        await asked.wait()
+        mine.note_removal("bea")
+        mine.note_removal("ann")
+        go_on.set()
+    assert found == [True]
+    await judge("ann")
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize("reranker", [7, "bge", object()])
+def test_what_cannot_rerank_is_refused(reranker: Any) -> None:
+    with pytest.raises(ConfigError, match="async rank"):
+        as_reranker(reranker)
+
+
+async def test_objects_and_callables_sync_and_async() -> None:
+    class Sync:
+        name = "sync"
+
+        def rank(self, _: str, texts: list[str]) -> list[int]:
+            return [len(text) for text in texts]
+
+    class Async:
+        async def rank(self, _: str, texts: list[str]) -> list[int]:
+            return [len(text) for text in texts]
+
+    async def function(_: str, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    rerankers: list[Any] = [Sync(), Async(), function, Sync().rank]
+    for one in rerankers:
+        assert await as_reranker(one).rank("q", ["a", "bcd"]) == [1, 3]
+    late = ModelTimeout("gateway")
+
+    def timed_out(*_: Any) -> Any:
+        raise late
+
+    mine = reranking(timed_out)
+    await mine.judge("ann", "q", TWO)
+    assert mine.statistics().late == 1
