@@ -80,6 +80,7 @@ _MAY_BE_ZERO = frozenset(
         "near_words",
         "question_penalty",
         "relevance",
+        "rerank_weight",
         "session_weight",
         "session_messages",
         "summary_tokens",

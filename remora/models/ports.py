@@ -128,7 +128,7 @@ class Reranker(Protocol):
     async def rank(self, query: str, texts: list[str], /) -> Any:
         """How well each text answers the query: a finite number for each, higher is better.
 
-        Their scale does not matter: only their order is used.
+        Logits, probabilities or cosines: they are scaled by the lowest and the highest of them.
 
         Args:
             query: what is asked, at most 2,000 characters.

@@ -247,7 +247,7 @@ class Recall:
         first = await self._leave_out_stale(user, found.best(self._config.rerank_depth))
         judgement = await self._reranking.judge(user, asked.text, first)
         if judgement.scores and not judgement.void:
-            found = FoundMemories(reorder(ranking, judgement.scores))
+            found = FoundMemories(reorder(ranking, judgement.scores, self._config.rerank_weight))
         elif judgement.void:
             self._admit(user)
             if self._unindexed is not None:

@@ -1,9 +1,9 @@
 """Have a reranker judge the best of what was found; whatever it does, there is a ranking.
 
-The reranker's order replaces that of the fusion for the memories that it judged: they share their
-places and scores among themselves, so all others stay where they were, and what compares scores
-(`recall.relevance`, working memory) still does. So the scale of a reranker's numbers does not
-matter.
+The memories that it judged are ordered by its scores and those of the fusion, each scaled to 0…1.
+They share their places and fused scores among themselves, so all others stay where they were, and
+what compares scores (`recall.relevance`, working memory) still does. Both count because a reranker
+reads each text alone: it does not know that the message before asks what this one answers.
 
 A reranker that raises, hangs, or answers anything but one finite number for each text changes
 nothing: the memories keep the fused order, and the caller, the counters and the log say so. After
@@ -208,8 +208,8 @@ def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
     return scores
 
 
-def reorder(ranking: Ranking, judged: Mapping[str, float]) -> Ranking:
-    """The ranking with the judged rows by their scores; equals keep their order.
+def reorder(ranking: Ranking, judged: Mapping[str, float], weight: float = 1.0) -> Ranking:
+    """The ranking with the judged rows in another order; equals keep theirs.
 
     They share the places and the fused scores that they had. `Ranking.parts` says what each was
     given, scaled to 0…1.
@@ -217,6 +217,7 @@ def reorder(ranking: Ranking, judged: Mapping[str, float]) -> Ranking:
     Args:
         ranking: as the fusion made it.
         judged: finite scores by row id.
+        weight: what they count, scaled; the fused scores of the judged count the rest of 1.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -230,13 +231,14 @@ def reorder(ranking: Ranking, judged: Mapping[str, float]) -> Ranking:
     if not given:
         return ranking
     before = np.fromiter(given, np.intp, len(given))
-    scores = np.fromiter(given.values(), np.float64, len(given))
-    order = np.argsort(-scores, kind="stable")
+    scores = _scale(np.fromiter(given.values(), np.float64, len(given)))
+    both = weight * scores + (1 - weight) * _scale(ranking.scores[before])
+    order = np.argsort(-both, kind="stable")
     moved = np.arange(len(ranking.places))
     moved[before] = before[order]
     parts = {name: part[moved] for name, part in ranking.parts.items()}
     parts[_PART] = np.full(len(moved), np.nan)
-    parts[_PART][before] = _scale(scores)[order]
+    parts[_PART][before] = scores[order]
     return msgspec.structs.replace(ranking, places=ranking.places[moved], parts=parts)
 
 

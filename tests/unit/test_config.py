@@ -62,6 +62,7 @@ def test_unknown_keys_are_refused(tree: dict[str, Any], key: str, hint: str) -> 
         {"mailbox": {"timeout_s": 0}},
         {"models": {"embedder": "psychic"}},
         {"recall": {"vector_weight": -0.1}},
+        {"recall": {"rerank_weight": 1.1}},
     ],
 )
 def test_bad_values_are_refused(tree: dict[str, Any]) -> None:
@@ -183,6 +184,7 @@ MAY_BE_ZERO = {
     "recall.near_words",
     "recall.question_penalty",
     "recall.relevance",
+    "recall.rerank_weight",
     "recall.session_weight",
     "recall.turn_weight",
     "recall.vector_agreement",

@@ -78,12 +78,19 @@ def test_the_judged_share_their_places(count: int, judged: dict[str, float], big
     for old, new in zip(ids(before), ids(after), strict=True):
         assert (old in judged) == (new in judged)
         assert old == new or old in judged
-    mine = [judged[id_] for id_ in ids(after) if id_ in judged]
-    assert mine == sorted(mine, reverse=True)
+    given = [one.parts["reranker"] for one in after if "reranker" in one.parts]
+    assert given == sorted(given, reverse=True)
     for one in after:
         assert one.parts["turn"] == pytest.approx(1 - int(one.row.id) / max(count - 1, 1))
         assert ("reranker" in one.parts) == (one.row.id in judged)
         assert 0 <= one.parts.get("reranker", 0) <= 1
+
+
+def test_both_rankings_count() -> None:
+    """By `recall.rerank_weight`: the scale of either does not matter."""
+    judged = {"0": -50.0, "1": -40.0, "2": -10.0}
+    orders = [ids(reorder(ranking(3), judged, weight)) for weight in (0.0, 0.5, 1.0)]
+    assert orders == [["0", "1", "2"], ["0", "2", "1"], ["2", "1", "0"]]
 
 
 def test_equals_keep_their_order() -> None:
