@@ -42,6 +42,7 @@ __all__ = [
     "Vectors",
     "as_chat_model",
     "as_embedder",
+    "as_near_words",
     "as_reranker",
     "check_answer_length",
     "embed_texts",
@@ -110,10 +111,15 @@ class NearWords(Protocol):
     def near_words(self, word: str, /) -> Sequence[tuple[str, float]]:
         """The nearest words and their cosines, nearest first, without the word itself.
 
-        It is called in a thread, must take a millisecond at most, and must keep nothing of a word
-        that is not of its vocabulary.
+        It is called on the event loop or in a thread, after the first `embed`. It must take 0.2 ms
+        at most, and keep nothing of a word that is not of its vocabulary.
         """
         ...
+
+
+def as_near_words(embedder: object) -> NearWords | None:
+    """The embedder, if it has near words."""
+    return embedder if isinstance(embedder, NearWords) else None
 
 
 @runtime_checkable

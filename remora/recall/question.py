@@ -11,18 +11,20 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
-import anyio.to_thread
 import msgspec
 
-from remora.actors.policies.bm25 import TextIndex, stem_words, surface_words, words
+from remora.actors.policies.bm25 import stem_words, surface_words, words
+from remora.actors.policies.text_index import TextIndex
 from remora.errors import ModelError
 from remora.models.ports import Embedder, NearWords, embed_texts
+from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Vector
 
 __all__ = ["Question", "ask", "asks_for_time", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_WORDS = 32  # of a question, that have near ones
+_ON_LOOP = 6  # words whose near ones are looked for on the event loop, in 0.6 ms at most
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
 _TIME = re.compile(
     r"^\W*when\b|\bhow long\b|\b(?:what|which)\b.{0,20}\b(?:date|day|week|month|year|time)\b",
@@ -35,12 +37,10 @@ class _Near(msgspec.Struct, frozen=True):
 
     Attributes:
         stems: theirs, nearest first.
-        hashes: of the stems.
         cosines: how near they are.
     """
 
     stems: Sequence[str]
-    hashes: Sequence[int]
     cosines: Sequence[float]
 
 
@@ -63,8 +63,10 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys(words(self.text)))
 
 
-async def ask(text: str, embedder: Embedder | None, *, near_words: bool) -> Question:
-    """A question with its vector and, if wanted and the embedder has them, near words.
+async def ask(
+    text: str, embedder: Embedder | None, near_words: NearWords | None = None
+) -> Question:
+    """A question with its vector and, if an embedder is given for them, near words.
 
     Raises:
         ModelError: the embedder failed.
@@ -75,10 +77,11 @@ async def ask(text: str, embedder: Embedder | None, *, near_words: bool) -> Ques
     if not vector.any():
         # without a word that the embedder knows it would be equally near to everything
         return Question(text)
-    if not near_words or not isinstance(embedder, NearWords):
+    if near_words is None:
         return Question(text, vector)
+    wanted = _words_with_near_ones(text)
     try:
-        near = await anyio.to_thread.run_sync(_find_near, embedder, text, abandon_on_cancel=True)
+        near = await run_in_thread_if(len(wanted) > _ON_LOOP, _find_near, near_words, wanted)
     except Exception as e:
         raise ModelError(f"near_words of the embedder failed: {type(e).__name__}: {e}") from e
     return Question(text, vector, near)
@@ -91,21 +94,25 @@ def weigh_words(
 
     Args:
         question: the question.
-        names: of speakers; nothing is near a name.
+        names: words of speakers' names, in lower case; nothing is near them.
         texts: near words that are in none of these are of no use.
         share: what a near word counts, times its cosine.
     """
+    import numpy as np  # noqa: PLC0415
+
     weights = dict.fromkeys(question.stems, 1.0)
-    own = set(weights)
-    parts = {part.casefold() for name in names for part in re.findall(r"\w+", name)}
-    for word, near in question.near.items():
-        if word in parts:
-            continue
+    found = [near for word, near in question.near.items() if word not in names]
+    if not found:
+        return weights
+    stems = list(dict.fromkeys([stem for near in found for stem in near.stems]))
+    hashes = np.fromiter(map(hash, stems), np.int64, len(stems))
+    numbers = np.maximum.reduce([one.find(hashes) for one in texts])
+    said = {stems[place] for place in (numbers >= 0).nonzero()[0].tolist()} - set(weights)
+    for near in found:
         taken: set[str] = set()
-        for place in _are_there(near.hashes, texts):
-            stem = near.stems[place]
-            if stem not in own:
-                weights[stem] = max(weights.get(stem, 0.0), share * near.cosines[place])
+        for stem, cosine in zip(near.stems, near.cosines, strict=True):
+            if stem in said:
+                weights[stem] = max(weights.get(stem, 0.0), share * cosine)
                 taken.add(stem)
             if len(taken) == _NEAR_SAID:
                 break
@@ -117,19 +124,16 @@ def asks_for_time(text: str) -> bool:
     return _TIME.search(text) is not None
 
 
-def _find_near(embedder: NearWords, text: str) -> dict[str, _Near]:
+def _words_with_near_ones(text: str) -> list[str]:
     names = {name.casefold() for name in _NAME.findall(text)}
-    found = {}
     wanted = [word for word in dict.fromkeys(surface_words(text)) if word not in names]
-    for word in wanted[:_MOST_WORDS]:
-        near = embedder.near_words(word)
-        if near:
-            stems = stem_words([other for other, _ in near])
-            found[word] = _Near(stems, [*map(hash, stems)], [cosine for _, cosine in near])
-    return found
+    return wanted[:_MOST_WORDS]
 
 
-def _are_there(hashes: Sequence[int], texts: Sequence[TextIndex]) -> list[int]:
-    """Places of the words that any of the texts has, in order."""
-    found = zip(*(one.find(hashes) for one in texts), strict=True)
-    return [place for place, numbers in enumerate(found) if max(numbers) >= 0]
+def _find_near(embedder: NearWords, wanted: Sequence[str]) -> dict[str, _Near]:
+    near = {word: found for word in wanted if (found := embedder.near_words(word))}
+    stems = iter(stem_words([other for found in near.values() for other, _ in found]))
+    return {
+        word: _Near([next(stems) for _ in found], [cosine for _, cosine in found])
+        for word, found in near.items()
+    }

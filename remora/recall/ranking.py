@@ -185,40 +185,32 @@ def rank(
     """
     import numpy as np  # noqa: PLC0415
 
-    lists = matches.lists
-    everything = [lists[name].places for name in _LISTS if name in lists]
-    places = np.unique(np.concatenate(everything)) if everything else np.empty(0, np.intp)
-    parts = {name: _scale(lists[name], places) for name in _LISTS if name in lists}
-    weights = {
-        "turn": config.turn_weight,
-        "window": config.window_weight,
-        "vector": config.vector_weight,
-    }
-    weights["vector"] *= _trust(parts, config)
-    score = np.zeros(len(places))
-    for name, part in parts.items():
-        score += weights[name] * np.nan_to_num(part, nan=0.0)
+    lists = {name: matches.lists[name] for name in _LISTS if name in matches.lists}
+    parts = {name: _scale(one) for name, one in lists.items()}
+    base = _add_lists(lists, parts, len(rows), config)
+    found, asking = np.zeros((2, len(base)), np.bool_)
+    for one in lists.values():
+        found[one.places] = True
+    places = found.nonzero()[0]
+    score = base[places]
     if matches.sessions is not None:
         score += config.session_weight * matches.sessions[places]
     people = traits.of_people
     by_user = traits.by_user[places]
     if not people:
         score[by_user] *= config.user_prior
-    # One longer than the rows: the last place stands for a neighbour that does not exist.
-    base = np.zeros(len(traits.before) + 1)
     base[places] = score
-    asking = np.zeros(len(base), np.bool_)
-    asking[places] = traits.asks[places]
     before, after = traits.before[places], traits.after[places]
-    may_answer = by_user | people  # an assistant's answer says little about its user
-    bonus = np.where(asking[before] & may_answer, config.answer_bonus, 0.0) + config.neighbour_bonus
+    asking[places] = traits.asks[places]
+    answers = asking[before]
+    if not people:
+        answers &= by_user  # an assistant's answer says little about its user
+    bonus = np.where(answers, config.answer_bonus + config.neighbour_bonus, config.neighbour_bonus)
     near = np.maximum(bonus * base[before], config.neighbour_bonus * base[after])
     # A long message contains its evidence itself.
     score += near * np.minimum(config.neighbour_chars / traits.chars[places], 1.0)
-    named = speakers_named(query, traits.speakers)
-    if named:
-        spoke = np.isin(traits.speaker[places], [traits.speakers[one] for one in named])
-        score[spoke] *= config.speaker_prior
+    for speaker in speakers_named(query, traits.speakers):
+        score[traits.speaker[places] == traits.speakers[speaker]] *= config.speaker_prior
     if people:
         score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
     if matches.timely is not None:
@@ -227,9 +219,14 @@ def rank(
     if gain != 1.0:
         # An exponent keeps the factor positive, so the order is monotone for any weight.
         score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
-    order = np.lexsort((places, -importance, -score))
-    scaled = {name: part[order] for name, part in parts.items()}
-    return Ranking(rows, places[order], score[order], scaled, coverage=matches.coverage)
+    order = np.lexsort((-importance, -score))  # of equals, the first place stays first
+    places, score = places[order], score[order]
+    columns = {}
+    for name, part in parts.items():
+        base.fill(np.nan)
+        base[lists[name].places] = part
+        columns[name] = base[places]
+    return Ranking(rows, places, score, columns, coverage=matches.coverage)
 
 
 def size_of_rows(rows: Sequence[MemoryRow]) -> int:
@@ -238,32 +235,44 @@ def size_of_rows(rows: Sequence[MemoryRow]) -> int:
     return texts + _ROW_BYTES * len(rows)
 
 
-def _scale(found: ScoreList, places: Places) -> Numbers:
-    """Min-max over what the list found; NaN at places where it found nothing."""
+def _add_lists(
+    lists: Mapping[str, ScoreList], parts: Mapping[str, Numbers], rows: int, config: RecallConfig
+) -> Numbers:
+    """The weighted sum of the lists' scaled scores, by row.
+
+    One longer than the rows: the last place stands for a neighbour that does not exist.
+    """
     import numpy as np  # noqa: PLC0415
 
-    scaled = np.full(len(places), np.nan)
-    if len(found.places):
-        low, high = found.scores.min(), found.scores.max()
-        mine = (found.scores - low) / (high - low) if high > low else np.ones(len(found.scores))
-        scaled[np.searchsorted(places, found.places)] = mine
-    return scaled
+    weights = {
+        "turn": config.turn_weight,
+        "window": config.window_weight,
+        "vector": config.vector_weight,
+    }
+    base = np.zeros(rows + 1)
+    for name, part in parts.items():
+        places, weight = lists[name].places, weights[name]
+        if name == "vector":
+            weight *= _trust(part, base[places], config)
+        base[places] += weight * part
+    return base
 
 
-def _trust(parts: Mapping[str, Numbers], config: RecallConfig) -> float:
+def _scale(found: ScoreList) -> Numbers:
+    """Min-max over what the list found."""
+    import numpy as np  # noqa: PLC0415
+
+    scores = found.scores
+    low, high = scores.min(initial=np.inf), scores.max(initial=-np.inf)
+    return (scores - low) / (high - low) if high > low else np.ones(len(scores))
+
+
+def _trust(near: Numbers, words: Numbers, config: RecallConfig) -> float:
     """The trust in the vector list: its correlation with the text lists over its candidates."""
     import numpy as np  # noqa: PLC0415
 
-    if not config.vector_agreement or "vector" not in parts:
+    if not config.vector_agreement or len(near) < _FEWEST_JUDGED:
         return 1.0
-    mine = ~np.isnan(parts["vector"])
-    near = parts["vector"][mine]
-    if len(near) < _FEWEST_JUDGED:
-        return 1.0
-    words = np.zeros(len(near))
-    for name, weight in (("turn", config.turn_weight), ("window", config.window_weight)):
-        if name in parts:
-            words += weight * np.nan_to_num(parts[name][mine], nan=0.0)
     near, words = near - near.mean(), words - words.mean()
     spread = float(np.sqrt((near @ near) * (words @ words)))
     if not spread:  # no words to go by

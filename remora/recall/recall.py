@@ -10,7 +10,7 @@ import anyio.abc
 
 from remora.config import RecallConfig
 from remora.messages import without_surrogates
-from remora.models.ports import Embedder
+from remora.models.ports import Embedder, as_near_words
 from remora.recall.current import CurrentMemories, is_recorded
 from remora.recall.index_cache import (
     ResultStatistics,
@@ -92,6 +92,7 @@ class Recall:
         self._store = store
         self._admit = admit
         self._embedder = embedder
+        self._near_words = as_near_words(embedder) if config.near_words > 0 else None
         self._config = config
         self._unindexed = unindexed
         self._gain = 1.0 + importance_weight
@@ -149,7 +150,7 @@ class Recall:
         question = (query, scope, tail.version, shown) if len(query) <= _MAX_HELD_QUERY else None
         found = None if question is None else self._users.result(user, question)
         if found is None:
-            asked = await ask(query, self._embedder, near_words=self._config.near_words > 0)
+            asked = await ask(query, self._embedder, self._near_words)
             found, entry, problem = await self._find(tail, user, asked, scope, shown)
             if problem:
                 report(problem)

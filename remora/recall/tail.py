@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from remora.actors.policies.bm25 import scores_together, words
+from remora.actors.policies.bm25 import words
+from remora.actors.policies.text_index import make_terms, scores_together
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
 from remora.recall.question import Question
@@ -170,11 +171,13 @@ def add_tail(
     left_out = {*without, *(one.row.id for one in found)}
     mine = more.within(scope)
     mine[[place for id_, place in more.place_of.items() if id_ in left_out]] = False
-    stems = words(query)
+    terms = make_terms(words(query))
     near = UserIndex([one.row for one in found], None)
     lists: dict[str, ScoreList] = {}
     for name in _TEXTS:
-        theirs, ours = scores_together([near.texts[name], more.texts[name]], stems)
+        texts = near.texts[name], more.texts[name]
+        there = [one.look_up(one.find(terms.hashes)) for one in texts]
+        theirs, ours = scores_together(there, terms)
         given = {one.row.id: one.scores[name] for one in found if name in one.scores}
         scores = ours * _ratio(given, near, theirs)
         lists[name] = top(scores, (scores > 0) & mine, depth)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from remora.actors.policies.bm25 import words
 from remora.storage.ports import MemoryRow
 
 if TYPE_CHECKING:  # loaded at first use
@@ -100,13 +102,24 @@ class Traits:
         both.speaker = np.concatenate([self.speaker, renumbered])
         return both
 
-    @property
+    @cached_property
     def of_people(self) -> bool:
         """Whether people speak with each other, and not a user with an assistant.
 
         They have names, and so has each of those who write in the assistant's role.
         """
         return any(self.speakers) and not self.unnamed_assistant.any()
+
+    @cached_property
+    def words_of_names(self) -> frozenset[str]:
+        """The words of the speakers' names, in lower case."""
+        parts = re.findall(r"\w+", " ".join(self.speakers))
+        return frozenset([part.casefold() for part in parts])
+
+    @cached_property
+    def stems_of_names(self) -> frozenset[str]:
+        """The stems of the speakers' names."""
+        return frozenset(words(" ".join(self.speakers)))
 
     @property
     def nbytes(self) -> int:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from remora.actors.policies.bm25 import (
+from remora.actors.policies.bm25 import text_indices, words
+from remora.actors.policies.text_index import (
+    Postings,
+    Terms,
     TextIndex,
     group_scores,
+    make_terms,
+    rarity,
     scores_together,
-    text_indices,
-    words,
 )
 from remora.config import RecallConfig
 from remora.recall.question import Question, asks_for_time, weigh_words
@@ -41,6 +44,7 @@ _TIME_WORDS = (
     "yesterday tonight tomorrow ago week month year weekend recently "
     "monday tuesday wednesday thursday friday saturday sunday"
 )
+Number = TypeVar("Number", bound="np.generic")
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
 
@@ -190,18 +194,16 @@ def search_rows(
         gain: see `fuse`.
         left_out: rows not to find, shape (rows,); None for none.
     """
-    import numpy as np  # noqa: PLC0415
-
-    eligible = np.concatenate([one.within(scope) for one in parts])
+    eligible = joined([one.within(scope) for one in parts])
     if left_out is not None:
         eligible &= ~left_out
-    matches = find_matches(parts, traits.speakers, question, eligible, config)
+    matches = find_matches(parts, traits, question, eligible, config)
     return rank(rows, traits, matches, config, question.text, gain=gain)
 
 
 def find_matches(
     parts: Sequence[UserIndex],
-    speakers: Collection[str],
+    traits: Traits,
     question: Question,
     eligible: npt.NDArray[np.bool_],
     config: RecallConfig,
@@ -210,78 +212,77 @@ def find_matches(
 
     Args:
         parts: the indices, one after the other.
-        speakers: names of those who spoke.
+        traits: of all their rows.
         question: what is asked.
         eligible: which rows to find, shape (rows,).
         config: weights, and how many candidates each list gives.
     """
-    import numpy as np  # noqa: PLC0415
-
     said = [one.texts["turn"] for one in parts]
-    weights = weigh_words(question, speakers, said, config.near_words)
-    scores = {name: _text_scores([one.texts[name] for one in parts], weights) for name in _TEXTS}
+    weights = weigh_words(question, traits.words_of_names, said, config.near_words)
+    terms = make_terms(weights)
+    found = _look_up(parts, terms.hashes)
+    scores = {name: joined(scores_together(found[name], terms)) for name in _TEXTS}
     lists = {name: top(one, (one > 0) & eligible, config.depth) for name, one in scores.items()}
     if question.vector is not None and parts[0].has_vectors:
-        near = np.concatenate([one.cosines(question.vector) for one in parts])
-        embedded = np.concatenate([one.embedded for one in parts])
+        near = joined([one.cosines(question.vector) for one in parts])
+        embedded = joined([one.embedded for one in parts])
         lists["vector"] = top(near, embedded & eligible, config.depth)
     return Matches(
         lists,
-        _session_scores(parts, weights, scores["turn"]) if config.session_weight else None,
-        _find_words(said, _time_stems()) if asks_for_time(question.text) else None,
-        _coverage(parts, question, speakers),
+        _session_scores(parts, found["turn"], terms, scores["turn"])
+        if config.session_weight
+        else None,
+        _find_words(parts, _time_stems()) if asks_for_time(question.text) else None,
+        _coverage(found, question, traits.stems_of_names, len(eligible)),
     )
 
 
-def _text_scores(
-    indices: Sequence[TextIndex], weights: Mapping[str, float]
-) -> npt.NDArray[np.float64]:
-    import numpy as np  # noqa: PLC0415
-
-    if len(indices) == 1:  # its weights are those of all rows
-        return indices[0].scores(weights)
-    return np.concatenate(scores_together(indices, weights))
+def _look_up(
+    parts: Sequence[UserIndex], hashes: npt.NDArray[np.int64]
+) -> dict[str, list[Postings]]:
+    """The postings of words in each index, by list: the texts of an index number words alike."""
+    numbers = [one.texts["turn"].find(hashes) for one in parts]
+    return {
+        name: [one.texts[name].look_up(mine) for one, mine in zip(parts, numbers, strict=True)]
+        for name in _TEXTS
+    }
 
 
 def _session_scores(
-    parts: Sequence[UserIndex], weights: Mapping[str, float], own: npt.NDArray[np.float64]
+    parts: Sequence[UserIndex],
+    found: Sequence[Postings],
+    terms: Terms,
+    own: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """How well each row's session matches, 0 to 1; of a row that is in none, the row itself."""
-    import numpy as np  # noqa: PLC0415
-
     numbers: dict[str, int] = {}
     groups = [one.sessions.numbered_by(numbers) for one in parts]
-    texts = [one.texts["turn"] for one in parts]
-    scores = _scaled(group_scores(texts, groups, len(numbers), weights))
-    by_row: npt.NDArray[np.float64] = scores[np.concatenate(groups)]
+    scores = _scaled(group_scores(found, groups, len(numbers), terms))
+    group = joined(groups)
+    by_row: npt.NDArray[np.float64] = scores[group]
     alone = numbers.get("")
     if alone is not None:
-        mine = np.concatenate(groups) == alone
+        mine = group == alone
         by_row[mine] = _scaled(own)[mine]
     return by_row
 
 
-def _coverage(parts: Sequence[UserIndex], question: Question, speakers: Collection[str]) -> float:
-    """See `Ranking.coverage`; names of speakers are in every message, and so count for nothing."""
+def _coverage(
+    found: Mapping[str, Sequence[Postings]], question: Question, names: Collection[str], rows: int
+) -> float:
+    """See `Ranking.coverage`; names of speakers are in every message, and so count for nothing.
+
+    The question's own words come first among those that were looked up.
+    """
     import numpy as np  # noqa: PLC0415
 
-    names = set(words(" ".join(speakers)))
-    stems = [hash(one) for one in question.stems if one not in names]
-    held_by = np.zeros(len(stems), np.int64)
-    for one in parts:
-        said = one.texts["turn"]
-        counts = [len(said.posting(number)[0]) for number in said.find(stems)]
-        held_by += np.array(counts, np.int64)
-    size = sum(map(len, parts))
-    rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-    best = 0.0
-    for one in parts:
-        near, covered = one.texts["window"], np.zeros(len(one))
-        for weight, number in zip(rarity.tolist(), near.find(stems), strict=True):
-            covered[near.posting(number)[0]] += weight
-        best = max(best, float(covered.max(initial=0.0)))
-    whole = float(rarity.sum())
-    return best / whole if whole else 1.0
+    counts = np.add.reduce([one.counts for one in found["turn"]])
+    weights = rarity(counts, rows)
+    weights[[place for place, one in enumerate(question.stems[: len(counts)]) if one in names]] = 0
+    weights[len(question.stems) :] = 0
+    whole = float(weights.sum())
+    best = [one.sums(one.of_each(weights)).max(initial=0.0) for one in found["window"]]
+    return float(max(best)) / whole if whole else 1.0
 
 
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -294,18 +295,23 @@ def _time_stems() -> list[str]:
     return words(_TIME_WORDS)
 
 
-def _find_words(indices: Sequence[TextIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Which texts hold any of some words."""
+def _find_words(parts: Sequence[UserIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which messages hold any of some words."""
     import numpy as np  # noqa: PLC0415
 
-    hashes = [*map(hash, stems)]
     found = []
-    for one in indices:
-        there = np.zeros(len(one.lengths), np.bool_)
-        for number in one.find(hashes):
-            there[one.posting(number)[0]] = True
+    for one in _look_up(parts, make_terms(stems).hashes)["turn"]:
+        there = np.zeros(len(one.index.lengths), np.bool_)
+        there[one.places] = True
         found.append(there)
-    return np.concatenate(found)
+    return joined(found)
+
+
+def joined(columns: Sequence[npt.NDArray[Number]]) -> npt.NDArray[Number]:
+    """The columns of several indices as one; of one index, its own."""
+    import numpy as np  # noqa: PLC0415
+
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 class _NameColumn:
@@ -326,6 +332,9 @@ class _NameColumn:
         """The column with the numbers that names have in several columns; it adds new names."""
         import numpy as np  # noqa: PLC0415
 
+        if not numbers:
+            numbers.update(self._numbers)
+            return self._column
         common = [numbers.setdefault(name, len(numbers)) for name in self._numbers]
         return np.array(common, np.int32)[self._column]
 
@@ -343,13 +352,14 @@ def top(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth:
     """The `depth` best of the eligible rows, by place; of equals, the first."""
     import numpy as np  # noqa: PLC0415
 
-    places = np.flatnonzero(eligible)
+    places = eligible.nonzero()[0]
     found = scores[places]
     if len(places) > depth:
         least = np.partition(found, -depth)[-depth]
-        equal = np.flatnonzero(found == least)
-        above = np.flatnonzero(found > least)
-        kept = np.sort(np.concatenate([above, equal[: depth - len(above)]]))
+        kept = found >= least
+        more = np.count_nonzero(kept) - depth
+        if more:
+            kept[(found == least).nonzero()[0][-more:]] = False
         places, found = places[kept], found[kept]
     return ScoreList(places, found)
 

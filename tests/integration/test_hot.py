@@ -98,7 +98,7 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
             }
             question = Question(query, vector if vector.any() else None)
             lists = find_matches(
-                [made], (), question, made.within(EVERYTHING), RecallConfig(depth=100)
+                [made], made.traits, question, made.within(EVERYTHING), RecallConfig(depth=100)
             ).lists
             for name in ("turn", "window"):
                 mine = {made.rows[place].id for place in lists[name].places}

@@ -39,7 +39,7 @@ async def order(rows: Sequence[MemoryRow], question: Question, **config: Any) ->
 
 
 async def asked(text: str) -> Question:
-    whole = await ask(text, EMBEDDER, near_words=True)
+    whole = await ask(text, EMBEDDER, EMBEDDER)
     return Question(whole.text, None, whole.near)  # by words alone
 
 
@@ -61,8 +61,8 @@ async def test_names_have_no_near_words() -> None:
     assert not {"rose", "flower"} & question.near.keys()
     question = await asked("what did flower do?")
     texts = [UserIndex([row(1, "a plant in the garden")], None).texts["turn"]]
-    assert set(weigh_words(question, {""}, texts, 0.4)) == {"flower", "plant", "garden"}
-    assert set(weigh_words(question, {"Flower Power"}, texts, 0.4)) == {"flower"}
+    assert set(weigh_words(question, set(), texts, 0.4)) == {"flower", "plant", "garden"}
+    assert set(weigh_words(question, {"flower", "power"}, texts, 0.4)) == {"flower"}
 
 
 async def test_near_words_of_an_embedder_that_fails() -> None:
@@ -73,8 +73,8 @@ async def test_near_words_of_an_embedder_that_fails() -> None:
             raise ZeroDivisionError(word)
 
     with pytest.raises(ModelError, match="near_words of the embedder failed: ZeroDivisionError"):
-        await ask("tea?", Broken(), near_words=True)
-    assert not (await ask("tea?", Broken(), near_words=False)).near
+        await ask("tea?", Broken(), Broken())
+    assert not (await ask("tea?", Broken())).near
 
 
 async def test_a_session_about_it() -> None:

@@ -8,8 +8,7 @@ rows, there among the shard's. Its `b` is 0.5 and not 0.75, because a neighbourh
 for reasons that have nothing to do with the content; docs/evidence/benchmarks.md has the figures.
 `BUFFER` searches the messages of a buffer by the words as they stand.
 
-An index holds no text: words are told apart by 64 bits of their hash, in a sorted column. Building
-one takes 20 µs for a row of a conversation.
+Building an index takes 20 µs for a row of a conversation.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from remora.actors.policies.text_index import Scheme, TextIndex
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -31,12 +29,7 @@ if TYPE_CHECKING:  # loaded at first use
 __all__ = [
     "BUFFER",
     "RECALL",
-    "Query",
-    "Scheme",
-    "TextIndex",
     "bm25_scores",
-    "group_scores",
-    "scores_together",
     "stem_words",
     "surface_words",
     "text_indices",
@@ -58,9 +51,6 @@ _LETTERS = {
 }
 _PLAIN_WORD = re.compile(r"\w+")
 _LONGEST = 40  # letters of a word; what is longer is an address or a number
-_MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
-_SATURATION = 1.2  # BM25's k1
-_GROUP_B = 0.75  # of whole conversations, whose lengths do tell how much they speak of
 # Snowball's English list.
 _STOP_TEXT = (
     "i me my myself we us our ours ourselves you your yours yourself yourselves he him his "
@@ -76,10 +66,6 @@ _STOP_TEXT = (
     "only own same so than too very"
 )
 _STOP_WORDS = frozenset(_STOP_TEXT.split())
-
-
-Query: TypeAlias = Mapping[str, float] | Iterable[str]
-"""Words, or stems; a mapping says how much each counts."""
 
 
 def surface_words(text: str) -> list[str]:
@@ -109,22 +95,6 @@ def _split(text: str) -> list[str]:
 
 def _split_plain(text: str) -> list[str]:
     return _PLAIN_WORD.findall(text.lower())
-
-
-class Scheme(msgspec.Struct, frozen=True):
-    """How words are found, and what they are worth.
-
-    Attributes:
-        split: finds the words of a text.
-        stems: whether words are stemmed, and stop words and very long words left out.
-        b: how much the length of a text counts, 0 to 1.
-        least_mean: least length, in words, that counts as the mean of the texts.
-    """
-
-    split: Callable[[str], list[str]]
-    stems: bool
-    b: float
-    least_mean: float
 
 
 RECALL = Scheme(_split, stems=True, b=0.5, least_mean=1.0)
@@ -157,180 +127,6 @@ class _Numbers(dict[str, int]):
             number = self.stems.setdefault(self._stem(word), len(self.stems))
         self[word] = number
         return number
-
-
-class TextIndex:
-    """BM25 over some texts; made by `text_indices`.
-
-    Args:
-        keys: hashes of the words, sorted; shape (words,).
-        words: of each posting, as a place in `keys`; ascending; shape (postings,).
-        places: of the text that holds the word; ascending within a word; shape (postings,).
-        times: how often it does; shape (postings,).
-        lengths: of the texts in words; shape (texts,).
-        scheme: what words are worth.
-    """
-
-    def __init__(
-        self,
-        keys: npt.NDArray[np.int64],
-        words: npt.NDArray[np.int64],
-        places: npt.NDArray[np.int64],
-        times: npt.NDArray[np.int64],
-        lengths: npt.NDArray[np.int64],
-        scheme: Scheme,
-    ) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        size = len(lengths)
-        held_by = np.bincount(words, minlength=len(keys))
-        rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-        mean = max(lengths.mean() if size else 0.0, scheme.least_mean) or 1.0
-        norm = _SATURATION * (1 - scheme.b + scheme.b * lengths / mean)
-        worth = rarity[words] * times * (_SATURATION + 1) / (times + norm[places])
-        self.keys = keys
-        self.scheme = scheme
-        self.lengths = lengths.astype(np.int32)
-        self._starts = np.concatenate([[0], np.cumsum(held_by)]).astype(np.int32)
-        self._places = places.astype(np.int32)
-        self._times = np.minimum(times, np.iinfo(np.uint16).max).astype(np.uint16)
-        self._worth = worth.astype(np.float32)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the columns."""
-        columns = (self.keys, self.lengths, self._starts, self._places, self._times, self._worth)
-        return sum(column.nbytes for column in columns)
-
-    def postings(
-        self,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
-        """Words, as places in `keys`, places of texts, and times."""
-        import numpy as np  # noqa: PLC0415
-
-        return (
-            np.repeat(np.arange(len(self.keys)), np.diff(self._starts)),
-            self._places,
-            self._times,
-        )
-
-    def find(self, words: Sequence[int]) -> list[int]:
-        """The numbers of words, by their hashes; -1 for those that no text holds."""
-        import numpy as np  # noqa: PLC0415
-
-        if not len(self.keys) or not words:
-            return [-1] * len(words)
-        wanted = np.array(words, np.int64)
-        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        numbers: list[int] = np.where(self.keys[found] == wanted, found, -1).tolist()
-        return numbers
-
-    def posting(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
-        """The places of the texts that hold a word, by its number, and how often they do."""
-        if number < 0:
-            return self._places[:0], self._times[:0]
-        mine = slice(self._starts[number], self._starts[number + 1])
-        return self._places[mine], self._times[mine]
-
-    def scores(self, query: Query, limit: int | None = _MOST_WORDS) -> npt.NDArray[np.float64]:
-        """Each text's score for a query; 0 where no word matches; shape (texts,).
-
-        Args:
-            query: its words, or stems; each counts once.
-            limit: how many of them to look for.
-        """
-        import numpy as np  # noqa: PLC0415
-
-        scores = np.zeros(len(self.lengths))
-        weights = _hashed(query, limit)
-        for number, weight in zip(self.find([*weights]), weights.values(), strict=True):
-            if number >= 0:
-                mine = slice(self._starts[number], self._starts[number + 1])
-                worth = self._worth[mine]
-                scores[self._places[mine]] += worth if weight == 1.0 else worth * weight
-        return scores
-
-
-def _hashed(query: Query, limit: int | None) -> dict[int, float]:
-    """What the words count, by their hash."""
-    weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
-    return {hash(word): weight for word, weight in islice(weights.items(), limit)}
-
-
-def scores_together(
-    indices: Sequence[TextIndex], query: Query, limit: int | None = _MOST_WORDS
-) -> list[npt.NDArray[np.float64]]:
-    """Each index's scores, with the weights that words have in all of the indices together.
-
-    The scores are those of one index over all texts.
-
-    Args:
-        indices: of one scheme, one or more.
-        query: see `TextIndex.scores`.
-        limit: see `TextIndex.scores`.
-    """
-    import numpy as np  # noqa: PLC0415
-
-    scheme = indices[0].scheme
-    size = sum(len(one.lengths) for one in indices)
-    mean = sum(int(one.lengths.sum()) for one in indices) / size if size else 0.0
-    mean = max(mean, scheme.least_mean) or 1.0
-    scores = [np.zeros(len(one.lengths)) for one in indices]
-    weights = _hashed(query, limit)
-    numbers = [one.find([*weights]) for one in indices]
-    for weight, *mine in zip(weights.values(), *numbers, strict=True):
-        found = [one.posting(number) for one, number in zip(indices, mine, strict=True)]
-        held_by = sum(len(places) for places, _ in found)
-        rarity = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
-        for one, score, (places, times) in zip(indices, scores, found, strict=True):
-            norm = _SATURATION * (1 - scheme.b + scheme.b * one.lengths[places] / mean)
-            often = times.astype(np.int64)
-            worth = (rarity * often * (_SATURATION + 1) / (often + norm)).astype(np.float32)
-            score[places] += worth if weight == 1.0 else worth * np.float32(weight)
-    return scores
-
-
-def group_scores(
-    indices: Sequence[TextIndex],
-    groups: Sequence[npt.NDArray[np.int32]],
-    count: int,
-    query: Query,
-    limit: int | None = _MOST_WORDS,
-) -> npt.NDArray[np.float64]:
-    """The score of each group of texts, as if it were one text; shape (count,).
-
-    Args:
-        indices: one or more.
-        groups: for each index, the group of each text, from 0; shape (texts,).
-        count: how many groups there are.
-        query: see `TextIndex.scores`.
-        limit: see `TextIndex.scores`.
-    """
-    import numpy as np  # noqa: PLC0415
-
-    weights = _hashed(query, limit)
-    lengths = np.zeros(count)
-    for one, group in zip(indices, groups, strict=True):
-        lengths += np.bincount(group, one.lengths, count)
-    cells: list[npt.NDArray[np.int64]] = []
-    often: list[npt.NDArray[np.uint16]] = []
-    for one, group in zip(indices, groups, strict=True):
-        for row, number in enumerate(one.find([*weights])):
-            if number >= 0:
-                places, times = one.posting(number)
-                cells.append(group[places] + np.int64(row * count))
-                often.append(times)
-    if not cells or not count:
-        return np.zeros(count)
-    held = np.bincount(np.concatenate(cells), np.concatenate(often), len(weights) * count)
-    held = held.reshape(len(weights), count)
-    held_by = np.count_nonzero(held, axis=1)
-    rarity = np.log(1 + (count - held_by + 0.5) / (held_by + 0.5))
-    norm = _SATURATION * (1 - _GROUP_B + _GROUP_B * lengths / (lengths.mean() or 1.0))
-    worth = held * (_SATURATION + 1) / (held + norm)
-    factors: npt.NDArray[np.float64] = rarity * np.fromiter(weights.values(), np.float64)
-    scores: npt.NDArray[np.float64] = factors @ worth
-    return scores
 
 
 def text_indices(

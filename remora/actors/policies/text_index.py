@@ -1,0 +1,303 @@
+"""BM25 over texts in memory: an index of their words, and the scores of texts and of groups.
+
+An index holds no text: words are told apart by 64 bits of their hash, in a sorted column. The words
+of a question are looked up once, and what is found serves the scores of each text, of all texts of
+several indices together, and of groups of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:  # loaded at first use
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "Postings",
+    "Query",
+    "Scheme",
+    "Terms",
+    "TextIndex",
+    "group_scores",
+    "make_terms",
+    "rarity",
+    "scores_together",
+]
+
+_SATURATION = 1.2  # BM25's k1
+_GROUP_B = 0.75  # of whole conversations, whose lengths do tell how much they speak of
+_MOST_WORDS = 200  # of a query: a document as a query would look at every row for each of its words
+Number = TypeVar("Number", bound="np.generic")
+
+Query: TypeAlias = Mapping[str, float] | Iterable[str]
+"""Words, or stems; a mapping says how much each counts."""
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    """How words are found, and what they are worth.
+
+    Attributes:
+        split: finds the words of a text.
+        stems: whether words are stemmed, and stop words and very long words left out.
+        b: how much the length of a text counts, 0 to 1.
+        least_mean: least length, in words, that counts as the mean of the texts.
+    """
+
+    split: Callable[[str], list[str]]
+    stems: bool
+    b: float
+    least_mean: float
+
+
+class TextIndex:
+    """BM25 over some texts; made by `text_indices`.
+
+    Args:
+        keys: hashes of the words, sorted; shape (words,).
+        words: of each posting, as a place in `keys`; ascending; shape (postings,).
+        places: of the text that holds the word; ascending within a word; shape (postings,).
+        times: how often it does; shape (postings,).
+        lengths: of the texts in words; shape (texts,).
+        scheme: what words are worth.
+
+    Attributes:
+        keys: as given.
+        scheme: as given.
+        lengths: as given.
+        starts: where each word's postings begin, and where the last end; shape (words + 1,).
+        places: as given.
+        times: as given.
+        worth: what each posting adds to the score of its text.
+    """
+
+    def __init__(
+        self,
+        keys: npt.NDArray[np.int64],
+        words: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        times: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        scheme: Scheme,
+    ) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        size = len(lengths)
+        held_by = np.bincount(words, minlength=len(keys))
+        rare = rarity(held_by, size)
+        mean = max(lengths.mean() if size else 0.0, scheme.least_mean) or 1.0
+        norm = _SATURATION * (1 - scheme.b + scheme.b * lengths / mean)
+        worth = rare[words] * times * (_SATURATION + 1) / (times + norm[places])
+        self.keys = keys
+        self.scheme = scheme
+        self.lengths = lengths.astype(np.int32)
+        self.starts = np.concatenate([[0], np.cumsum(held_by)]).astype(np.int32)
+        self.places = places.astype(np.int32)
+        self.times = np.minimum(times, np.iinfo(np.uint16).max).astype(np.uint16)
+        self.worth = worth.astype(np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        columns = (self.keys, self.lengths, self.starts, self.places, self.times, self.worth)
+        return sum(column.nbytes for column in columns)
+
+    def postings(
+        self,
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.uint16]]:
+        """Words, as places in `keys`, places of texts, and times."""
+        import numpy as np  # noqa: PLC0415
+
+        return (
+            np.repeat(np.arange(len(self.keys)), np.diff(self.starts)),
+            self.places,
+            self.times,
+        )
+
+    def find(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of words, by their hashes; -1 for those that no text holds; shape (n,).
+
+        They are the numbers of all indices that `text_indices` made at once.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        if not len(self.keys):
+            return np.full(len(hashes), -1)
+        found = self.keys.searchsorted(hashes)
+        found[found == len(self.keys)] = 0
+        found[self.keys[found] != hashes] = -1
+        return found
+
+    def look_up(self, numbers: npt.NDArray[np.int64]) -> Postings:
+        """The postings of words, by their numbers; none of -1."""
+        return Postings(self, numbers)
+
+    def scores(self, query: Query, limit: int | None = _MOST_WORDS) -> npt.NDArray[np.float64]:
+        """Each text's score for a query; 0 where no word matches; shape (texts,).
+
+        Args:
+            query: its words, or stems; each counts once.
+            limit: how many of them to look for.
+        """
+        terms = make_terms(query, limit)
+        (scores,) = scores_together([self.look_up(self.find(terms.hashes))], terms)
+        return scores
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The words of a query.
+
+    Attributes:
+        hashes: theirs, each once; shape (n,).
+        weights: what each counts; shape (n,).
+    """
+
+    hashes: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+
+
+def make_terms(query: Query, limit: int | None = _MOST_WORDS) -> Terms:
+    """The first words of a query, at most `limit`; of no limit, all."""
+    import numpy as np  # noqa: PLC0415
+
+    weights = query if isinstance(query, Mapping) else dict.fromkeys(query, 1.0)
+    taken = dict(islice(weights.items(), limit))
+    count = len(taken)
+    return Terms(
+        np.fromiter(map(hash, taken), np.int64, count),
+        np.fromiter(taken.values(), np.float64, count),
+    )
+
+
+class Postings:
+    """Where some words stand in an index, word after word.
+
+    All words are taken in one step each: a step for each word takes five times as long.
+
+    Args:
+        index: the index.
+        numbers: of the words; shape (words,).
+
+    Attributes:
+        index: the index.
+        counts: how many texts hold each word; shape (words,).
+    """
+
+    def __init__(self, index: TextIndex, numbers: npt.NDArray[np.int64]) -> None:
+        starts, stops = index.starts[numbers], index.starts[numbers + 1]
+        stops[numbers < 0] = starts[numbers < 0]
+        self.index = index
+        self.counts = stops - starts
+        pairs = zip(starts.tolist(), stops.tolist(), strict=True)
+        self._slices = [slice(start, stop) for start, stop in pairs if start < stop]
+
+    @cached_property
+    def places(self) -> npt.NDArray[np.int32]:
+        """The places of the texts that hold each word; shape (postings,)."""
+        return self._joined(self.index.places)
+
+    @cached_property
+    def times(self) -> npt.NDArray[np.uint16]:
+        """How often they do; shape (postings,)."""
+        return self._joined(self.index.times)
+
+    @property
+    def worth(self) -> npt.NDArray[np.float32]:
+        """What that is worth, if the index has all texts; shape (postings,)."""
+        return self._joined(self.index.worth)
+
+    def of_each(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """The words' values, for each posting of a word; shape (postings,)."""
+        return values.repeat(self.counts)
+
+    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """The sum of the postings' values for each text; shape (texts,)."""
+        import numpy as np  # noqa: PLC0415
+
+        count = len(self.index.lengths)
+        # of no postings it makes integers
+        return np.bincount(self.places, values, count).astype(np.float64, copy=False)
+
+    def _joined(self, column: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        import numpy as np  # noqa: PLC0415
+
+        slices = self._slices
+        return np.concatenate([column[one] for one in slices]) if slices else column[:0]
+
+
+def scores_together(found: Sequence[Postings], terms: Terms) -> list[npt.NDArray[np.float64]]:
+    """Each index's scores, with the weights that words have in all of the indices together.
+
+    The scores are those of one index over all texts.
+
+    Args:
+        found: the terms' postings in indices of one scheme, one or more.
+        terms: the query.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    weights = terms.weights.astype(np.float32)
+    if len(found) == 1:  # its weights are those of all texts
+        (one,) = found
+        return [one.sums(one.worth * one.of_each(weights))]
+    scheme = found[0].index.scheme
+    lengths = [one.index.lengths for one in found]
+    size = sum(map(len, lengths))
+    mean = sum(int(one.sum()) for one in lengths) / size if size else 0.0
+    mean = max(mean, scheme.least_mean) or 1.0
+    rare = rarity(sum(one.counts for one in found), size)
+    scores = []
+    for one in found:
+        norm = _SATURATION * (1 - scheme.b + scheme.b * one.index.lengths / mean)
+        often = one.times.astype(np.int64)
+        worth = one.of_each(rare) * often * (_SATURATION + 1) / (often + norm[one.places])
+        scores.append(one.sums(worth.astype(np.float32) * one.of_each(weights)))
+    return scores
+
+
+def group_scores(
+    found: Sequence[Postings],
+    groups: Sequence[npt.NDArray[np.int32]],
+    count: int,
+    terms: Terms,
+) -> npt.NDArray[np.float64]:
+    """The score of each group of texts, as if it were one text; shape (count,).
+
+    Args:
+        found: the terms' postings in one or more indices.
+        groups: for each index, the group of each text, from 0; shape (texts,).
+        count: how many groups there are.
+        terms: the query.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    size = len(terms.weights)
+    if not count or not size:
+        return np.zeros(count)
+    lengths, times = np.zeros(count), np.zeros(size * count)
+    first = np.arange(0, size * count, count)
+    for one, group in zip(found, groups, strict=True):
+        lengths += np.bincount(group, one.index.lengths, count)
+        cells = group[one.places] + one.of_each(first)
+        times += np.bincount(cells, one.times, size * count)
+    held = times.reshape(size, count)
+    rare = rarity(np.count_nonzero(held, axis=1), count)
+    norm = _SATURATION * (1 - _GROUP_B + _GROUP_B * lengths / (lengths.mean() or 1.0))
+    worth = held * (_SATURATION + 1) / (held + norm)
+    # no product of matrices: BLAS divides a large one among threads
+    worth *= (rare * terms.weights)[:, None]
+    scores: npt.NDArray[np.float64] = worth.sum(axis=0)
+    return scores
+
+
+def rarity(held_by: Any, size: int) -> npt.NDArray[np.float64]:
+    """What words are worth that so many of all texts hold."""
+    import numpy as np  # noqa: PLC0415
+
+    rare: npt.NDArray[np.float64] = np.log(1 + (size - held_by + 0.5) / (held_by + 0.5))
+    return rare
