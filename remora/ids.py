@@ -18,6 +18,7 @@ __all__ = [
     "UserKey",
     "actor_key",
     "entry_id",
+    "fact_id",
     "key_digest",
     "keyed_memory_id",
     "memory_id",
@@ -26,6 +27,8 @@ __all__ = [
     "message_id_prefix",
     "row_id",
     "session_key",
+    "topic_id",
+    "topic_of_fact",
     "turn_key",
     "turn_numbers",
     "turn_root",
@@ -202,6 +205,35 @@ def keyed_memory_id(user: str, agent: str, key: str) -> str:
     parts = [part.encode() for part in (user, agent, key)]
     text = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return blake2b(text, digest_size=16, person=b"remora.keyed").hexdigest()
+
+
+def topic_id(user: str, session: str, seq: int, text: str) -> str:
+    """The topic (16 hex characters) of an extracted fact that no earlier fact is about."""
+    return _fact_digest(user, session, seq, text, b"remora.topic")
+
+
+def fact_id(topic: str, user: str, session: str, seq: int, text: str) -> str:
+    """The deterministic id (32 hex characters) of an extracted fact: it begins with the topic.
+
+    Args:
+        topic: of the fact, see `topic_id`.
+        user: whose fact it is.
+        session: where it was said.
+        seq: the last message that it rests on.
+        text: what it says.
+    """
+    return topic + _fact_digest(user, session, seq, text, b"remora.fact")
+
+
+def topic_of_fact(id_: str) -> str:
+    """The topic of the extracted fact with this id."""
+    return id_[:16]
+
+
+def _fact_digest(user: str, session: str, seq: int, text: str, person: bytes) -> str:
+    parts = [part.encode() for part in (user, session, str(seq), text)]
+    whole = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return blake2b(whole, digest_size=8, person=person).hexdigest()
 
 
 def memory_of_row(row: str) -> str:

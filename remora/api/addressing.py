@@ -139,7 +139,8 @@ class AddressableMemories:
         size = len(text or "") + len(encoded or "")
         with name_failures("update_memory", self._user):
             changed: MemoryItem = await parts.actors.ask(UserKey(self._user), request, size=size)
-        return recorded_memory(changed)
+        standing = await recalls.memory(self._user, id_, None) if changed.topic else None
+        return standing or recorded_memory(changed)
 
     async def delete_memories(self, ids: str | Iterable[str]) -> int:
         """Delete memories by id; returns how many there were. Other ids are ignored.

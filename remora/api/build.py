@@ -24,10 +24,19 @@ from remora.actors.user.messages import (
 from remora.api.dead_letters import DeadLetters
 from remora.api.models import Models, build_models
 from remora.api.options import Options
-from remora.api.queues import Foundation, add_blocks, add_long_term, add_summaries, schedule_upkeep
+from remora.api.queues import (
+    Foundation,
+    add_blocks,
+    add_facts,
+    add_long_term,
+    add_summaries,
+    extracts_facts,
+    schedule_upkeep,
+)
 from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.ids import SessionKey, UserKey
+from remora.jobs.facts import FactsHandler
 from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates
 from remora.models.cache import CachingEmbedder
@@ -72,6 +81,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
         recall: None if long-term memory is switched off.
         embedder: None if there is none.
         warm_up: loads what the first recall needs.
+        facts: None if facts are not extracted.
     """
 
     config: Config
@@ -88,6 +98,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
     counter: TokenCounter
     embedder: CachingEmbedder | None
     warm_up: SharedCall[None]
+    facts: FactsHandler | None
     meters: tuple[CompressionMeter, ...]
     parts: Parts
     transfers: LocalTransfers
@@ -137,13 +148,14 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         Schedule(options.clock),
         _retry_policy(config),
     )
-    add_summaries(base)
+    breaker = add_summaries(base)
     schedule_upkeep(base)
     writers = SharedLocks()
     caches: list[Callable[[str], None]] = []
     eraser = _build_eraser(base, writers, caches)
     await eraser.resume()
     recall = add_long_term(base, writers, eraser) if config.long_term.enabled else None
+    facts = add_facts(base, recall, breaker)
     warm_up = SharedCall(partial(_load_parts, base))
     planner = _build_planner(base, warm_up, recall, add_blocks(base))
     caches.extend([planner.forget, partial(index.note_change, gone=True)])
@@ -151,7 +163,7 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         caches.append(partial(recall.note_change, gone=True))
     if (cached := models.cached) is not None:
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
-    return _build_internals(base, eraser, recall, planner, warm_up)
+    return _build_internals(base, eraser, recall, planner, warm_up, facts)
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -171,6 +183,7 @@ def _build_kernel(
         blocks=options.blocks is not None,
         recount=recount,
         repairs=not models.summarizer.extracts,
+        facts=extracts_facts(config, models),
     )
     users = UserBehavior(
         models.embedder.dimension if models.embedder else None,
@@ -310,6 +323,7 @@ def _build_internals(
     recall: Recall | None,
     planner: Planner,
     warm_up: SharedCall[None],
+    facts: FactsHandler | None,
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock
@@ -363,6 +377,7 @@ def _build_internals(
         counter=models.counter,
         embedder=models.cached,
         warm_up=warm_up,
+        facts=facts,
         meters=(models.fallback, models.summarizer),
         parts=parts,
         transfers=transfers,

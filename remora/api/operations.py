@@ -10,6 +10,7 @@ from remora.api.lifetime import Lifetime
 from remora.api.statistics import RuntimeStatistics
 from remora.errors import InvalidInput
 from remora.ids import validate_id
+from remora.jobs.facts import FactStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
 from remora.runtime.concurrency import run_to_end
@@ -55,6 +56,7 @@ class Operations:
             parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
             parts.eraser.files.statistics(),
             RerankStatistics() if parts.recall is None else parts.recall.rerank_statistics(),
+            parts.facts.statistics() if parts.facts is not None else FactStatistics(),
         )
 
     async def counts(self, user: str | None = None) -> JournalCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,12 @@ import msgspec
 from remora.actors.blocks.base import BlockServices
 from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet
-from remora.actors.session.compaction import BLOCKS_QUEUE, FLUSH_QUEUE, SUMMARIZE_QUEUE
+from remora.actors.session.compaction import (
+    BLOCKS_QUEUE,
+    FACTS_QUEUE,
+    FLUSH_QUEUE,
+    SUMMARIZE_QUEUE,
+)
 from remora.actors.session.messages import Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE
 from remora.actors.user.messages import InspectUser, Synopsis, UserView
@@ -19,8 +25,10 @@ from remora.api.models import Models
 from remora.api.options import Options
 from remora.config import Config
 from remora.errors import OwnershipLost
-from remora.ids import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey, topic_of_fact
 from remora.jobs.cleanup import WorkingMemoryCleanup
+from remora.jobs.fact_answers import KnownFact
+from remora.jobs.facts import FactsHandler
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.flush import FlushHandler
 from remora.jobs.memories import RecordHandler
@@ -29,6 +37,7 @@ from remora.jobs.repair import Resummarizer
 from remora.jobs.rows import IndexAccess
 from remora.jobs.summarize import SummarizeHandler
 from remora.jobs.synopsis import SynopsisHandler
+from remora.logging import get_logger
 from remora.models.breaker import CircuitBreaker
 from remora.recall.current import CurrentMemories
 from remora.recall.fit import profile_room
@@ -44,13 +53,24 @@ from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.unindexed import UnindexedRows
 from remora.services.upkeep import trim_archive
-from remora.storage.ports import Journal
+from remora.storage.ports import Journal, Scope
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["Foundation", "add_blocks", "add_long_term", "add_summaries", "schedule_upkeep"]
+__all__ = [
+    "Foundation",
+    "add_blocks",
+    "add_facts",
+    "add_long_term",
+    "add_summaries",
+    "extracts_facts",
+    "schedule_upkeep",
+]
+
+_logger = get_logger(__name__)
 
 _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
+_KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
 class Foundation(msgspec.Struct, frozen=True):
@@ -72,8 +92,8 @@ class Foundation(msgspec.Struct, frozen=True):
         )
 
 
-def add_summaries(base: Foundation) -> None:
-    """The queues that write summaries and synopses."""
+def add_summaries(base: Foundation) -> CircuitBreaker:
+    """The queues that write summaries and synopses; returns the breaker of their model."""
     config, models, clock = base.options.config, base.models, base.options.clock
     breaker = _make_breaker(base)
 
@@ -109,6 +129,7 @@ def add_summaries(base: Foundation) -> None:
     )
     base.add_queue(SUMMARIZE_QUEUE, summarize, config.supervisor.summarize_concurrency)
     base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
+    return breaker
 
 
 def _make_breaker(base: Foundation) -> CircuitBreaker:
@@ -182,6 +203,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         models.counter,
         window_chars=config.long_term.window_chars,
         batch_tokens=config.buffer.token_flush_size,
+        tell=base.registry.ask_control,
     )
     record = RecordHandler(access)
     prune = PruneHandler(
@@ -199,6 +221,49 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.ask_control))
     every(long_term.compact_interval_s, "compact", index.compact)
     return recall
+
+
+def extracts_facts(config: Config, models: Models) -> bool:
+    """Whether facts are extracted: if that is switched on, and there is what it needs."""
+    return config.facts.enabled and config.long_term.enabled and models.chat is not None
+
+
+def add_facts(
+    base: Foundation, recall: Recall | None, breaker: CircuitBreaker
+) -> FactsHandler | None:
+    """The queue that extracts facts; None if they are not extracted."""
+    options, config, models = base.options, base.options.config, base.models
+    if not extracts_facts(config, models):
+        if config.facts.enabled:
+            _logger.warning("facts_not_extracted", chat_model=models.chat is not None)
+        return None
+    assert recall is not None
+    assert models.chat is not None
+    scope = Scope(types=("fact",))
+
+    async def find_known(user: str, text: str) -> Sequence[KnownFact]:
+        found = await recall(user, text, limit=_KNOWN_FACTS, scope=scope)
+        return [
+            KnownFact(topic_of_fact(one.id), one.text, int(one.created_at.timestamp() * 1_000_000))
+            for one in found
+            if one.sources
+        ]
+
+    facts = FactsHandler(
+        base.journal,
+        models.chat,
+        tell=base.registry.ask_control,
+        find_known=find_known,
+        config=config.facts,
+        breaker=breaker,
+        counter=models.counter,
+        batch_tokens=config.buffer.token_flush_size,
+        redact=options.redact,
+        redact_long_term=options.redact_long_term,
+        timeout_s=config.models.timeout_s,
+    )
+    base.add_queue(FACTS_QUEUE, facts, config.supervisor.summarize_concurrency)
+    return facts
 
 
 def _unindexed_rows(base: Foundation, access: IndexAccess) -> UnindexedRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from remora.jobs.facts import FactStatistics
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
@@ -28,6 +29,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
         user_index: of the users whose rows of long-term memory are held in memory.
         erasures: of what `forget` erases.
         reranking: of what the reranker did; zeros without one.
+        facts: of the facts that are extracted; zeros where none are.
     """
 
     registry: RegistryStatistics
@@ -38,3 +40,4 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     user_index: UserIndexStatistics = UserIndexStatistics()
     erasures: ErasureStatistics = ErasureStatistics()
     reranking: RerankStatistics = RerankStatistics()
+    facts: FactStatistics = FactStatistics()

@@ -14,7 +14,13 @@ from remora.config.conversation import (
     TokensConfig,
     TurnConfig,
 )
-from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
+from remora.config.memory import (
+    FactsConfig,
+    ImportanceConfig,
+    RecallConfig,
+    SynopsisConfig,
+    WorkingConfig,
+)
 from remora.config.models import ModelConfig
 from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
 from remora.config.secrets import Secret
@@ -28,6 +34,7 @@ __all__ = [
     "Config",
     "ContextConfig",
     "Durability",
+    "FactsConfig",
     "ImportanceConfig",
     "JournalConfig",
     "LongTermConfig",

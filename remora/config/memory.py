@@ -5,7 +5,7 @@ from typing import Literal
 from remora.config.section import Section
 from remora.errors import ConfigError
 
-__all__ = ["ImportanceConfig", "RecallConfig", "SynopsisConfig", "WorkingConfig"]
+__all__ = ["FactsConfig", "ImportanceConfig", "RecallConfig", "SynopsisConfig", "WorkingConfig"]
 
 
 class WorkingConfig(Section, frozen=True, kw_only=True):
@@ -39,6 +39,22 @@ class SynopsisConfig(Section, frozen=True, kw_only=True):
     """After this time `load(query=…)` omits the profile, and its sources say so."""
     prompt: str = ""
     """Instructions to the chat model that writes the profile; empty for remora's own."""
+
+
+class FactsConfig(Section, frozen=True, kw_only=True):
+    """Facts that the chat model extracts from what was said, as memories of the user."""
+
+    enabled: bool = False
+    """Extract facts from messages when they are indexed: a call of the chat model for each batch of
+    messages, and another one if the user has similar facts. A model that is there for summaries
+    does not switch it on, because it costs; without a chat model, and without long-term memory,
+    nothing is extracted."""
+    per_session: int = 500
+    """Facts of one session, at most."""
+    max_characters: int = 300
+    """Of one fact; a longer one is dropped."""
+    prompt: str = ""
+    """Instructions to the chat model; empty for remora's own. It must say which JSON to answer."""
 
 
 class ImportanceConfig(Section, frozen=True, kw_only=True):

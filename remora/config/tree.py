@@ -11,7 +11,13 @@ from remora.config.conversation import (
     TokensConfig,
     TurnConfig,
 )
-from remora.config.memory import ImportanceConfig, RecallConfig, SynopsisConfig, WorkingConfig
+from remora.config.memory import (
+    FactsConfig,
+    ImportanceConfig,
+    RecallConfig,
+    SynopsisConfig,
+    WorkingConfig,
+)
 from remora.config.models import ModelConfig
 from remora.config.reading import build, decode_file
 from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
@@ -43,6 +49,7 @@ class Config(Section, frozen=True, kw_only=True):
     long_term: LongTermConfig = LongTermConfig()
     working: WorkingConfig = WorkingConfig()
     synopsis: SynopsisConfig = SynopsisConfig()
+    facts: FactsConfig = FactsConfig()
     importance: ImportanceConfig = ImportanceConfig()
     recall: RecallConfig = RecallConfig()
     context: ContextConfig = ContextConfig()

@@ -14,6 +14,7 @@ import msgspec
 from remora.actors.policies.units import batches
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
+from remora.jobs.facts import Tell, remove_unsupported
 from remora.jobs.rows import IndexAccess, KnownVectors, entry_row, message_rows
 from remora.logging import get_logger
 from remora.messages import Entry
@@ -55,6 +56,7 @@ class FlushHandler:
         window_chars: how much of each neighbour a row's window holds.
         batch_tokens: most tokens that are embedded and written at once; a larger unit is a batch of
             its own.
+        tell: deletes the facts of deleted messages; None to leave them.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class FlushHandler:
         *,
         window_chars: int,
         batch_tokens: int,
+        tell: Tell | None = None,
     ) -> None:
         self._access = access
         self._counter = counter
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
+        self._tell = tell
         self._sessions = KeyedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
@@ -94,6 +98,8 @@ class FlushHandler:
                     case UnflushSpec():
                         async with self._access.users.shared(key.user):
                             await self._remove(key, spec)
+                        if self._tell is not None:
+                            await remove_unsupported(self._access.journal, self._tell, key)
                     case DiscardSpec(seqs=seqs):
                         ids = await run_in_thread_if(
                             len(seqs) > _IN_THREAD, lambda: [row_id(key, seq) for seq in seqs]

@@ -23,6 +23,10 @@ PROBES: Mapping[str, str] = {
     "prune_resumed": "a prune runs again, and first finishes what the earlier attempt began",
     "memory_gone_while_embedded": "a memory was removed while it was embedded: it is not stored",
     "block_failed": "a memory block failed to take its messages in; the others did not",
+    "facts_resumed": "facts are extracted again, behind the last message that has one",
+    "facts_full": "a session has all the facts that it may have: no more are extracted",
+    "facts_unreadable": "a model's answer held no facts that can be read: it is asked again once",
+    "unsupported_facts_removed": "facts were removed, because their messages were",
     "synopsis_degraded": "a fallback synopsis was made",
     "synopsis_unwritten": "no synopsis could be written at all: it stays empty",
 }

@@ -5,7 +5,7 @@ Each session is exported as it was at one moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from remora.storage.export.transfer import (
     TransferReport,
     UserExport,
 )
-from remora.storage.records import ENTRY_KIND, EntryFlushSpec, StateItem
+from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem
 
 __all__ = ["Progress", "export_session", "export_to"]
 
@@ -189,7 +189,18 @@ async def _user(
         name = moved.get(item.name, item.name) if item.kind == "access" else item.name
         if name is not None:
             renumbered.append(StateItem(item.kind, name, item.value))
-    return UserExport(key.user, tuple(memories), tuple(renumbered))
+    exported = [_renumber_fact(item, renumbered_sessions) for item in memories]
+    return UserExport(key.user, tuple(exported), tuple(renumbered))
+
+
+def _renumber_fact(item: MemoryItem, sessions: Mapping[str, Renumbering]) -> MemoryItem:
+    """The memory; if it is a fact, with the new numbers of the messages that it rests on."""
+    numbers = sessions.get(item.session)
+    if not item.sources or numbers is None:
+        return item
+    new = dict(numbers.items())
+    sources = (new.get(seq) for seq in item.sources)
+    return msgspec.structs.replace(item, sources=tuple(seq for seq in sources if seq is not None))
 
 
 async def export_to(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -59,6 +60,7 @@ _AT_ONCE = 32  # sessions read, counted and written together
 _BYTES_AT_ONCE = 64 << 20  # or fewer, if they take more
 _ITEMS_AT_ONCE = 500  # memories of a user, and items of working memory: an actor's 10 ms
 _ROW_BYTES = 512
+_TOPIC = re.compile("[0-9a-f]{16}")
 _TIMEOUT_S = 600.0  # a session is one commit, however long it is
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _USER_STATE_ITEMS: dict[str, msgspec.msgpack.Decoder[Any]] = {
@@ -177,6 +179,13 @@ def _check_details(user: str, item: MemoryItem) -> None:
     _check_numbers(item.revision)
     if item.metadata:
         check_metadata(msgspec.json.decode(item.metadata))
+    if item.sources and (item.sources != tuple(sorted(set(item.sources))) or not item.topic):
+        raise InvalidInput(f"the fact {item.id} rests on messages {item.sources}")
+    _check_numbers(*item.sources)
+    if item.topic and not _TOPIC.fullmatch(item.topic):
+        raise InvalidInput(f"the topic of the fact {item.id} is none")
+    if item.topic and (item.type != "fact" or not item.id.startswith(item.topic)):
+        raise InvalidInput(f"the memory {item.id} is no fact of its topic")
     if item.key:
         validate_id(item.key, "a memory's key")
         if item.id != keyed_memory_id(user, item.agent, item.key):

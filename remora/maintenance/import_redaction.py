@@ -73,7 +73,7 @@ def import_session_item(intake: Intake, item: StateItem) -> StateItem:
 def import_memory(intake: Intake, user: str, item: MemoryItem) -> MemoryItem:
     """The memory, redacted and counted again; it gets a new id if its text changes."""
     text = _redact(intake, item.content)
-    own = item.key or item.revision  # its id does not come from its text
+    own = item.key or item.revision or item.topic  # its id does not come from its text
     id_ = item.id if own or text == item.content else memory_id(user, item.agent, text)
     return msgspec.structs.replace(
         item,

@@ -2,18 +2,21 @@
 
 A change is in the journal when it is acknowledged, and in long-term memory after a job. So a row of
 a recorded memory is only a hint: the journal says whether the memory is still there, whether the
-row has its text of now, and its metadata. Messages need no look: their rows never change.
+row has its text of now, and its metadata. Messages need no look: their rows never change. A fact
+that was extracted is there as long as one of its messages is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from remora.ids import memory_of_row
+from remora.recall.facts import FactStanding, find_standings
 from remora.recall.memory import Memory
+from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
 
@@ -38,8 +41,21 @@ class CurrentMemories:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    async def __call__(self, user: str, found: Iterable[Memory]) -> list[Memory]:
+    async def __call__(
+        self,
+        user: str,
+        found: Iterable[Memory],
+        *,
+        history: bool = False,
+        without: Collection[tuple[str, int]] = (),
+    ) -> list[Memory]:
         """The memories that are there, in their order, each as it is now.
+
+        Args:
+            user: the user.
+            found: what was found.
+            history: facts that newer ones took the place of are left in.
+            without: messages, by session and number: facts that rest on them alone are left out.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -49,12 +65,22 @@ class CurrentMemories:
         if not ids:
             return found
         items = {item.row_id: item for item in await self._journal.memories(user, ids)}
+        standings = await find_standings(self._journal, user, list(items.values()))
         current: list[Memory] = []
         for one in found:
             if not is_recorded(one.type):
                 current.append(one)
             elif (item := items.get(one.id)) is not None:
-                current.append(recorded_memory(item, one))
+                standing = standings.get(item.id)
+                if item.topic and (standing is None or (standing.superseded_by and not history)):
+                    probe("fact_left_out")
+                    continue
+                memory = recorded_memory(item, one, standing)
+                shown = bool(memory.sources) and all(
+                    (memory.session, seq) in without for seq in memory.sources
+                )
+                if not shown:
+                    current.append(memory)
         return current
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
@@ -66,7 +92,9 @@ class CurrentMemories:
 _PLAIN = Memory("", "system", "", "", 0, _EPOCH, 0.0, {}, 0)
 
 
-def recorded_memory(item: MemoryItem, found: Memory = _PLAIN) -> Memory:
+def recorded_memory(
+    item: MemoryItem, found: Memory = _PLAIN, standing: FactStanding | None = None
+) -> Memory:
     """A recorded memory as callers get it; with the score of what was found of it."""
     return msgspec.structs.replace(
         found,
@@ -81,4 +109,6 @@ def recorded_memory(item: MemoryItem, found: Memory = _PLAIN) -> Memory:
         key=item.key,
         metadata=msgspec.json.decode(item.metadata) if item.metadata else {},
         updated_at=_EPOCH + timedelta(microseconds=item.updated_us) if item.updated_us else None,
+        sources=standing.sources if standing is not None else (),
+        superseded_by=standing.superseded_by if standing is not None else "",
     )

@@ -47,6 +47,10 @@ class Memory(msgspec.Struct, frozen=True):
         key: what its caller named it; empty for none.
         metadata: what its caller stored with it; empty for messages.
         updated_at: when it was changed last, aware UTC; None for never.
+        sources: of a fact that was extracted, the numbers of the messages of `session` that it
+            rests on; empty for anything else.
+        superseded_by: the id of the newer fact that took its place; empty if it holds. `recall`
+            leaves such facts out.
     """
 
     text: str
@@ -65,6 +69,8 @@ class Memory(msgspec.Struct, frozen=True):
     key: str = ""
     metadata: dict[str, Any] = {}
     updated_at: datetime | None = None
+    sources: tuple[int, ...] = ()
+    superseded_by: str = ""
 
     @property
     def cursor(self) -> str:

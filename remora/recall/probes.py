@@ -10,6 +10,7 @@ PROBES: Mapping[str, str] = {
     # finding
     "stale_memories_left_out": "memories that were found are changed or deleted by now: more are "
     "looked at",
+    "fact_left_out": "a fact that was found has a newer one in its place, or lost its messages",
     "recall_overtaken": "a user wrote during a search: its result is not kept for others",
     "recall_cache_invalidated": "a result that was held is dropped, because its user wrote",
     "user_index_too_large": "a user has too many rows to be held in memory: the store is asked",

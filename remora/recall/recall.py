@@ -157,7 +157,7 @@ class Recall:
             elif question is not None:
                 self._users.keep(user, entry, question, found)
         best = partial(found.best, without=without, max_tokens=max_tokens, relevance=relevance)
-        return await self._best(user, best, limit, scope)
+        return await self._best(user, best, limit, scope, without)
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
@@ -169,7 +169,9 @@ class Recall:
         self._admit(user)
         rows = await (await self._store()).rows(user, scope)
         memories = await run_in_thread_if(len(rows) >= _IN_THREAD, _make_memories, rows)
-        return memories if self._current is None else await self._current(user, memories)
+        if self._current is None:
+            return memories
+        return await self._current(user, memories, history=True)
 
     async def count(self, user: str) -> int:
         """How many rows long-term memory holds of a user.
@@ -267,7 +269,12 @@ class Recall:
         return [one for one in found if not is_recorded(one.type) or one.id in current]
 
     async def _best(
-        self, user: str, find: Callable[[int], list[Memory]], limit: int, scope: Scope
+        self,
+        user: str,
+        find: Callable[[int], list[Memory]],
+        limit: int,
+        scope: Scope,
+        without: Collection[tuple[str, int]],
     ) -> list[Memory]:
         """The best that are in the journal as they were found."""
         if self._current is None:
@@ -276,7 +283,7 @@ class Recall:
         while True:
             best = find(wanted)
             there = [one for one in best if scope.ids is None or one.id in scope.ids]
-            current = await self._current(user, there)
+            current = await self._current(user, there, without=without)
             if len(current) >= limit or len(best) < wanted:
                 return current[:limit]
             probe("stale_memories_left_out")

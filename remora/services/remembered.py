@@ -9,6 +9,7 @@ import msgspec
 
 from remora.errors import InvalidInput
 from remora.recall.current import recorded_memory
+from remora.recall.facts import find_standings
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.metadata import MetadataFilter
@@ -66,17 +67,26 @@ class Remembered:
         """One memory; None if there is none, or it is another agent's."""
         for item in await self._journal.memories(user, [id_]):
             if agent in {None, item.agent}:
-                return recorded_memory(item)
+                return next(iter(await self._memories(user, [item])), None)
         return None
 
     async def page(self, user: str, page: MemoryPage) -> list[Memory]:
         """The memories of a page, oldest first."""
         found: list[Memory] = []
         async for chunk in self._matching(user, page):
-            found += map(recorded_memory, chunk)
+            found += await self._memories(user, chunk)
             if page.limit is not None and len(found) >= page.limit:
                 return found[: page.limit]
         return found
+
+    async def _memories(self, user: str, items: Sequence[MemoryItem]) -> list[Memory]:
+        """These memories as they stand, without facts whose messages are gone."""
+        standings = await find_standings(self._journal, user, items)
+        return [
+            recorded_memory(item, standing=standings.get(item.id))
+            for item in items
+            if not item.topic or item.id in standings
+        ]
 
     async def row_ids(self, user: str, page: MemoryPage) -> tuple[str, ...]:
         """Ids of the rows in long-term memory of what matches."""

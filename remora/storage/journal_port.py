@@ -174,6 +174,18 @@ class Journal(Log, Protocol):
         """A user's recorded memories by `created_us` and id: the next ones behind `after`."""
         ...
 
+    async def facts(
+        self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
+    ) -> Sequence[MemoryItem]:
+        """A user's extracted facts, oldest first: those of a session, or of these topics."""
+        ...
+
+    async def removed_messages(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Collection[tuple[str, int]]:
+        """Those of these messages, by session and number, that were deleted or rewound."""
+        ...
+
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         """Numbers of the session's messages that must not be in long-term memory."""
         ...

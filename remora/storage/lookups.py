@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ __all__ = [
     "OriginalAppend",
     "PastLookup",
     "TurnLookup",
+    "select_facts",
 ]
 
 
@@ -124,3 +126,14 @@ Answer: TypeAlias = (
     | None
 )
 """What `remora.runtime.log.Log.fetch` answers for a session or a user."""
+
+
+def select_facts(
+    memories: Iterable[MemoryItem], session: str | None, topics: Collection[str] | None
+) -> list[MemoryItem]:
+    """The extracted facts among these memories, of one session and of these topics if given."""
+    return [
+        one
+        for one in memories
+        if one.topic and session in {None, one.session} and (topics is None or one.topic in topics)
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from remora.ids import SessionKey
 from remora.runtime.jobs import Job
-from remora.storage.records import BlocksSpec, FlushSpec, SummarizeSpec, UnflushSpec
+from remora.storage.records import BlocksSpec, FactsSpec, FlushSpec, SummarizeSpec, UnflushSpec
 
 __all__ = ["NEIGHBOURS", "first_message_needed", "first_row_written", "pending_flushes"]
 
@@ -50,7 +50,7 @@ def first_message_needed(payload: Any) -> int | None:
             return first_row_written(payload) - NEIGHBOURS
         case UnflushSpec(seqs=seqs):
             return min(seqs, default=1) - NEIGHBOURS
-        case SummarizeSpec(first=first):
+        case SummarizeSpec(first=first) | FactsSpec(first=first):
             return first
         case BlocksSpec():
             return 1  # only its blocks know which messages they have not seen

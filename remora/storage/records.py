@@ -25,6 +25,7 @@ __all__ = [
     "BufferMoved",
     "DiscardSpec",
     "EntryFlushSpec",
+    "FactsSpec",
     "FlushSpec",
     "Flushed",
     "JobsStarted",
@@ -244,6 +245,14 @@ class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
     through: int
 
 
+class FactsSpec(msgspec.Struct, frozen=True, tag="facts"):
+    """Extract facts from messages `first`…`through`."""
+
+    sid: int
+    first: int
+    through: int
+
+
 class RecordSpec(msgspec.Struct, frozen=True, tag="record"):
     """Index recorded memories in long-term memory; `ids` name rows of the journal.
 
@@ -287,6 +296,7 @@ Spec: TypeAlias = (
     | DiscardSpec
     | EntryFlushSpec
     | BlocksSpec
+    | FactsSpec
     | RecordSpec
     | PruneSpec
     | SynopsisSpec
@@ -399,6 +409,9 @@ class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
         revision: distinguishes its texts, so that an earlier one is not taken for it; 0 for the
             first text of a memory without a key.
         updated_us: when it was changed last, in microseconds since the epoch; 0 for never.
+        sources: of a fact that was extracted, the messages of `session` that it rests on, in order.
+        topic: what an extracted fact is about, and the first half of its id: of the facts of one
+            topic, the newest holds. Empty for what was recorded on purpose.
     """
 
     id: str
@@ -413,6 +426,8 @@ class MemoryItem(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: str = ""
     revision: int = 0
     updated_us: int = 0
+    sources: tuple[int, ...] = ()
+    topic: str = ""
 
     @property
     def row_id(self) -> str:

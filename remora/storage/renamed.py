@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Collection
 from typing import Any, TypeVar, cast
 
 from remora.ids import SHARED_PREFIX, SessionKey
@@ -16,6 +17,7 @@ from remora.storage.listing import (
     user_listing,
 )
 from remora.storage.long_term_port import BLOCK_TYPE
+from remora.storage.lookups import select_facts
 from remora.storage.records import MemoryItem
 
 __all__ = ["with_current_names"]
@@ -37,9 +39,11 @@ _RENAMED = {
 
 
 _ADDED = (
+    "facts",
     "list_memories",
     "list_sessions",
     "list_users",
+    "removed_messages",
     "session_indexed_through",
     "unindexed",
     "user_jobs",
@@ -66,6 +70,14 @@ class _Renamed:
 
     async def _unindexed(self, *_: Any) -> tuple[()]:
         return ()  # recall finds what is indexed
+
+    async def _facts(
+        self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
+    ) -> list[MemoryItem]:
+        return select_facts(await self._port.memories(user), session, topics)
+
+    async def _removed_messages(self, *_: Any) -> tuple[()]:
+        return ()
 
     async def _user_jobs(self, *_: Any) -> tuple[()]:
         return ()

@@ -138,6 +138,15 @@ def test_sizing_guide() -> None:
     assert int(small[7].strip("%")) > int(large[7].strip("%")), "and more of what was told"
 
 
+def test_facts() -> None:
+    """The newer fact holds; the older one does so again when the newer is forgotten."""
+    assert run("facts").splitlines() == [
+        "holds: Ana lives in Porto | from message (1,) of day 1",
+        "no longer: Ana lives in Lisbon",
+        "after forgetting: Ana lives in Lisbon",
+    ]
+
+
 def test_keyed_state() -> None:
     """Of two bookings at the same time one succeeds; no visit is lost; clearing keeps both."""
     printed = run("keyed_state").splitlines()

@@ -541,7 +541,7 @@ _MUTANTS = (
         "alone.",
         path="remora/actors/session/compaction.py",
         change="""
--    moved = BufferMoved(state.sid, watermarks, jobs=(job,))
+-    moved = BufferMoved(state.sid, watermarks, jobs=jobs)
 +    moved = BufferMoved(state.sid, watermarks)
 """,
     ),

@@ -86,6 +86,7 @@ class SessionBehavior:
         blocks: whether sessions have memory blocks, which are shown what leaves the buffer.
         recount: counts a chat dict's tokens, if the journal was begun with another counter.
         repairs: whether a model writes summaries.
+        facts: whether a model extracts facts.
     """
 
     def __init__(
@@ -97,9 +98,10 @@ class SessionBehavior:
         blocks: bool = False,
         recount: Callable[[ChatDict], int] | None = None,
         repairs: bool = False,
+        facts: bool = False,
     ) -> None:
         self._policy = policy
-        self._rules = SessionRules(instance, flushes, blocks, repairs)
+        self._rules = SessionRules(instance, flushes, blocks, repairs, facts)
         self._recount = recount
 
     def restore(self, key: Hashable, image: SavedSession) -> SessionState:

@@ -32,6 +32,7 @@ from remora.storage.records import (
     BlocksSpec,
     BufferMoved,
     EntryFlushSpec,
+    FactsSpec,
     FlushSpec,
     JobsStarted,
     StateChanged,
@@ -44,6 +45,7 @@ from remora.storage.records import (
 
 __all__ = [
     "BLOCKS_QUEUE",
+    "FACTS_QUEUE",
     "FLUSH_QUEUE",
     "SUMMARIZE_QUEUE",
     "SessionRules",
@@ -59,6 +61,7 @@ __all__ = [
 SUMMARIZE_QUEUE = "summarize"
 FLUSH_QUEUE = "flush"
 BLOCKS_QUEUE = "blocks"
+FACTS_QUEUE = "facts"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -71,12 +74,14 @@ class SessionRules(msgspec.Struct, frozen=True):
         indexes: whether there is a long-term memory.
         blocks: whether there are memory blocks, which are shown what leaves the buffer.
         repairs: whether a model writes summaries, so that lost messages are summarized again.
+        facts: whether a model extracts facts from messages that are indexed.
     """
 
     instance: str
     indexes: bool
     blocks: bool
     repairs: bool = False
+    facts: bool = False
 
 
 def compact(
@@ -123,7 +128,7 @@ def compact(
 def leaving_jobs(
     state: SessionState, rules: SessionRules, after: Watermarks, flushing: int, through: int
 ) -> tuple[Job, ...]:
-    """The jobs for messages that leave the buffer: index them, and show them to the memory blocks.
+    """The jobs for messages that leave the buffer: they are indexed, and shown to memory blocks.
 
     Args:
         state: the session.
@@ -132,18 +137,25 @@ def leaving_jobs(
         flushing: the last message that had an indexing job before.
         through: the last message that leaves.
     """
-    jobs = []
+    jobs: list[Job] = []
     if after.indexing_through > flushing:
-        jobs.append(_flush_job(state, flushing + 1, after.indexing_through))
+        jobs.extend(_index_jobs(state, rules, flushing + 1, after.indexing_through))
     if rules.blocks and through:
         id_ = f"{BLOCKS_QUEUE}-{state.sid}-{after.generation}-{through}"
         jobs.append(Job(id_, BLOCKS_QUEUE, state.key, BlocksSpec(state.sid, through)))
     return tuple(jobs)
 
 
-def _flush_job(state: SessionState, first: int, through: int) -> Job:
+def _index_jobs(
+    state: SessionState, rules: SessionRules, first: int, through: int
+) -> tuple[Job, ...]:
+    """The job that indexes these messages, and the one that extracts facts from them."""
     spec = FlushSpec(state.sid, first, through, completes=_ended_a_conversation(state, first - 1))
-    return Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, spec)
+    flush = Job(f"{FLUSH_QUEUE}-{state.sid}-{through}", FLUSH_QUEUE, state.key, spec)
+    if not rules.facts:
+        return (flush,)
+    id_ = f"{FACTS_QUEUE}-{state.sid}-{through}"
+    return flush, Job(id_, FACTS_QUEUE, state.key, FactsSpec(state.sid, first, through))
 
 
 def _ended_a_conversation(state: SessionState, seq: int) -> bool:
@@ -175,10 +187,10 @@ def flush(state: SessionState, rules: SessionRules) -> Decision:
     if not rules.indexes or through <= state.watermarks.indexing_through:
         return Decision(0)
     first = state.watermarks.indexing_through + 1
-    job = _flush_job(state, first, through)
+    jobs = _index_jobs(state, rules, first, through)
     watermarks = msgspec.structs.replace(state.watermarks, indexing_through=through)
-    moved = BufferMoved(state.sid, watermarks, jobs=(job,))
-    return Decision(through - first + 1, [moved], jobs=(job,))
+    moved = BufferMoved(state.sid, watermarks, jobs=jobs)
+    return Decision(through - first + 1, [moved], jobs=jobs)
 
 
 # -- results ------------------------------------------------------------------------------------

@@ -290,7 +290,9 @@ def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
     summaries = (*((message.summary,) if message.summary else ()), *message.summaries)
     jobs = repair_jobs(state, rules, summaries, watermarks.generation)
     if message.flush:
-        jobs = (*jobs, *leaving_jobs(state, rules, watermarks, 0, front))
+        # The user's export has the facts of an imported session.
+        without_facts = msgspec.structs.replace(rules, facts=False)
+        jobs = (*jobs, *leaving_jobs(state, without_facts, watermarks, 0, front))
         if rules.indexes:
             entries = (one for one in message.state_items if one.kind == ENTRY_KIND)
             jobs = (*jobs, *(_entry_job(state, one) for one in entries))

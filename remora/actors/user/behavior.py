@@ -44,6 +44,7 @@ from remora.actors.user.messages import (
     ScoredItem,
     SearchWorking,
     SynopsisReady,
+    TakeFacts,
     Touch,
     UserView,
 )
@@ -156,6 +157,8 @@ class UserBehavior:
                 return self._clean_up(state, message.max_bytes)
             case Remember():
                 return remember(state, message)
+            case TakeFacts(items=items):
+                return record(state, items)
             case ChangeMemory():
                 return change_memory(state, message)
             case DeleteMemories():

@@ -32,6 +32,7 @@ __all__ = [
     "Synopsis",
     "SynopsisReady",
     "SynopsisState",
+    "TakeFacts",
     "Touch",
     "UserView",
 ]
@@ -142,6 +143,16 @@ class RememberReceipt(msgspec.Struct, frozen=True):
 
     ids: tuple[str, ...]
     job: str
+
+
+class TakeFacts(msgspec.Struct, frozen=True):
+    """Record extracted facts, and index them; those that exist stay. Replies a `RememberReceipt`.
+
+    Attributes:
+        items: the facts, one at least.
+    """
+
+    items: tuple[MemoryItem, ...]
 
 
 class AdoptUser(msgspec.Struct, frozen=True):

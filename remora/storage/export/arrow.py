@@ -59,7 +59,7 @@ MEMORY_COLUMNS = (
 """The columns of `User.export_arrow`, in order."""
 
 _TABLES = ("sessions", "messages", "users", "memories", "facets")
-_ADDED = {"memories": frozenset({"key", "metadata", "revision", "updated_us"})}
+_ADDED = {"memories": frozenset({"key", "metadata", "revision", "updated_us", "sources", "topic"})}
 """Columns that earlier exports do not have."""
 _HEADER = b"remora-export"
 _ROWS = 10_000  # of a row group
@@ -176,7 +176,7 @@ def _schemas(pa: Any) -> dict[str, Any]:
         "memories": table(
             user=text, id=text, session=text, agent=text, content=text, type=text,
             importance=pa.float64(), created_at=at, tokens=whole, key=text, metadata=text,
-            revision=whole, updated_us=whole,
+            revision=whole, updated_us=whole, sources=pa.list_(whole), topic=text,
         ),
         "facets": table(user=text, session=text, kind=text, name=text, value=pa.binary()),
     }  # fmt: skip

@@ -47,6 +47,7 @@ from remora.storage.lookups import (
     OriginalAppend,
     PastLookup,
     TurnLookup,
+    select_facts,
 )
 from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
 from remora.storage.past import earlier_buffer
@@ -198,6 +199,18 @@ class MemoryJournal(MemoryTables):
         places = [((item.created_us, item.id), item) for item in await self.memories(user)]
         wanted = [place for place in places if after is None or place[0] > after]
         return [item for _, item in nsmallest(limit, wanted, key=lambda place: place[0])]
+
+    async def facts(
+        self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
+    ) -> Sequence[MemoryItem]:
+        return select_facts(await self.memories(user), session, topics)
+
+    async def removed_messages(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Collection[tuple[str, int]]:
+        await anyio.lowlevel.checkpoint()
+        found = ((self._find(SessionKey(user, one[0])), one) for one in messages)
+        return {one for actor, one in found if actor is not None and one[1] in actor.removed}
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         await anyio.lowlevel.checkpoint()

@@ -13,7 +13,7 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
-from remora.storage.sqlite.rows import ROLES, SHARES, FallbackCover, MemoryDetails, row_crc
+from remora.storage.sqlite.rows import ROLES, SHARES, FactDetails, FallbackCover, row_crc
 from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = [
@@ -58,7 +58,7 @@ MEMORY_COLUMNS = (
 _IN_THREAD = 500  # rows from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
 _decode_payload = msgspec.msgpack.Decoder(Spec).decode
-_decode_details = msgspec.msgpack.Decoder(MemoryDetails).decode
+_decode_details = msgspec.msgpack.Decoder(FactDetails).decode
 _decode_cover = msgspec.msgpack.Decoder(FallbackCover).decode
 
 

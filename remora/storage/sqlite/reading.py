@@ -198,6 +198,33 @@ class JournalReader:
         rest = f"{behind} ORDER BY m.created_us, m.id LIMIT ?"
         return await self._memories(user, rest, (user, *(after or ()), limit))
 
+    async def facts(
+        self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
+    ) -> Sequence[MemoryItem]:
+        rest, parameters = " AND m.details IS NOT NULL", [user]
+        if session is not None:
+            rest += " AND m.session = ?"
+            parameters.append(session)
+        if topics is not None:  # an id begins with its topic
+            rest += (
+                " AND m.id IN (SELECT i.id FROM json_each(?) AS w CROSS JOIN memories AS i "
+                "ON i.id BETWEEN w.value AND w.value || 'g')"
+            )
+            parameters.append(msgspec.json.encode(list(topics)).decode())
+        found = await self._memories(user, f"{rest} ORDER BY m.number", parameters)
+        return [item for item in found if item.topic]
+
+    async def removed_messages(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Collection[tuple[str, int]]:
+        rows = await self._read(
+            f"SELECT s.session, m.pos & {SEQ_MASK} FROM json_each(?) AS w CROSS JOIN actors AS s "
+            "ON s.user = ? AND s.session = w.value ->> 0 CROSS JOIN messages AS m "
+            f"ON m.pos = (s.sid << {SEQ_BITS}) + (w.value ->> 1) WHERE m.removed IS NOT NULL",
+            (msgspec.json.encode(list(messages)).decode(), user),
+        )
+        return {(session, seq) for session, seq in rows}
+
     async def _memories(
         self, user: str, rest: str, parameters: Iterable[Any]
     ) -> Sequence[MemoryItem]:

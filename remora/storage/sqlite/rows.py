@@ -39,6 +39,7 @@ __all__ = [
     "INSERT_MESSAGES",
     "ROLES",
     "SHARES",
+    "FactDetails",
     "FallbackCover",
     "MemoryDetails",
     "Rows",
@@ -184,6 +185,13 @@ class MemoryDetails(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     metadata: str = ""
     revision: int = 0
     updated_us: int = 0
+
+
+class FactDetails(MemoryDetails, frozen=True, array_like=True, omit_defaults=True):
+    """The same of a fact that was extracted; other rows do not have its last two."""
+
+    sources: tuple[int, ...] = ()
+    topic: str = ""
 
 
 class FallbackCover(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -455,7 +463,10 @@ def _memory(sid: int, item: MemoryItem) -> tuple[Any, ...]:
         item.tokens,
     )
     row: tuple[Any, ...] = (item.id, sid, *what)
-    details = MemoryDetails(item.key, item.metadata, item.revision, item.updated_us)
+    common = (item.key, item.metadata, item.revision, item.updated_us)
+    details = MemoryDetails(*common)
+    if item.topic:
+        details = FactDetails(*common, item.sources, item.topic)
     if details == _PLAIN:  # as a row of format 3
         return (*row, None, row_crc(row))
     encoded = _encode(details)

@@ -1,0 +1,355 @@
+"""The facts queue: a chat model extracts facts from messages that are indexed.
+
+A job has a range of a session's messages. They are shown to the model in batches, and the facts of
+a batch become memories of the user in one commit (`TakeFacts`). A job that runs again goes on after
+the last message that has a fact, so no fact is recorded twice: the facts themselves say how far it
+came.
+
+Messages may be deleted or rewound while a model reads them. So the facts of such messages are
+removed when the job has recorded its own, and again by the job that removes the messages from
+long-term memory (`remove_unsupported`): whichever comes last finds them. Readers leave them out in
+the meantime.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from remora.actors.policies.importance import DEFAULT_IMPORTANCE
+from remora.actors.policies.redaction import redact_text
+from remora.actors.policies.units import batches
+from remora.actors.user.messages import DeleteMemories, TakeFacts
+from remora.config import FactsConfig
+from remora.errors import ModelAnswerInvalid, RedactionFailed
+from remora.ids import SessionKey, UserKey, fact_id, topic_id
+from remora.jobs.fact_answers import (
+    MAX_AT_ONCE,
+    ExtractedFact,
+    FactLimits,
+    KnownFact,
+    ask_facts,
+    ask_relations,
+    parse_facts,
+    parse_relations,
+)
+from remora.logging import get_logger
+from remora.messages import (
+    Entry,
+    dated_line,
+    decode_chat,
+    plain_text,
+    speaker_of,
+    without_surrogates,
+)
+from remora.models.breaker import CircuitBreaker
+from remora.models.ports import ChatModel, Line
+from remora.runtime.concurrency import map_concurrently, run_in_thread_if
+from remora.runtime.jobs import JobAttempt, JobResult
+from remora.runtime.locks import KeyedLocks
+from remora.runtime.probes import probe
+from remora.storage.ports import Journal
+from remora.storage.records import FactsSpec, MemoryItem
+from remora.tokens import INLINE_CHARACTERS, TokenCounter
+
+__all__ = ["FactStatistics", "FactsHandler", "Tell", "remove_unsupported"]
+
+_logger = get_logger(__name__)
+_READ_AT_ONCE = 500  # messages
+_ASKS = 2  # calls of a model whose answers cannot be read
+_SEARCHES_AT_ONCE = 8
+_ROLES = frozenset({"user", "assistant"})  # tools repeat what others wrote
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+T = TypeVar("T")
+Tell = Callable[[UserKey, Any], Awaitable[Any]]
+"""Sends a message to a user's own actor, and returns its durable reply."""
+
+
+class FactStatistics(msgspec.Struct, frozen=True):
+    """What the extraction of facts did since the runtime was opened.
+
+    Attributes:
+        calls: answers of the chat model.
+        recorded: facts that were recorded.
+        superseding: those of them that took the place of an earlier one.
+        dropped: by reason, what answers held and was not used: ``unreadable`` (answers), and facts
+            that are ``malformed``, ``unsourced``, ``empty``, ``too_long``, ``too_many``,
+            ``repeated``, ``unrelated`` (a number that names no earlier fact) or ``not_redacted``.
+        repaired: by part, what was left out of facts that were used: ``sources``, ``about`` or
+            ``date``.
+    """
+
+    calls: int = 0
+    recorded: int = 0
+    superseding: int = 0
+    dropped: Mapping[str, int] = {}
+    repaired: Mapping[str, int] = {}
+
+
+class FactsHandler:
+    """Runs the jobs of the facts queue.
+
+    Args:
+        journal: has the messages and the facts.
+        model: extracts.
+        tell: see `Tell`.
+        find_known: finds facts of a user that hold and are near a text.
+        config: how many facts, and how long.
+        breaker: shared with the summaries, which ask the same model.
+        counter: for a fact's size in a context.
+        batch_tokens: most tokens of messages that the model is shown at once; one tool-call group
+            may be larger.
+        redact: applied to facts before the journal has them.
+        redact_long_term: applied to messages before the model sees them: facts go into long-term
+            memory.
+        timeout_s: how long the model may take.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        model: ChatModel,
+        *,
+        tell: Tell,
+        find_known: Callable[[str, str], Awaitable[Sequence[KnownFact]]],
+        config: FactsConfig,
+        breaker: CircuitBreaker,
+        counter: TokenCounter,
+        batch_tokens: int,
+        redact: Callable[[str], str] | None = None,
+        redact_long_term: Callable[[str], str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._journal = journal
+        self._model = model
+        self._name = str(getattr(model, "name", type(model).__name__))
+        self._tell = tell
+        self._find_known = find_known
+        self._config = config
+        self._breaker = breaker
+        self._counter = counter
+        self._batch_tokens = batch_tokens
+        self._redact = redact
+        self._redact_long_term = redact_long_term
+        self._timeout_s = timeout_s
+        self._sessions = KeyedLocks()
+        self._calls = self._recorded = self._superseding = 0
+        self._dropped: Counter[str] = Counter()
+        self._repaired: Counter[str] = Counter()
+
+    def statistics(self) -> FactStatistics:
+        """Counters since the runtime was opened."""
+        return FactStatistics(
+            self._calls,
+            self._recorded,
+            self._superseding,
+            dict(self._dropped),
+            dict(self._repaired),
+        )
+
+    async def __call__(self, attempt: JobAttempt) -> JobResult:
+        """Run one attempt.
+
+        Raises:
+            ModelError: the model failed.
+            RedactionFailed: the redaction hook failed on a message.
+        """
+        spec, key = attempt.job.payload, attempt.job.key
+        assert isinstance(spec, FactsSpec)
+        assert isinstance(key, SessionKey)
+        async with self._sessions(key):
+            await self._run(key, spec)
+        return JobResult()
+
+    async def _run(self, key: SessionKey, spec: FactsSpec) -> None:
+        there = await self._journal.facts(key.user, session=key.session)
+        done = [seq for fact in there for seq in fact.sources if spec.first <= seq <= spec.through]
+        start, left = max(done, default=spec.first - 1) + 1, self._config.per_session - len(there)
+        if done:
+            probe("facts_resumed")
+        pruned = set(await self._journal.pruned_seqs(key))
+        while start <= spec.through and left > 0:
+            end = min(start + _READ_AT_ONCE - 1, spec.through)
+            entries = await self._journal.read(key, start, end)
+            kept = [entry for entry in entries if entry.seq not in pruned]
+            for batch in batches(kept, self._batch_tokens):
+                left -= await self._take(key, batch, min(left, MAX_AT_ONCE))
+                if left <= 0:
+                    probe("facts_full")
+                    break
+            start = end + 1
+        await remove_unsupported(self._journal, self._tell, key)
+
+    async def _take(self, key: SessionKey, batch: Sequence[Entry], most: int) -> int:
+        """Record the facts of some messages; returns how many."""
+        lines = await self._lines(batch)
+        if not lines:
+            return 0
+        began = time.monotonic()
+        dropped, repaired = Counter[str](), Counter[str]()
+        try:
+            limits = FactLimits(most, self._config.max_characters)
+            parse = partial(
+                parse_facts, messages=lines, limits=limits, dropped=dropped, repaired=repaired
+            )
+            chat = ask_facts(lines, limits, self._config.prompt)
+            found = self._redacted(await self._ask(key, chat, parse, dropped) or [], dropped)
+            items = [
+                self._item(key, fact, lines[fact.sources[-1]].at_us, topic)
+                for fact, topic in zip(
+                    found, await self._find_topics(key, found, lines, dropped), strict=True
+                )
+            ]
+            if items:
+                await self._tell(UserKey(key.user), TakeFacts(tuple(items)))
+        finally:
+            self._dropped += dropped
+            self._repaired += repaired
+        superseding = sum(item.topic != _own_topic(key, item) for item in items)
+        self._recorded += len(items)
+        self._superseding += superseding
+        _logger.info(
+            "facts_extracted",
+            session=key,
+            messages=len(batch),
+            facts=len(items),
+            superseding=superseding,
+            dropped=dropped.total(),
+            repaired=repaired.total(),
+            model=self._name,
+            seconds=time.monotonic() - began,
+        )
+        return len(items)
+
+    async def _lines(self, batch: Sequence[Entry]) -> dict[int, Line]:
+        """What was said in these messages, by number."""
+
+        def read() -> dict[int, Line]:
+            found = {}
+            for entry in batch:
+                chat = decode_chat(entry.chat)
+                chat.pop("tool_calls", None)
+                text = plain_text(chat).strip() if entry.role in _ROLES else ""
+                if text and self._redact_long_term is not None:
+                    text = redact_text(text, self._redact_long_term).strip()
+                if text:
+                    line = Line(entry.role, speaker_of(chat), without_surrogates(text), entry.at_us)
+                    found[entry.seq] = line
+            return found
+
+        return await run_in_thread_if(sum(len(one.chat) for one in batch) > INLINE_CHARACTERS, read)
+
+    async def _ask(
+        self,
+        key: SessionKey,
+        chat: list[dict[str, object]],
+        parse: Callable[[object], T],
+        dropped: Counter[str],
+    ) -> T | None:
+        """What the model's answer says; None if none of `_ASKS` answers can be read."""
+        for _ in range(_ASKS):
+            answer: object = await self._breaker.call(
+                self._name, partial(self._model.complete, chat), timeout_s=self._timeout_s
+            )
+            self._calls += 1
+            large = isinstance(answer, str) and len(answer) > INLINE_CHARACTERS
+            try:
+                return await run_in_thread_if(large, partial(parse, answer))
+            except ModelAnswerInvalid as e:
+                probe("facts_unreadable")
+                dropped["unreadable"] += 1
+                _logger.warning("facts_unreadable", session=key, model=self._name, error=str(e))
+        return None
+
+    def _redacted(
+        self, found: Sequence[ExtractedFact], dropped: Counter[str]
+    ) -> list[ExtractedFact]:
+        if self._redact is None:
+            return list(found)
+        kept = []
+        for fact in found:
+            try:
+                text = without_surrogates(redact_text(fact.text, self._redact))
+                about = without_surrogates(redact_text(fact.about, self._redact))
+            except RedactionFailed:
+                dropped["not_redacted"] += 1
+                continue
+            if text.strip():
+                kept.append(msgspec.structs.replace(fact, text=text, about=about))
+        return kept
+
+    async def _find_topics(
+        self,
+        key: SessionKey,
+        found: Sequence[ExtractedFact],
+        lines: Mapping[int, Line],
+        dropped: Counter[str],
+    ) -> list[str]:
+        """The topic of each fact: that of the fact whose place it takes, or its own."""
+        texts = [fact.text for fact in found]
+        near = await map_concurrently(
+            partial(self._find_known, key.user), texts, concurrency=_SEARCHES_AT_ONCE
+        )
+        old = list({one.topic: one for some in near for one in some}.values())
+        own = [topic_id(*_place(key, fact.text, fact.sources)) for fact in found]
+        if not old:
+            return own
+        times = [lines[fact.sources[-1]].at_us for fact in found]
+        new = [KnownFact(*one) for one in zip(own, texts, times, strict=True)]
+        parse = partial(parse_relations, known=len(old), new=found, dropped=dropped)
+        replaced = await self._ask(key, ask_relations(old, new), parse, dropped) or {}
+        same = {one.text.casefold(): number for number, one in enumerate(old, start=1)}
+        everything = [*old, *new]
+        topics = []
+        for number, fact in enumerate(new, start=len(old) + 1):
+            place = number
+            # a fact takes the place of an earlier one only, so this ends
+            while place > len(old) and (before := replaced.get(place)):
+                place = before
+            if place > len(old):
+                place = same.get(fact.text.casefold(), place)
+            topics.append(everything[place - 1].topic)
+        return topics
+
+    def _item(self, key: SessionKey, fact: ExtractedFact, at_us: int, topic: str) -> MemoryItem:
+        details = {"about": fact.about, "date": fact.date}
+        metadata = {name: value for name, value in details.items() if value}
+        return MemoryItem(
+            id=fact_id(topic, *_place(key, fact.text, fact.sources)),
+            session=key.session,
+            agent="",
+            content=fact.text,
+            type="fact",
+            importance=DEFAULT_IMPORTANCE,
+            created_us=at_us,
+            tokens=self._counter.count(dated_line(at_us, fact.text)),
+            metadata=_encode(metadata).decode() if metadata else "",
+            sources=fact.sources,
+            topic=topic,
+        )
+
+
+async def remove_unsupported(journal: Journal, tell: Tell, key: SessionKey) -> None:
+    """Delete the facts of a session whose messages were all deleted or rewound."""
+    facts = [fact for fact in await journal.facts(key.user, session=key.session) if fact.sources]
+    places = {(key.session, seq) for fact in facts for seq in fact.sources}
+    removed = await journal.removed_messages(key.user, places) if places else ()
+    gone = [fact.id for fact in facts if all((key.session, seq) in removed for seq in fact.sources)]
+    if gone:
+        probe("unsupported_facts_removed")
+        await tell(UserKey(key.user), DeleteMemories(tuple(gone), None))
+
+
+def _place(key: SessionKey, text: str, sources: Sequence[int]) -> tuple[str, str, int, str]:
+    """What the ids of a fact are made of."""
+    return key.user, key.session, sources[-1], text
+
+
+def _own_topic(key: SessionKey, item: MemoryItem) -> str:
+    return topic_id(*_place(key, item.content, item.sources))
