@@ -41,6 +41,7 @@ from remora.cli.transfer import (
     command_stats,
     progress_bar,
 )
+from remora.cli.tune import command_tune
 from remora.cli.upkeep import command_backup, command_repair, command_verify
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
@@ -174,9 +175,10 @@ _COMMANDS = {
     "backup": command_backup,
     "repair": command_repair,
     "jobs": command_jobs,
+    "tune": command_tune,
 }
 _NEED_MEMORY = frozenset(
-    {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget"}
+    {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}
 )
 
 

@@ -14,6 +14,7 @@ from remora.cli.erasure import add_forget_parser
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.listing import add_listing_parsers
 from remora.cli.transfer import add_transfer_parsers
+from remora.cli.tune import add_tune_parser
 from remora.cli.upkeep import add_upkeep_parsers
 
 __all__ = ["build_parser"]
@@ -34,6 +35,7 @@ examples:
   remora jobs --dir memory                  waiting background jobs, and dead letters
   remora backup /backups/monday --dir memory  a copy, while a server owns the directory
   remora verify --dir /backups/monday       check it
+  remora tune questions.jsonl --dir memory  fit recall's weights to questions with known answers
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -72,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_forget_parser(commands, common, printing)
     add_upkeep_parsers(commands, common, printing)
     add_jobs_parser(commands, common, inherited)
+    add_tune_parser(commands, common, printing)
     _add_config_parser(commands)
     return parser
 

@@ -150,7 +150,7 @@ class Recall:
         question = (query, scope, tail.version, shown) if len(query) <= _MAX_HELD_QUERY else None
         found = None if question is None else self._users.result(user, question)
         if found is None:
-            asked = await ask(query, self._embedder, self._near_words)
+            asked = await self.ask(query)
             found, entry, problem = await self._find(tail, user, asked, scope, shown)
             if problem:
                 report(problem)
@@ -207,6 +207,41 @@ class Recall:
         if len(kept) == len(rows):
             return rows, vectors
         return [rows[place] for place in kept], None if vectors is None else vectors[kept]
+
+    async def ask(self, query: str) -> Question:
+        """A question as searches take it.
+
+        Raises:
+            ModelError: the embedder failed.
+        """
+        return await ask(query, self._embedder, self._near_words)
+
+    async def searched_rows(self, user: str) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """All rows that a recall searches, indexed or not, as `embedded_rows` returns them.
+
+        Raises:
+            LongTermError: the store failed.
+            ErasureInProgress: the user is being forgotten.
+        """
+        self._admit(user)
+        tail = EMPTY_TAIL if self._unindexed is None else await self._unindexed.get(user)
+        rows, vectors = await self.embedded_rows(user)
+        if not tail:
+            return rows, vectors
+        import numpy as np  # noqa: PLC0415
+
+        known = {row.id for row in rows}
+        kept = [place for place, row in enumerate(rows) if row.id not in tail.hidden]
+        more = [place for place, row in enumerate(tail.rows) if row.id not in known]
+        every = [*(rows[place] for place in kept), *(tail.rows[place] for place in more)]
+        halves = [
+            part[places]
+            for part, places in ((vectors, kept), (tail.vectors, more))
+            if part is not None and places
+        ]
+        if sum(map(len, halves)) != len(every):
+            return every, None
+        return every, np.concatenate(halves).astype(np.float32, copy=False)
 
     def note(self, user: str) -> str:
         """What the last recall of a user could not search, for people; empty if nothing."""

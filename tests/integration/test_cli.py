@@ -299,6 +299,7 @@ def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
         ["import"],
         ["reembed"],
         ["stats"],
+        ["tune"],
     ):
         with pytest.raises(SystemExit) as stopped:
             main([*command, "--help"])
