@@ -186,7 +186,13 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         index.note_change(user, gone=False)
 
     access = IndexAccess(
-        base.journal, store, models.embedder, options.redact_long_term, note_changed, writers
+        base.journal,
+        store,
+        models.embedder,
+        options.redact_long_term,
+        note_changed,
+        writers,
+        language=config.long_term.language,
     )
     recall = Recall(
         store,

@@ -65,6 +65,10 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     What the host or the environment has set stays."""
     window_chars: int = 300
     """How much of each neighbouring message is searched along with a message."""
+    language: Literal["en", "de", "fr", "es", "it", "pt", "nl", "sv", "da", "no", "tr", "ru"] = "en"
+    """Language of texts that do not show theirs: names, short replies. Others are searched by the
+    words of the language that they are in, whatever this says. It counts for what is indexed from
+    then on."""
     uri: Secret = Secret()
     """Where LanceDB lives: a path or an object store's address. Empty means inside the
     directory."""

@@ -16,6 +16,8 @@ import msgspec
 from remora.actors.policies.bm25 import stem_words, surface_words, words
 from remora.actors.policies.text_index import TextIndex
 from remora.errors import ModelError
+from remora.languages.detection import language_of
+from remora.languages.search_words import question_forms
 from remora.models.ports import Embedder, NearWords, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Vector
@@ -58,9 +60,33 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     near: Mapping[str, _Near] = {}
 
     @cached_property
+    def language(self) -> str:
+        """Its language, as an ISO 639-1 code; empty if it shows none."""
+        return language_of(self.text)
+
+    @cached_property
+    def searched(self) -> str:
+        """The text for full-text search: in another language than English, with stems."""
+        if self._forms is None:
+            return self.text
+        return " ".join(dict.fromkeys(form for forms in self._forms for form in forms))
+
+    @cached_property
     def stems(self) -> tuple[str, ...]:
         """The stems of its words, each once."""
-        return tuple(dict.fromkeys(words(self.text)))
+        return tuple(dict.fromkeys(words(self.searched)))
+
+    @cached_property
+    def word_stems(self) -> Sequence[Sequence[str]]:
+        """For each of its words, the stems that are looked for; one in English."""
+        if self._forms is None:
+            return [(stem,) for stem in self.stems]
+        found = [tuple(dict.fromkeys(words(" ".join(forms)))) for forms in self._forms]
+        return [forms for forms in dict.fromkeys(found) if forms]
+
+    @cached_property
+    def _forms(self) -> Sequence[Sequence[str]] | None:
+        return None if self.language == "en" else question_forms(self.text)
 
 
 async def ask(
@@ -77,8 +103,9 @@ async def ask(
     if not vector.any():
         # without a word that the embedder knows it would be equally near to everything
         return Question(text)
-    if near_words is None:
-        return Question(text, vector)
+    question = Question(text, vector)
+    if near_words is None or question.language not in {"", "en"}:
+        return question  # the vocabularies of near words are English
     wanted = _words_with_near_ones(text)
     try:
         near = await run_in_thread_if(len(wanted) > _ON_LOOP, _find_near, near_words, wanted)

@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from remora.config import RecallConfig
+from remora.languages.detection import language_of
+from remora.recall.languages import is_other_language, main_languages
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
@@ -83,12 +85,15 @@ class Matches(msgspec.Struct, frozen=True):
         sessions: how well each row's session matches, 0 to 1, shape (rows,); None if not searched.
         timely: which rows say when, shape (rows,); None if the question does not ask for it.
         coverage: see `Ranking`.
+        other_language: the question is in another language than the rows; then the vector list is
+            trusted whether or not it agrees with the text lists.
     """
 
     lists: Mapping[str, ScoreList]
     sessions: Numbers | None = None
     timely: npt.NDArray[np.bool_] | None = None
     coverage: float = 1.0
+    other_language: bool = False
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -160,7 +165,9 @@ def fuse(
         ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
-    ranking = rank(rows, Traits(rows), Matches(lists), config, query, gain=gain)
+    other_language = is_other_language(language_of(query), main_languages(rows))
+    matches = Matches(lists, other_language=other_language)
+    ranking = rank(rows, Traits(rows), matches, config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
@@ -187,7 +194,7 @@ def rank(
 
     lists = {name: matches.lists[name] for name in _LISTS if name in matches.lists}
     parts = {name: _scale(one) for name, one in lists.items()}
-    base = _add_lists(lists, parts, len(rows), config)
+    base = _add_lists(lists, parts, len(rows), config, trusted=matches.other_language)
     found, asking = np.zeros((2, len(base)), np.bool_)
     for one in lists.values():
         found[one.places] = True
@@ -236,11 +243,17 @@ def size_of_rows(rows: Sequence[MemoryRow]) -> int:
 
 
 def _add_lists(
-    lists: Mapping[str, ScoreList], parts: Mapping[str, Numbers], rows: int, config: RecallConfig
+    lists: Mapping[str, ScoreList],
+    parts: Mapping[str, Numbers],
+    rows: int,
+    config: RecallConfig,
+    *,
+    trusted: bool,
 ) -> Numbers:
     """The weighted sum of the lists' scaled scores, by row.
 
-    One longer than the rows: the last place stands for a neighbour that does not exist.
+    One longer than the rows: the last place stands for a neighbour that does not exist. If not
+    `trusted`, the vector list loses weight where it does not agree with the text lists.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -252,7 +265,7 @@ def _add_lists(
     base = np.zeros(rows + 1)
     for name, part in parts.items():
         places, weight = lists[name].places, weights[name]
-        if name == "vector":
+        if name == "vector" and not trusted:
             weight *= _trust(part, base[places], config)
         base[places] += weight * part
     return base

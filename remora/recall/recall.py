@@ -341,12 +341,12 @@ class Recall:
             index = await run_in_thread_if(large, tail.combined_with, entry.index)
             return await index.rank(asked, scope, config, gain=self._gain, without=shown)
         store = await self._store()
-        found = await store.search(user, query, vector, depth=config.depth, scope=scope)
+        found = await store.search(user, asked.searched, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)
         if tail:
             add = partial(
-                add_tail, candidates, tail, query, vector, scope, depth=config.depth, without=shown
+                add_tail, candidates, tail, asked, scope, depth=config.depth, without=shown
             )
             candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, query, gain=self._gain)

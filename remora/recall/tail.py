@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from remora.actors.policies.bm25 import words
 from remora.actors.policies.text_index import make_terms, scores_together
 from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
@@ -146,8 +145,7 @@ class CombinedIndex:
 def add_tail(
     candidates: Sequence[Candidate],
     tail: Tail,
-    query: str,
-    vector: Vector | None,
+    question: Question,
     scope: Scope,
     *,
     depth: int,
@@ -158,8 +156,7 @@ def add_tail(
     Args:
         candidates: what the store's searches found.
         tail: the rows that the store lacks.
-        query: the question.
-        vector: its unit vector, shape (dimension,); None for the words alone.
+        question: what is asked.
         scope: which rows to search.
         depth: candidates of each list of the tail, at most.
         without: ids of rows of the tail to leave out.
@@ -171,7 +168,7 @@ def add_tail(
     left_out = {*without, *(one.row.id for one in found)}
     mine = more.within(scope)
     mine[[place for id_, place in more.place_of.items() if id_ in left_out]] = False
-    terms = make_terms(words(query))
+    terms = make_terms(question.stems)
     near = UserIndex([one.row for one in found], None)
     lists: dict[str, ScoreList] = {}
     for name in _TEXTS:
@@ -181,8 +178,8 @@ def add_tail(
         given = {one.row.id: one.scores[name] for one in found if name in one.scores}
         scores = ours * _ratio(given, near, theirs)
         lists[name] = top(scores, (scores > 0) & mine, depth)
-    if vector is not None and more.has_vectors:
-        lists["vector"] = top(more.cosines(vector), more.embedded & mine, depth)
+    if question.vector is not None and more.has_vectors:
+        lists["vector"] = top(more.cosines(question.vector), more.embedded & mine, depth)
     return found + _as_candidates(more, tail, lists)
 
 

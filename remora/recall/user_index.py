@@ -7,7 +7,7 @@ Searching 1,000 rows takes half a millisecond, LanceDB 10 to 30 ms on both cores
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from remora.actors.policies.text_index import (
     scores_together,
 )
 from remora.config import RecallConfig
+from remora.recall.languages import is_other_language, main_languages
 from remora.recall.question import Question, asks_for_time, weigh_words
 from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows
 from remora.recall.traits import Traits, rank_order
@@ -138,6 +139,11 @@ class UserIndex:
         near: npt.NDArray[np.float64] = np.vecdot(self._vectors, vector).astype(np.float64)
         return np.round(near, _DECIMALS)
 
+    @cached_property
+    def languages(self) -> frozenset[str]:
+        """The languages that many of the rows are in."""
+        return main_languages(self.rows)
+
     @property
     def sessions(self) -> _NameColumn:
         """The session of each row."""
@@ -227,13 +233,16 @@ def find_matches(
         near = joined([one.cosines(question.vector) for one in parts])
         embedded = joined([one.embedded for one in parts])
         lists["vector"] = top(near, embedded & eligible, config.depth)
+    known = frozenset[str]().union(*(one.languages for one in parts))
+    other_language = is_other_language(question.language, known)
     return Matches(
         lists,
         _session_scores(parts, found["turn"], terms, scores["turn"])
         if config.session_weight
         else None,
         _find_words(parts, _time_stems()) if asks_for_time(question.text) else None,
-        _coverage(found, question, traits.stems_of_names, len(eligible)),
+        1.0 if other_language else _coverage(found, question, traits.stems_of_names, len(eligible)),
+        other_language=other_language,
     )
 
 
@@ -280,9 +289,22 @@ def _coverage(
     weights = rarity(counts, rows)
     weights[[place for place, one in enumerate(question.stems[: len(counts)]) if one in names]] = 0
     weights[len(question.stems) :] = 0
+    weights[_rarer_forms(question, counts)] = 0
     whole = float(weights.sum())
     best = [one.sums(one.of_each(weights)).max(initial=0.0) for one in found["window"]]
     return float(max(best)) / whole if whole else 1.0
+
+
+def _rarer_forms(question: Question, counts: npt.NDArray[np.int64]) -> list[int]:
+    """Places of the stems that stand for a word of which another stem is in more messages."""
+    place_of = {stem: place for place, stem in enumerate(question.stems[: len(counts)])}
+    rarer = []
+    for stems in question.word_stems:
+        places = [place_of[stem] for stem in stems if stem in place_of]
+        if len(places) > 1:
+            most = max(places, key=counts.__getitem__)
+            rarer += [place for place in places if place != most]
+    return rarer
 
 
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

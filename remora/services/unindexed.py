@@ -207,7 +207,7 @@ class UnindexedRows:
             held.put(key, await self._make_rows(key, wanted.get(key, set()), known))
         if keys is None or UserKey(user) in keys:
             items = await self._journal.memories(user, found.memories) if found.memories else ()
-            rows = self._redact([memory_row(user, item) for item in items])
+            rows = await self._as_stored([memory_row(user, item) for item in items])
             held.put(UserKey(user), {row.id: row for row in rows})
         held.hide(found.removed, keys)
         held.cut(self._limit)
@@ -234,12 +234,15 @@ class UnindexedRows:
                 message_rows, key, entries, first, last, self._counter, window_chars=window_chars
             )
             size = sum(len(entry.chat) for entry in entries)
-            made = self._redact(await run_in_thread_if(size > INLINE_CHARACTERS, build))
+            made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
             rows.update((row.seq, row) for row in made if row.seq in seqs)
         return rows
 
-    def _redact(self, rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """The rows as long-term memory would have them, without those that cannot be redacted."""
+        return await self._access.make_searchable(self._redact(rows))
+
+    def _redact(self, rows: Sequence[MemoryRow]) -> list[MemoryRow]:
         redact = self._access.redact
         if redact is None:
             return list(rows)

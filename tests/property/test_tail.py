@@ -125,7 +125,7 @@ def test_a_tail_has_the_scale_of_the_store(
         tail = Tail(1, rest, await vectors_of(rest))
         ids = []
         for candidates in (found, larger):
-            both = add_tail(candidates, tail, "tea bees", None, Scope(), depth=100)
+            both = add_tail(candidates, tail, Question("tea bees"), Scope(), depth=100)
             assert both[: len(candidates)] == candidates
             ids.append(ranked(fuse(both, RecallConfig())))
         assert ids[0] == ids[1]

@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from remora.actors.policies.text_index import Scheme, TextIndex
+from remora.languages.search_words import WORD
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -36,13 +37,6 @@ __all__ = [
     "words",
 ]
 
-# Vowel signs and other marks that belong to a word but are not letters: without them a word of
-# Hindi or Thai would be split.
-_MARKS = (
-    "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
-    "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
-)
-_WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _LETTERS = {
@@ -90,7 +84,7 @@ def _split(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
     bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
-    return _WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
+    return WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
 
 
 def _split_plain(text: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""The languages of texts: which one a text is in, and the words by which it is searched."""

@@ -1,0 +1,204 @@
+"""The words by which a text is searched, by its language.
+
+Full-text search, in memory and in LanceDB, finds words as English has them: runs of letters, of
+which English stop words are left out and the rest is stemmed. So a text in English is searched as
+it stands. Of any other, what is stored for searching are its words without stop words, stemmed by
+their own language, and pairs of characters where a script has no blanks between words. Both
+searches find the same in it, and a user may mix languages.
+
+A question that does not show its language is searched in all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from remora.languages.detection import language_of, may_be_foreign
+from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
+
+__all__ = ["STEMMED", "WORD", "question_forms", "search_texts"]
+
+STEMMED = {
+    "en": "english",
+    "de": "german",
+    "fr": "french",
+    "es": "spanish",
+    "it": "italian",
+    "pt": "portuguese",
+    "nl": "dutch",
+    "sv": "swedish",
+    "da": "danish",
+    "no": "norwegian",
+    "tr": "turkish",
+    "ru": "russian",
+}
+"""Languages whose words are stemmed, as ISO 639-1 codes, and Snowball's names for them."""
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff々〆"
+_HIRAGANA = "\u3041-\u309f"
+_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+_HANGUL = "\uac00-\ud7a3"
+_UNSPACED = "\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3"  # Thai, Lao, Burmese, Khmer
+_RUN = re.compile(
+    f"(?P<han>[{_HAN}]+)|(?P<hiragana>[{_HIRAGANA}]+)|[{_KATAKANA}]+|[{_HANGUL}]+|[{_UNSPACED}]+"
+)
+_HAS_RUN = re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}{_HANGUL}{_UNSPACED}\uff66-\uff9f]")
+# Vowel signs and other marks that belong to a word but are not letters: without them a word of
+# Hindi or Thai would be split.
+_MARKS = (
+    "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0711\u0730-\u074a"
+    "\u0900-\u0963\u0971-\u0dff\u0e31-\u0e3a\u0e47-\u0e4e\u0eb1-\u0ebc\u0ec8-\u0ece\u0f71-\u0f84\u102b-\u103e\u1056-\u1059\u17b4-\u17d3\u3099\u309a"
+)
+WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
+"""A word: a run of letters and digits."""
+_HEAD = re.compile(r"\(\d{1,2} \w{3,9} \d{4,}\) [^:\n]{1,100}: ")  # see `dated_line`
+_MOST_CHARS = 16_000  # of a line that are looked at together, in some milliseconds
+_ASKED_CHARS = 4_000  # of a question, whose words are looked for in other languages as well
+
+
+def search_texts(texts: Iterable[str], language: str = "en") -> list[str]:
+    """Texts as full-text search is to have them; a text in English as it is.
+
+    Args:
+        texts: lines of messages, each with or without its head, as in "(8 May 2023) Ann: …". Lines
+            may repeat.
+        language: of lines that do not show theirs, in a text that does not either, as an ISO
+            639-1 code.
+    """
+    lines = _Lines()
+    return [_search_text(text, language, lines) for text in texts]
+
+
+def question_forms(text: str) -> list[tuple[str, ...]]:
+    """For each word of a question, what is looked for: the word itself, and its stems.
+
+    The word itself finds names, and what was said in English. A question that does not show its
+    language may be in any.
+    """
+    language = language_of(text)
+    if language == "en" and text.isascii():
+        return [(word,) for word in _words(text)]
+    text = _pair_characters(unicodedata.normalize("NFKC", text))
+    head, rest = text[:_ASKED_CHARS], text[_ASKED_CHARS:]
+    words = [word for word in _words(head) if word not in FUNCTION_WORDS.get(language, ())]
+    languages = [language] if language else STEMMED
+    stems = [_stem(words, STEMMED[one]) for one in languages if one != "en" and one in STEMMED]
+    return [
+        *(tuple(dict.fromkeys(forms)) for forms in zip(words, *stems, strict=True)),
+        *((word,) for word in _words(rest)),
+    ]
+
+
+class _Lines:
+    """What is known of lines: a message is in its neighbours' texts, too."""
+
+    def __init__(self) -> None:
+        self.foreign: dict[str, bool] = {}
+        self.languages: dict[str, str] = {}
+        self.made: dict[tuple[str, str], str] = {}
+
+    def may_be_foreign(self, line: str) -> bool:
+        found = self.foreign.get(line)
+        if found is None:
+            found = self.foreign[line] = may_be_foreign(line)
+        return found
+
+    def language(self, line: str) -> str:
+        found = self.languages.get(line)
+        if found is None:
+            found = self.languages[line] = language_of(_said(line))
+        return found
+
+    def search_text(self, line: str, language: str) -> str:
+        key = (line, language)
+        made = self.made.get(key)
+        if made is None:
+            said = _said(line)
+            head = line[: len(line) - len(said)]
+            made = self.made[key] = head + _search_line(said, language)
+        return made
+
+
+def _search_text(text: str, language: str, lines: _Lines) -> str:
+    parts = text.split("\n")
+    if language == "en" and not any(map(lines.may_be_foreign, parts)):
+        return text
+    shown = [lines.language(part) for part in parts]
+    counts = Counter(one for one in shown if one)
+    around = max(counts, key=counts.__getitem__, default=language)
+    return "\n".join(
+        lines.search_text(part, one or around) for part, one in zip(parts, shown, strict=True)
+    )
+
+
+def _said(line: str) -> str:
+    """A line without its head."""
+    head = _HEAD.match(line)
+    return line if head is None else line[head.end() :]
+
+
+def _search_line(line: str, language: str) -> str:
+    return "".join(_search_piece(piece, language) for piece in _cut(line))
+
+
+def _search_piece(text: str, language: str) -> str:
+    if not text.isascii() and _HAS_RUN.search(text) is not None:
+        text = _pair_characters(unicodedata.normalize("NFKC", text))
+    if language == "en" or language not in STEMMED:
+        return text
+    stop = FUNCTION_WORDS[language]
+    words = [word for word in _words(text) if word not in stop]
+    return " ".join(_stem(words, STEMMED[language])) + " "
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall(unicodedata.normalize("NFC", text).lower())
+
+
+def _stem(words: Sequence[str], language: str) -> Sequence[str]:
+    # a stemmer of its own: two threads must not share one
+    stems: Sequence[str] = _stemmers().Stemmer(language, 0).stemWords(words)
+    return stems
+
+
+@cache
+def _stemmers() -> Any:
+    import Stemmer  # noqa: PLC0415
+
+    return Stemmer
+
+
+def _cut(line: str) -> Iterator[str]:
+    """Pieces of a very long line: one call of a regular expression holds all other threads."""
+    start = 0
+    while len(line) - start > _MOST_CHARS:
+        end = line.rfind(" ", start, start + _MOST_CHARS) + 1 or start + _MOST_CHARS
+        yield line[start:end]
+        start = end
+    yield line[start:]
+
+
+# -- scripts without blanks between words -------------------------------------------------
+
+
+def _pair_characters(text: str) -> str:
+    """The text with its runs of such scripts as pairs of characters, with blanks between."""
+    return _RUN.sub(_pair_run, text)
+
+
+def _pair_run(match: re.Match[str]) -> str:
+    run = match[0]
+    pairs = [run[place : place + 2] for place in range(len(run) - 1)]
+    if match.lastgroup == "hiragana":  # a single one is a particle
+        found = [pair for pair in pairs if pair not in STOP_PAIRS]
+    elif match.lastgroup == "han":
+        found = [one for one in run if one not in STOP_CHARACTERS]
+        found += [pair for pair in pairs if not STOP_CHARACTERS.issuperset(pair)]
+    else:
+        found = pairs or [run]
+    return f" {' '.join(found)} "

@@ -1,0 +1,216 @@
+"""Which language a text shows, and the words by which it is searched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remora.actors.policies.bm25 import words
+from remora.config import RecallConfig
+from remora.languages.detection import language_of, may_be_foreign
+from remora.languages.search_words import STEMMED, question_forms, search_texts
+from remora.recall.languages import is_other_language, main_languages
+from remora.recall.question import Question
+from remora.recall.ranking import Matches, ScoreList, rank
+from remora.recall.traits import Traits
+from remora.storage.ports import MemoryRow
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "languages.jsonl"
+LINES = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
+
+
+def row(seq: int, text: str) -> MemoryRow:
+    return MemoryRow(f"r{seq}", "u", "s", seq, "user", "", text, text, text, "message", 0.5, seq, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("What did Caroline do in May?", "en"),
+        ("See ya! Take care!", ""),
+        ("The La Brea tar pits are in Los Angeles, una cosa!", "en"),
+        ("Wo wohnt Anna?", "de"),
+        ("Und der Hund?", "de"),
+        ("Comment s'appelle mon chien ?", "fr"),
+        ("¿Cómo se llama mi perro?", "es"),
+        ("Dove abita mia sorella, e quando arriva?", "it"),
+        ("Onde mora a minha irmã?", "pt"),
+        ("Waar woont mijn zus nu?", "nl"),
+        ("Var bor min syster nu?", "sv"),
+        ("Kız kardeşim nerede oturuyor, ve neden?", "tr"),
+        ("Где живёт моя сестра?", "ru"),
+        ("私の妹の名前は何ですか。", "ja"),
+        ("レストラン", "ja"),
+        ("我妹妹住在哪里？", "zh"),
+        ("저는 고양이를 키워요.", "ko"),
+        ("Πού μένει η αδελφή μου;", "el"),
+        ("أين تسكن أختي؟", "ar"),
+        ("I ate 寿司 with her today.", "en"),
+        ("Lisbon", ""),
+        ("12:30 :-)", ""),
+        ("", ""),
+    ],
+)
+def test_language_of(text: str, language: str) -> None:
+    assert language_of(text) == language
+
+
+def test_the_set_is_in_its_languages() -> None:
+    turns = [one for one in LINES if one["type"] == "turn"]
+    missed = [one["text"] for one in turns if language_of(one["text"]) != one["conv"]]
+    assert missed == ["Mi marido colecciona relojes antiguos."]
+
+
+def test_english_is_searched_as_it_is() -> None:
+    """So nothing changes for it: neither its rows, nor its questions."""
+    text = "(8 May 2023) Ann: My café, naïve as it is, opened in São Paulo — 12 %.\nYes."
+    assert search_texts([text]) == [text]
+    question = Question("When did Ann open the café in São Paulo?")
+    assert question.searched == question.text
+    assert question.stems == tuple(dict.fromkeys(words(question.text)))
+    assert question.word_stems == [(stem,) for stem in question.stems]
+
+
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("Wir haben zwei Katzen.", "Hat sie eine Katze?"),
+        ("Nous avons deux chevaux et des chats.", "Est-ce qu'il a un chat ?"),
+        ("Tenemos dos perros.", "¿Qué perro tienes?"),
+        ("Abbiamo due gatti.", "Che gatto ha?"),
+        ("Temos dois gatos.", "Qual gato ele tem?"),
+        ("У нас две кошки.", "Какая у них кошка?"),
+        ("猫を二匹飼っています。", "猫はいますか?"),
+        ("我有两只猫。", "猫叫什么?"),
+        ("고양이를 두 마리 키워요.", "고양이가 있어요?"),
+        ("ผมมีแมวสองตัว", "แมวชื่ออะไร"),
+        ("I ate 寿司 in Osaka.", "寿司は好きですか?"),
+        ("Der Zug nach Köln.", "Zug koln"),
+    ],
+)
+def test_a_question_finds_other_forms_of_its_words(said: str, asked: str) -> None:
+    (text,) = search_texts([f"(8 May 2023) User: {said}"])
+    assert set(words(text)) & set(Question(asked).stems)
+
+
+def test_heads_stay() -> None:
+    """A speaker's name and the date are no words of the language that was spoken."""
+    (text,) = search_texts(["(8 May 2023) Hannes: Ich wohne in Bremen."])
+    assert text.startswith("(8 May 2023) Hannes: ")
+    assert words(text)[-2:] == ["wohn", "brem"]
+
+
+def test_each_line_by_its_own_language() -> None:
+    """A neighbourhood may mix languages; what shows none is in that of the others."""
+    said = ["Ich mag die Katzen.", "I like the trains.", "Katzen!"]
+    (text,) = search_texts(["\n".join(f"(8 May 2023) User: {one}" for one in said)])
+    first, second, third = [line.partition("User: ")[2] for line in text.split("\n")]
+    assert first.split() == ["mag", "katz"]
+    assert second == "I like the trains."
+    assert third.split() == ["katz"]
+
+
+def test_a_language_that_is_set() -> None:
+    (text,) = search_texts(["Katzen, Züge"], "de")
+    assert text.split() == ["katz", "zug"]
+    assert search_texts(["They are the cats."], "de") == ["They are the cats."]
+    assert search_texts(["Katzen"]) == ["Katzen"]
+
+
+def test_a_question_that_shows_no_language_is_asked_in_all() -> None:
+    (forms,) = question_forms("Katzen")
+    assert forms[0] == "katzen"
+    assert "katz" in forms
+    assert len(forms) == len(set(forms)) <= len(STEMMED)
+
+
+def test_what_is_counted_of_a_word_in_several_forms() -> None:
+    """A question is covered whichever of a word's forms was said."""
+    question = Question("Wohin fuhr der Zug mit den Katzen?")
+    assert question.word_stems == [("fuhr",), ("zug",), ("katzen", "katz")]
+    assert question.stems == ("fuhr", "zug", "katzen", "katz")
+
+
+def test_other_language() -> None:
+    german = [row(n, f"Ich habe {n} Katzen und einen Hund.") for n in range(1, 9)]
+    english = [row(n, f"I have {n} cats.") for n in range(9, 90)]
+    assert main_languages(german) == {"de"}
+    assert main_languages([*german, *english[:8]]) == {"de", "en"}
+    assert main_languages([*german[:2], *english]) == {"en"}  # less than a tenth
+    assert main_languages([]) == main_languages([row(1, "Lisbon")]) == frozenset()
+    assert is_other_language("fr", {"de", "en"})
+    assert not is_other_language("de", {"de", "en"})
+    assert not is_other_language("", {"de"})
+    assert not is_other_language("fr", frozenset())
+
+
+def test_vectors_keep_their_weight_in_another_language() -> None:
+    """Shared words are chance then; in the same language they tell whether vectors are of use."""
+    rows = [row(3 * n + 1, f"row {n}") for n in range(60)]
+    places = np.arange(60)
+    lists = {
+        "turn": ScoreList(places[:30], np.linspace(1, 2, 30)),
+        "vector": ScoreList(places, np.linspace(1, 0, 60)),  # against the words
+    }
+    config = RecallConfig(neighbour_bonus=0.0, vector_agreement=0.9)
+
+    def first(*, other_language: bool) -> float:
+        matches = Matches(lists, other_language=other_language)
+        ranking = rank(rows, Traits(rows), matches, config)
+        return {one.row.id: one.score for one in ranking}["r1"]
+
+    assert first(other_language=True) == pytest.approx(config.vector_weight * 1.5)  # a user's
+    assert first(other_language=False) < first(other_language=True)
+
+
+HOSTILE = [
+    "a",
+    "あ",
+    "漢",
+    "(8 May 2023) ",
+    "ñ ",
+    "und ich ",
+    "\n",
+    "und\n",
+    "가",
+    "'",
+    "e\u0301",
+    "(1 M",
+    "ü",
+    "\u0e49",
+    "\ud83d",
+]
+
+
+@given(st.text(max_size=300), st.sampled_from(sorted(STEMMED)))
+def test_any_text(text: str, language: str) -> None:
+    (made,) = search_texts([text], language)
+    assert made.count("\n") == text.count("\n")
+    if not may_be_foreign(text):
+        assert search_texts([text]) == [text]
+    assert language_of(text) in {"", *STEMMED, "ja", "zh", "ko", "el", "he", "ar", "hi", "th"}
+    assert Question(text).searched is not None
+    assert set(Question(text).stems) >= {
+        one for forms in Question(text).word_stems for one in forms
+    }
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_long_texts(piece: str) -> None:
+    """A text of 100,000 characters is done in pieces, and nothing of it is lost between them."""
+    text = piece * (100_000 // len(piece))
+    (made,) = search_texts([text])
+    assert made.count("\n") == text.count("\n")
+    question_forms(text)
+
+
+def test_a_word_of_a_long_text() -> None:
+    """Words at the border of a piece stay whole."""
+    text = "ich " + "Katzen " * 10_000
+    (made,) = search_texts([text])
+    assert {*made.split()} == {"katz"}
