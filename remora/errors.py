@@ -380,8 +380,9 @@ class StorageError(RemoraError, RuntimeError):
 class OwnershipLost(CommitFailed, StorageError):
     """Another process took over the journal, or its files are gone. Nothing is stored.
 
-    All later writes fail in the same way. Close the runtime; open another when the other owner
-    has gone, or when the directory is back in its place.
+    The runtime has ended by itself, and every later call fails in the same way: what it had in
+    memory may be out of date. Open it again when the other owner has gone, or when the directory is
+    back in its place.
     """
 
     retryable = False

@@ -126,6 +126,10 @@ class Host:
         self._opened = True
         self._started.set()
 
+    def request_stop(self) -> None:
+        """Have the runtime close; for what runs in it."""
+        self._stop.set()
+
     async def wait_for_stop(self) -> None:
         """Return when the runtime is to be closed."""
         await self._stop.wait()

@@ -16,7 +16,7 @@ import msgspec
 from remora.api.build import Internals, build
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
-from remora.errors import InvalidInput, RuntimeClosed
+from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
 from remora.services.index_directory import check_location
@@ -181,13 +181,16 @@ class Lifetime:
                 internals.turns.start(tasks)
                 self._start(internals, left, cast("anyio.abc.TaskGroup", HostTasks(tasks)))
                 self.holder.open(internals.parts)
+                tasks.start_soon(self._end_when_lost, host, internals, name="remora.ownership")
                 host.mark_open()
                 await host.wait_for_stop()
                 internals.turns.close(RuntimeClosed("the runtime is closing; no new turns begin"))
                 with anyio.CancelScope(shield=True):  # each is bounded in time
                     await internals.turns.interrupt()
                 internals.registry.stop_intake()
-                await host.drain(internals.registry.drain, self.options.config.supervisor.drain_s)
+                if not self.holder.lost:
+                    drain_s = self.options.config.supervisor.drain_s
+                    await host.drain(internals.registry.drain, drain_s)
                 # callers get an answer before what would give it ends
                 self._abandon(
                     internals,
@@ -233,7 +236,15 @@ class Lifetime:
         if internals.recall is not None:
             internals.warm_up.begin()
 
-    def _abandon(self, internals: Internals, error: RuntimeClosed) -> None:
+    async def _end_when_lost(self, host: Host, internals: Internals) -> None:
+        """End at once: what is in memory may be older than what the new owner stores."""
+        await internals.journal.wait_until_lost()
+        lost = internals.journal.statistics().lost
+        self.holder.close(lost)
+        self._abandon(internals, OwnershipLost(lost))
+        host.request_stop()
+
+    def _abandon(self, internals: Internals, error: RuntimeClosed | OwnershipLost) -> None:
         internals.turns.close(error)
         internals.registry.stop_intake()
         internals.registry.abandon(error)

@@ -24,7 +24,6 @@ from remora.actors.user.synopsis import SYNOPSIS_QUEUE
 from remora.api.models import Models
 from remora.api.options import Options
 from remora.config import Config
-from remora.errors import OwnershipLost
 from remora.ids import SessionKey, UserKey, topic_of_fact
 from remora.jobs.cleanup import WorkingMemoryCleanup
 from remora.jobs.fact_answers import KnownFact
@@ -174,8 +173,6 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
 
     def admit(user: str) -> None:
         eraser.admit(user)
-        if lost := base.journal.statistics().lost:  # rows in memory are of a directory that is gone
-            raise OwnershipLost(lost)
 
     async def inspect(key: UserKey) -> UserView:
         view: UserView = await base.registry.ask_control(key, InspectUser(), keeps_alive=False)

@@ -15,7 +15,7 @@ import msgspec
 from remora.actors.session.messages import Append, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
-from remora.errors import RuntimeClosed
+from remora.errors import OwnershipLost, RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import ChatDict, Entry, Message, Receipt
 from remora.recall.context import Context
@@ -275,9 +275,10 @@ class PartsHolder:
 
     Attributes:
         phase: ``"not opened"``, ``"open"`` or ``"closed"``.
+        lost: why the runtime ended by itself: the journal is not its own any more.
     """
 
-    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "phase", "where")
+    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "lost", "phase", "where")
 
     _parts: Parts
     _home: HomeLoop
@@ -285,6 +286,7 @@ class PartsHolder:
     def __init__(self, where: str = "in memory") -> None:
         self.where = where
         self.phase: Literal["not opened", "open", "closed"] = "not opened"
+        self.lost = ""
         self._loop: object = None
         self._find_loop: Callable[[], object] = object
 
@@ -294,6 +296,7 @@ class PartsHolder:
 
         Raises:
             RuntimeClosed: it is not open.
+            OwnershipLost: it ended because the journal is not its own any more.
             WrongLoop: another event loop runs, or none.
         """
         try:
@@ -311,7 +314,9 @@ class PartsHolder:
         return f"{self.where}, {self.phase}"
 
     def check_open(self) -> None:
-        """Raise `RuntimeClosed` unless the runtime is open."""
+        """Raise `RuntimeClosed`, or `OwnershipLost`, unless the runtime is open."""
+        if self.lost:
+            raise OwnershipLost(self.lost)
         if self.phase != "open":
             raise RuntimeClosed(
                 "the runtime is closed"
@@ -321,14 +326,14 @@ class PartsHolder:
 
     def open(self, parts: Parts) -> None:
         """Make the parts available to the event loop that runs."""
-        self._parts = parts
+        self._parts, self.lost = parts, ""
         self._home = HomeLoop()
         self._loop, self._find_loop = self._home.loop, self._home.find
         self.phase = "open"
 
-    def close(self) -> None:
-        """Have every handle raise `RuntimeClosed` from now on."""
-        self.phase = "closed"
+    def close(self, lost: str = "") -> None:
+        """Have every handle raise `RuntimeClosed` from now on; `OwnershipLost`, if it was lost."""
+        self.phase, self.lost = "closed", self.lost or lost
         self._loop, self._find_loop = None, object
         with suppress(AttributeError):
             del self._parts

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from remora.config import TurnConfig
-from remora.errors import RemoraError, RuntimeClosed, SessionBusy
+from remora.errors import OwnershipLost, RemoraError, RuntimeClosed, SessionBusy
 from remora.ids import SessionKey
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
@@ -47,7 +47,7 @@ class LocalTurns:
         self._config = config
         self._lines: dict[SessionKey, deque[_Waiter]] = {}
         self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
-        self._closed: RuntimeClosed | None = None
+        self._closed: RuntimeClosed | OwnershipLost | None = None
         self._tasks: TaskGroup | None = None
 
     def start(self, tasks: TaskGroup) -> None:
@@ -61,7 +61,7 @@ class LocalTurns:
             RuntimeClosed: the runtime is closing.
         """
         if self._closed is not None:
-            raise RuntimeClosed(str(self._closed))
+            raise type(self._closed)(str(self._closed))
         if key in self._lines:
             return False
         self._lines[key] = deque()
@@ -134,7 +134,7 @@ class LocalTurns:
         interrupts = list(self._streams.values())
         await map_concurrently(lambda one: one(), interrupts, concurrency=_AT_ONCE)
 
-    def close(self, error: RuntimeClosed) -> None:
+    def close(self, error: RuntimeClosed | OwnershipLost) -> None:
         """Refuse turns that wait, and later ones."""
         self._closed = error
         for line in self._lines.values():

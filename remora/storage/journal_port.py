@@ -144,6 +144,14 @@ class Journal(Log, Protocol):
         """Commit queued writes until cancelled; the runtime ends this task before `aclose`."""
         ...
 
+    async def wait_until_lost(self) -> None:
+        """Return when nothing can be stored any more, and `statistics().lost` says why.
+
+        Another process took the journal over, or its files are gone. The runtime ends then: what it
+        has in memory may be older than what the new owner stores.
+        """
+        ...
+
     async def read(
         self, key: SessionKey, first: int, last: int, *, at: int | None = None
     ) -> Sequence[Entry]:

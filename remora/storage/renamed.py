@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Collection
 from typing import Any, TypeVar, cast
 
+import anyio
+
 from remora.ids import SHARED_PREFIX, SessionKey
 from remora.storage.listing import (
     ListingPage,
@@ -47,6 +49,7 @@ _ADDED = (
     "session_indexed_through",
     "unindexed",
     "user_jobs",
+    "wait_until_lost",
 )
 """Methods of `Journal` that earlier ones do not have."""
 
@@ -81,6 +84,9 @@ class _Renamed:
 
     async def _user_jobs(self, *_: Any) -> tuple[()]:
         return ()
+
+    async def _wait_until_lost(self) -> None:
+        await anyio.sleep_forever()
 
     async def _session_indexed_through(self, key: SessionKey) -> int:
         return int(dict(await self.indexed_through()).get(key, 0))

@@ -188,7 +188,7 @@ class LanceTables:
             await anyio.to_thread.run_sync(self._opened.check)
         except FilesGone as e:
             raise LongTermError(
-                f"{e} while this runtime had it open: nothing is written there; close this runtime",
+                f"{e} while this runtime had it open: nothing is written there; start again",
                 retryable=True,
             ) from e
 
@@ -215,7 +215,7 @@ class LanceTables:
         except FilesGone as e:
             probe("long_term_gone")
             raise OwnershipLost(
-                f"{e} while this runtime had it open: nothing is read there; close this runtime"
+                f"{e} while this runtime had it open: nothing is read there; start again"
             ) from e
 
     async def get_or_create(self, name: str) -> Shard:

@@ -99,6 +99,9 @@ class MemoryJournal(MemoryTables):
             await anyio.lowlevel.checkpoint()
             await self.commit()
 
+    async def wait_until_lost(self) -> None:
+        await anyio.sleep_forever()
+
     async def commit(self) -> None:
         """Commit what is queued."""
         batch, self._queue = self._queue, []

@@ -271,6 +271,10 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     async def checkpoint(self) -> None:
         await self.check_place()
+        if self._lost is not None:
+            return
+        ((epoch,),) = await self._read("SELECT value FROM settings WHERE name = 'epoch'")
+        self.check_epoch(int(epoch))
         await self._files.checkpoint()
 
     async def backup(self, path: Path) -> None:

@@ -102,6 +102,9 @@ class ReadOnlyJournal(JournalReader):
         found = await self.setting(name)
         return value if found is None else found
 
+    async def wait_until_lost(self) -> None:
+        await anyio.sleep_forever()
+
     async def change_settings(self, settings: Mapping[str, str]) -> None:
         raise StorageError(_REFUSED)
 

@@ -143,6 +143,7 @@ class JournalWriter:
         self._busy = False
         """There have been many writers at a time."""
         self._lost: OwnershipLost | None = None
+        self._lost_event = anyio.Event()
         self._erased: set[int] = set()
         """Actors erased since opening."""
         self._closed = False
@@ -357,12 +358,17 @@ class JournalWriter:
         if self._lost is None:
             probe("journal_files_gone")
             self._lost = OwnershipLost(
-                f"{error} while this runtime had it open; nothing more can be stored here: close "
-                "this runtime, put the directory back as it was or restore a backup, and start "
+                f"{error} while this runtime had it open; nothing more can be stored here, and the "
+                "runtime ends: put the directory back as it was or restore a backup, and start "
                 "again"
             )
+            self._lost_event.set()
             _logger.critical("journal_files_gone", path=str(self.path), error=str(error))
         return self._lost
+
+    async def wait_until_lost(self) -> None:
+        """See `remora.storage.ports.Journal.wait_until_lost`."""
+        await self._lost_event.wait()
 
     async def check_place(self) -> None:
         """Notice that the files are gone, though nothing is written."""
@@ -374,13 +380,19 @@ class JournalWriter:
         except FilesGone as e:
             self._files_gone(e)
 
+    def check_epoch(self, epoch: int) -> None:
+        """Notice that another process has the journal, though nothing is written."""
+        if epoch != self._epoch:
+            self._ownership_lost()
+
     def _ownership_lost(self) -> OwnershipLost:
         if self._lost is None:
             probe("ownership_lost")
             self._lost = OwnershipLost(
-                f"another process has taken {self.path} over; nothing more can be stored here: "
-                "close this runtime"
+                f"another process has taken {self.path} over; nothing more can be stored here, and "
+                "the runtime ends: open it again when that process has gone"
             )
+            self._lost_event.set()
             _logger.critical("ownership_lost", path=str(self.path), epoch=self._epoch)
         return self._lost
 
