@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from remora import Runtime
 from remora.errors import (
     CommitFailed,
     JournalDamaged,
@@ -31,7 +30,7 @@ from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss, mark_path, read_mark
 from remora.storage.sqlite.verify import check_journal
-from tests.faults.journals import LEAN, ONE, TWO, journal_at
+from tests.faults.journals import ONE, TWO, journal_at
 from tests.golden.make import said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
@@ -96,22 +95,6 @@ async def test_each_kind_of_commit_meets_the_fence(tmp_path: Path) -> None:
     async with journal_at(path) as journal:
         assert [entry.seq for entry in await journal.read(ONE, 1, 9)] == [1]
         assert await journal.setting("colour") is None
-
-
-async def test_a_runtime_that_was_overtaken(tmp_path: Path) -> None:
-    """G12, G11: its sessions fail with an error that says so, again and again; nothing of it is
-    stored, and nothing hangs.
-    """
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        chat = runtime.session(*ONE)
-        await chat.append({"role": "user", "content": "mine"})
-        async with journal_at(tmp_path / "journal.db"):
-            for _ in range(2):
-                with pytest.raises(OwnershipLost):
-                    await chat.append({"role": "user", "content": "lost"})
-            with pytest.raises(OwnershipLost):
-                await runtime.session(*TWO).append({"role": "user", "content": "lost"})
-        assert len(await chat.history()) == 1
 
 
 # -- the commit mark -------------------------------------------------------------------------------
