@@ -312,6 +312,8 @@ async def _load_parts(base: Foundation) -> None:
         embedded = options.embedder is None and options.config.models.embedder == "wordllama"
         if embedded and base.models.embedder is not None:
             await embed_texts(base.models.embedder, ["warm"])
+        if options.config.models.reranker == "minilm" and base.models.reranker is not None:
+            await base.models.reranker.rank("warm", ["warm"])
     except Exception:
         _logger.exception("warming_failed")  # the next caller retries, and gets the error
         raise

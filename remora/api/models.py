@@ -110,7 +110,9 @@ def _make_embedder(options: Options, closers: list[Callable[[], Any]]) -> Embedd
 
 def _make_reranker(options: Options, closers: list[Callable[[], Any]]) -> Reranker | None:
     reranker = options.reranker
-    if reranker is None and options.config.models.reranker == "http":
+    if reranker is None and options.config.models.reranker == "minilm":
+        reranker = importlib.import_module("remora.models.minilm").MiniLMReranker()
+    elif reranker is None and options.config.models.reranker == "http":
         reranker = _make_remote("HttpReranker", options.config, closers, module="http_reranker")
     return reranker
 

@@ -16,9 +16,10 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     for word: none needs a model. openai is any OpenAI-compatible endpoint."""
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
     """wordllama is embedded; none leaves recall to full-text search."""
-    reranker: Literal["none", "http"] = "none"
-    """http is any endpoint that takes what Cohere's and Jina's take, as vLLM's and Infinity's do:
-    `rerank_url` names it."""
+    reranker: Literal["none", "minilm", "http"] = "none"
+    """minilm runs in the process and needs the extra `remora[minilm]`: set `recall.rerank_depth` to
+    20 and `recall.rerank_weight` to 0.35 for it. http is any endpoint that takes what Cohere's and
+    Jina's take, as vLLM's and Infinity's do: `rerank_url` names it."""
     rerank_url: str = ""
     """The whole URL, as https://api.jina.ai/v1/rerank."""
     rerank_model: str = ""

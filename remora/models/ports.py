@@ -129,6 +129,9 @@ class Reranker(Protocol):
     For instance::
 
         async def rank(self, query: str, texts: list[str]) -> list[float]: ...
+
+    One that keeps something of the texts has a method ``clear`` as well, which is called when
+    memories are removed.
     """
 
     async def rank(self, query: str, texts: list[str], /) -> Any:
@@ -291,6 +294,7 @@ class _CallableEmbedder:
 class _CallableReranker:
     def __init__(self, function: Callable[[str, list[str]], Any], name: str) -> None:
         self.name = name
+        self.clear: Callable[[], object] | None = None
         self._function = function
         self._threads = anyio.CapacityLimiter(_THREADS)
 
@@ -369,7 +373,9 @@ def as_reranker(reranker: RerankerLike) -> Reranker:
         if inspect.iscoroutinefunction(reranker.rank):
             return reranker
         name = str(getattr(reranker, "name", type(reranker).__qualname__))
-        return _CallableReranker(reranker.rank, name)
+        wrapped = _CallableReranker(reranker.rank, name)
+        wrapped.clear = getattr(reranker, "clear", None)
+        return wrapped
     if callable(reranker):
         name = getattr(reranker, "__name__", type(reranker).__qualname__)
         return _CallableReranker(reranker, name)

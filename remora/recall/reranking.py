@@ -15,7 +15,7 @@ recall returns what was removed while its reranker was busy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,7 @@ class Reranking:
         self._reranker = reranker
         self._called = str(getattr(reranker, "name", type(reranker).__qualname__))
         self._name = f"the reranker {self._called}"
+        self._clear: Callable[[], object] | None = getattr(reranker, "clear", None)
         self._breaker = breaker
         self._deadline_s = deadline_s
         self._calls: dict[str, set[_Call]] = {}
@@ -140,7 +141,15 @@ class Reranking:
         return Judgement(dict(zip(ids, scores.tolist(), strict=True)), void=call.void)
 
     def note_removal(self, user: str) -> None:
-        """Memories of the user are removed: what is being judged now is void."""
+        """Memories of the user are removed: what is being judged now is void.
+
+        A reranker that keeps something of what it read is told to clear it.
+        """
+        if self._clear is not None:
+            try:
+                self._clear()
+            except Exception as e:  # what it does is the application's
+                _logger.warning("reranker_not_cleared", error=type(e).__name__)
         for call in self._calls.get(user, ()):
             probe("rerank_void")
             call.void = True

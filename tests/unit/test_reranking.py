@@ -339,3 +339,31 @@ async def test_objects_and_callables_sync_and_async() -> None:
     mine = reranking(timed_out)
     await mine.judge("ann", "q", TWO)
     assert mine.statistics().late == 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_reranker_that_keeps_something_is_told(
+    caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    """At each removal, sync or async; if it fails, the removal goes on."""
+    cleared: list[str] = []
+
+    def clear() -> None:
+        cleared.append("cleared")
+        if fails:
+            raise OSError("no")
+
+    class Sync:
+        def rank(self, _: str, texts: list[str]) -> list[int]:
+            return [0] * len(texts)
+
+    class Async:
+        async def rank(self, _: str, texts: list[str]) -> list[int]:
+            return [0] * len(texts)
+
+    rerankers: list[Any] = [Sync(), Async()]
+    for one in rerankers:
+        one.clear = clear
+        reranking(one).note_removal("ann")
+    assert cleared == ["cleared"] * 2
+    assert ("reranker_not_cleared" in caplog.text) == fails

