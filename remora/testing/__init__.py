@@ -5,7 +5,12 @@ from __future__ import annotations
 from remora.faces import publish
 from remora.testing.clock import VirtualClock
 from remora.testing.faults import FaultyJournal, during
-from remora.testing.faulty_models import FaultyChatModel, FaultyEmbedder, FaultySummarizer
+from remora.testing.faulty_models import (
+    FaultyChatModel,
+    FaultyEmbedder,
+    FaultyReranker,
+    FaultySummarizer,
+)
 from remora.testing.faulty_store import FaultyStore
 from remora.testing.journals import journal_suite
 from remora.testing.linearizability import Explanation, Operation, explain, linearizable
@@ -21,6 +26,7 @@ __all__ = [
     "FaultyChatModel",
     "FaultyEmbedder",
     "FaultyJournal",
+    "FaultyReranker",
     "FaultyStore",
     "FaultySummarizer",
     "HashEmbedder",

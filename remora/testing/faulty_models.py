@@ -10,17 +10,19 @@ import anyio
 
 from remora.errors import ModelUnavailable
 from remora.messages import ChatDict
-from remora.models.ports import ChatModel, Embedder, Line, Summarizer
+from remora.models.ports import ChatModel, Embedder, Line, Reranker, Summarizer
 
 if TYPE_CHECKING:  # loaded by those who compute with it, at first use
     import numpy as np
     import numpy.typing as npt
 
 __all__ = [
+    "GARBAGE_SCORES",
     "GARBAGE_TEXTS",
     "GARBAGE_VECTORS",
     "FaultyChatModel",
     "FaultyEmbedder",
+    "FaultyReranker",
     "FaultySummarizer",
     "ModelFault",
 ]
@@ -65,6 +67,20 @@ GARBAGE_VECTORS: tuple[Callable[[int, int], Any], ...] = (
 
 By rows and dimension that it should have.
 """
+
+GARBAGE_SCORES: tuple[Callable[[int], Any], ...] = (
+    lambda texts: None,  # noqa: ARG005
+    lambda texts: "scores",  # noqa: ARG005
+    lambda texts: 0.5,  # noqa: ARG005
+    lambda texts: [float("nan")] * texts,
+    lambda texts: [0.1] * (texts - 1) + [float("inf")],
+    lambda texts: [0.1] * (texts - 1),
+    lambda texts: [0.1] * (texts + 1),
+    lambda texts: [[0.1]] * texts,
+    lambda texts: [{"index": text, "score": 0.1} for text in range(texts)],
+    lambda texts: [10**400] * texts,
+)
+"""What a reranker has been seen to answer for so many texts, and worse."""
 
 
 def _failures() -> tuple[Exception, ...]:
@@ -188,3 +204,20 @@ class FaultyEmbedder(_Faulty[Embedder]):
             lambda: inner.embed([*texts]), lambda make: make(len(texts), self.dimension)
         )
         return vectors
+
+
+class FaultyReranker(_Faulty[Reranker]):
+    """Implements `remora.models.ports.Reranker` by another, with faults.
+
+    Takes what `FaultySummarizer` takes.
+
+    Its garbage is made by functions of the number of texts: `GARBAGE_SCORES`.
+    """
+
+    _garbage = GARBAGE_SCORES
+
+    async def rank(self, query: str, texts: Sequence[str]) -> Any:
+        """See `Reranker.rank`."""
+        return await self._answer(
+            lambda: self.inner.rank(query, [*texts]), lambda make: make(len(texts))
+        )

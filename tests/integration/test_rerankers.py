@@ -31,7 +31,7 @@ def config(**recall: Any) -> Config:
             "long_term": {"batch_ms": 1},
             "journal": {"durability": "process"},
             "tokens": {"counter": "heuristic"},
-            "recall": recall,
+            "recall": {"deadline_s": 60.0, "rerank_deadline_s": 30.0, **recall},
         }
     )
 
@@ -142,7 +142,7 @@ async def test_a_bad_reranker_changes_nothing(tmp_path: Path, kind: str) -> None
         await talk(runtime.user("ann"))
         expected = await recalled(runtime.user("ann"))
         shown = (await runtime.session("ann", "now").load(query="which tea?")).messages
-    settings = config(deadline_s=60.0, rerank_deadline_s=0.02 if kind == "hangs" else 30.0)
+    settings = config(rerank_deadline_s=0.02) if kind == "hangs" else config()
     async with open_at(tmp_path, BAD[kind], settings=settings) as runtime:
         ann = runtime.user("ann")
         await runtime.ready()
@@ -187,7 +187,7 @@ async def test_what_is_forgotten_at_the_same_time(tmp_path: Path) -> None:
         return [*range(len(texts))]
 
     found: list[Any] = []
-    async with open_at(tmp_path, rank, settings=config(rerank_deadline_s=30.0)) as runtime:
+    async with open_at(tmp_path, rank) as runtime:
         ann = runtime.user("ann")
         await talk(ann)
         await ann.remember("Likes tea of sort99")
@@ -303,7 +303,7 @@ async def test_an_endpoint(tmp_path: Path, endpoint: Endpoint) -> None:
             "rerank_api_key": "sk-rerank",
         },
         "tokens": {"counter": "heuristic"},
-        "recall": {"rerank_deadline_s": 20.0},
+        "recall": {"deadline_s": 60.0, "rerank_deadline_s": 30.0},
     }
     async with Runtime(tmp_path, config=Config.from_dict(tree), embedder=HashEmbedder()) as runtime:
         await talk(runtime.user("ann"), indexed=False)

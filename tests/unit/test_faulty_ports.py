@@ -17,6 +17,7 @@ from remora.actors.policies.summary import ChatSummarizer
 from remora.errors import LongTermError, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.models.extractive import ExtractiveSummarizer
+from remora.models.ports import as_reranker
 from remora.runtime.log import commit_records
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import MemoryRow
@@ -26,6 +27,7 @@ from remora.testing import (
     FaultyChatModel,
     FaultyEmbedder,
     FaultyJournal,
+    FaultyReranker,
     FaultyStore,
     FaultySummarizer,
     HashEmbedder,
@@ -184,14 +186,16 @@ def models(fault: Any) -> list[Callable[[], Any]]:
     summarizer = FaultySummarizer(ExtractiveSummarizer(COUNTER.count), lambda: fault)
     chat = FaultyChatModel(ScriptedChatModel(["fine"] * 9), lambda: fault)
     vectors = embedder(fault)
+    reranker = FaultyReranker(as_reranker(lambda _, texts: [0.0] * len(texts)), lambda: fault)
     return [
         lambda: summarizer.summarize("before", [], max_tokens=50),
         lambda: chat.complete([]),
         lambda: vectors.embed(["a", "b"]),
+        lambda: reranker.rank("q", ["a", "b"]),
     ]
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 async def test_a_model_fails_by_whatever_exception(which: int) -> None:
     """G6: remora's own error, and those of a user's client."""
     ask = models("fail")[which]
@@ -204,7 +208,7 @@ async def test_a_model_fails_by_whatever_exception(which: int) -> None:
     assert seen - {ModelUnavailable}
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(4))
 async def test_a_model_that_hangs_is_given_up_by_its_caller(which: int) -> None:
     """G6: nothing but cancellation ends it."""
     with anyio.move_on_after(0.05) as scope:

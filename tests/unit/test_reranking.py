@@ -244,29 +244,6 @@ async def test_its_own_errors_are_logged_with_their_text(caplog: pytest.LogCaptu
     assert "the quota is used up" in caplog.text
 
 
-async def test_a_hanging_reranker_is_late() -> None:
-    async def rank(*_: Any) -> Any:
-        await anyio.sleep_forever()
-
-    mine = reranking(rank, deadline_s=0.01, failures=1)
-    assert (await mine.judge("ann", "q", TWO)).problem.endswith("did not answer within 0.01 s")
-    assert "rests" in (await mine.judge("ann", "q", TWO)).problem
-    assert mine.statistics() == RerankStatistics(calls=1, failures=1, late=1, skipped=1)
-
-
-async def test_a_reranker_leaves_its_caller_time() -> None:
-    """It ends before the caller's deadline, and is not to blame: the next call asks it again."""
-
-    async def rank(*_: Any) -> Any:
-        await anyio.sleep_forever()
-
-    mine = reranking(rank, failures=1)
-    for calls in (1, 2):
-        with anyio.fail_after(0.05):
-            assert "did not answer" in (await mine.judge("ann", "q", TWO)).problem
-        assert mine.statistics().calls == calls
-
-
 async def test_cancellation_passes() -> None:
     """A caller who leaves is not a failure of the reranker."""
     asked = anyio.Event()
