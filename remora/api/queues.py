@@ -200,6 +200,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         unindexed=_unindexed_rows(base, access) if config.recall.unindexed_rows else None,
         current=CurrentMemories(base.journal),
         reranking=_make_reranking(base),
+        now=options.clock.time,
     )
     flush = FlushHandler(
         access,

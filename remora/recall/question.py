@@ -16,22 +16,19 @@ import msgspec
 from remora.actors.policies.bm25 import stem_words, surface_words, words
 from remora.actors.policies.text_index import TextIndex
 from remora.errors import ModelError
+from remora.languages.dates import Period, find_periods
 from remora.languages.detection import language_of
 from remora.languages.search_words import question_forms
 from remora.models.ports import Embedder, NearWords, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Vector
 
-__all__ = ["Question", "ask", "asks_for_time", "weigh_words"]
+__all__ = ["Question", "ask", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_WORDS = 32  # of a question, that have near ones
 _ON_LOOP = 6  # words whose near ones are looked for on the event loop, in 0.6 ms at most
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
-_TIME = re.compile(
-    r"^\W*when\b|\bhow long\b|\b(?:what|which)\b.{0,20}\b(?:date|day|week|month|year|time)\b",
-    re.IGNORECASE,
-)
 
 
 class _Near(msgspec.Struct, frozen=True):
@@ -53,11 +50,13 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         text: the question.
         vector: its unit vector, shape (dimension,); None for the words alone.
         near: the words near its words, by word.
+        periods: the days that it names.
     """
 
     text: str
     vector: Vector | None = None
     near: Mapping[str, _Near] = {}
+    periods: Sequence[Period] = ()
 
     @cached_property
     def language(self) -> str:
@@ -90,20 +89,33 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
 
 async def ask(
-    text: str, embedder: Embedder | None, near_words: NearWords | None = None
+    text: str,
+    embedder: Embedder | None,
+    near_words: NearWords | None = None,
+    *,
+    today: int | None = None,
 ) -> Question:
     """A question with its vector and, if an embedder is given for them, near words.
+
+    Args:
+        text: the question.
+        embedder: None for the words alone.
+        near_words: finds near words; None for none.
+        today: the day on which it is asked, as days since the epoch; None to look for no days.
 
     Raises:
         ModelError: the embedder failed.
     """
+    question = Question(text)
+    if today is not None:
+        question = Question(text, periods=find_periods(text, today))
     if embedder is None or not text.strip():
-        return Question(text)
+        return question
     vector = (await embed_texts(embedder, [text]))[0]
     if not vector.any():
         # without a word that the embedder knows it would be equally near to everything
-        return Question(text)
-    question = Question(text, vector)
+        return question
+    question = msgspec.structs.replace(question, vector=vector)
     if near_words is None or question.language not in {"", "en"}:
         return question  # the vocabularies of near words are English
     wanted = _words_with_near_ones(text)
@@ -111,7 +123,7 @@ async def ask(
         near = await run_in_thread_if(len(wanted) > _ON_LOOP, _find_near, near_words, wanted)
     except Exception as e:
         raise ModelError(f"near_words of the embedder failed: {type(e).__name__}: {e}") from e
-    return Question(text, vector, near)
+    return msgspec.structs.replace(question, near=near)
 
 
 def weigh_words(
@@ -144,11 +156,6 @@ def weigh_words(
             if len(taken) == _NEAR_SAID:
                 break
     return weights
-
-
-def asks_for_time(text: str) -> bool:
-    """Whether a question in English asks when something was, or how long it took."""
-    return _TIME.search(text) is not None
 
 
 def _words_with_near_ones(text: str) -> list[str]:

@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from remora.config import RecallConfig
+from remora.languages.dates import Period
 from remora.languages.detection import language_of
+from remora.recall.days import of_days_named
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
@@ -48,6 +50,7 @@ __all__ = [
     "fuse",
     "rank",
     "size_of_rows",
+    "with_days",
 ]
 
 _FEWEST_JUDGED = 30  # candidates below which agreement cannot be judged
@@ -84,6 +87,8 @@ class Matches(msgspec.Struct, frozen=True):
         lists: by name, ``turn``, ``window`` and ``vector``; those that did not search are left out.
         sessions: how well each row's session matches, 0 to 1, shape (rows,); None if not searched.
         timely: which rows say when, shape (rows,); None if the question does not ask for it.
+        dated: which rows are of the days that the question names, shape (rows,); None if it names
+            none.
         coverage: see `Ranking`.
         other_language: the question is in another language than the rows; then the vector list is
             trusted whether or not it agrees with the text lists.
@@ -94,6 +99,7 @@ class Matches(msgspec.Struct, frozen=True):
     timely: npt.NDArray[np.bool_] | None = None
     coverage: float = 1.0
     other_language: bool = False
+    dated: npt.NDArray[np.bool_] | None = None
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -142,7 +148,12 @@ class Ranking(msgspec.Struct, frozen=True):
 
 
 def fuse(
-    candidates: Sequence[Candidate], config: RecallConfig, query: str = "", *, gain: float = 1.0
+    candidates: Sequence[Candidate],
+    config: RecallConfig,
+    query: str = "",
+    *,
+    gain: float = 1.0,
+    periods: Sequence[Period] = (),
 ) -> Ranking:
     """Rank what a store found; of equals, the more important comes first, then the earlier.
 
@@ -152,6 +163,7 @@ def fuse(
         query: the question; speakers that it names count for more.
         gain: factor on the score of the most important; the least important is divided by it, and
             importance 0.5 changes nothing.
+        periods: the days that the question names.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -166,8 +178,10 @@ def fuse(
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
     other_language = is_other_language(language_of(query), main_languages(rows))
+    traits = Traits(rows)
     matches = Matches(lists, other_language=other_language)
-    ranking = rank(rows, Traits(rows), matches, config, query, gain=gain)
+    matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
+    ranking = rank(rows, traits, matches, config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
 
 
@@ -222,6 +236,8 @@ def rank(
         score *= 1.0 - config.question_penalty * traits.question_share[places].astype(np.float64)
     if matches.timely is not None:
         score[matches.timely[places]] *= config.time_bonus
+    if matches.dated is not None:
+        score[matches.dated[places]] *= config.date_bonus
     importance = traits.importance[places].astype(np.float64)
     if gain != 1.0:
         # An exponent keeps the factor positive, so the order is monotone for any weight.
@@ -234,6 +250,30 @@ def rank(
         base[lists[name].places] = part
         columns[name] = base[places]
     return Ranking(rows, places, score, columns, coverage=matches.coverage)
+
+
+def with_days(
+    matches: Matches,
+    periods: Sequence[Period],
+    rows: Sequence[MemoryRow],
+    traits: Traits,
+    eligible: npt.NDArray[np.bool_],
+) -> Matches:
+    """The matches with the rows that are of the days which a question names.
+
+    Args:
+        matches: what was found.
+        periods: the days.
+        rows: all rows that places refer to.
+        traits: their traits.
+        eligible: which rows are searched, shape (rows,).
+    """
+    if not periods:
+        return matches
+    best = matches.lists["turn"]
+    candidates = best.places[(-best.scores).argsort(kind="stable")]
+    dated = of_days_named(periods, rows, traits.days, eligible, candidates)
+    return msgspec.structs.replace(matches, dated=dated)
 
 
 def size_of_rows(rows: Sequence[MemoryRow]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
@@ -12,6 +13,7 @@ from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.models.ports import Embedder, as_near_words
 from remora.recall.current import CurrentMemories, is_recorded
+from remora.recall.days import day_of
 from remora.recall.index_cache import (
     ResultStatistics,
     UserEntry,
@@ -73,6 +75,7 @@ class Recall:
         unindexed: what users said that is not indexed yet; None to search indexed rows only.
         current: compares recorded memories with the journal; None to take them as they are found.
         reranking: judges the best of what was found; None to take the order of the fusion.
+        now: the time of asking, in seconds since the epoch.
     """
 
     def __init__(
@@ -86,7 +89,9 @@ class Recall:
         unindexed: Tails | None = None,
         current: CurrentMemories | None = None,
         reranking: Reranking | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._now = now
         self._current = current
         self._reranking = reranking
         self._store = store
@@ -147,7 +152,9 @@ class Recall:
         # Before the index: a row that is indexed in between is then in both, and not in neither.
         tail = EMPTY_TAIL if self._unindexed is None else await self._unindexed.get(user)
         shown = tail.shown(without) if without and tail else ()
-        question = (query, scope, tail.version, shown) if len(query) <= _MAX_HELD_QUERY else None
+        question = None
+        if len(query) <= _MAX_HELD_QUERY:
+            question = (query, scope, tail.version, shown, self._today())
         found = None if question is None else self._users.result(user, question)
         if found is None:
             asked = await self.ask(query)
@@ -214,7 +221,11 @@ class Recall:
         Raises:
             ModelError: the embedder failed.
         """
-        return await ask(query, self._embedder, self._near_words)
+        return await ask(query, self._embedder, self._near_words, today=self._today())
+
+    def _today(self) -> int | None:
+        """The day, if questions are read for days."""
+        return day_of(int(self._now() * 1_000_000)) if self._config.date_bonus != 1 else None
 
     async def searched_rows(self, user: str) -> tuple[Sequence[MemoryRow], Vector | None]:
         """All rows that a recall searches, indexed or not, as `embedded_rows` returns them.
@@ -349,7 +360,7 @@ class Recall:
                 add_tail, candidates, tail, asked, scope, depth=config.depth, without=shown
             )
             candidates = await run_in_thread_if(True, add)
-        rank = partial(fuse, candidates, config, query, gain=self._gain)
+        rank = partial(fuse, candidates, config, query, gain=self._gain, periods=asked.periods)
         large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
         return await run_in_thread_if(large, rank)
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from remora.actors.policies.bm25 import words
+from remora.recall.days import day_of
 from remora.storage.ports import MemoryRow
 
 if TYPE_CHECKING:  # loaded at first use
@@ -23,7 +24,7 @@ _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, in which its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
 
-_COLUMNS = ("asks", "question_share", "chars", "importance", "by_user", "unnamed_assistant")
+_COLUMNS = ("asks", "question_share", "chars", "importance", "by_user", "unnamed_assistant", "days")
 
 
 class Traits:
@@ -65,6 +66,7 @@ class Traits:
             self.question_share[place] = question_share(rows[place].content)
         self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
         self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
+        self.days = np.fromiter((day_of(row.created_us) for row in rows), np.int32, count)
         self.by_user = np.fromiter((row.role == "user" for row in rows), np.bool_, count)
         self.unnamed_assistant = np.fromiter(
             (row.role == "assistant" and not row.speaker for row in rows), np.bool_, count
@@ -131,6 +133,7 @@ class Traits:
             self.question_share,
             self.chars,
             self.importance,
+            self.days,
             self.by_user,
             self.unnamed_assistant,
             self.speaker,

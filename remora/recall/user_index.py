@@ -7,12 +7,12 @@ Searching 1,000 rows takes half a millisecond, LanceDB 10 to 30 ms on both cores
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from remora.actors.policies.bm25 import text_indices, words
+from remora.actors.policies.bm25 import text_indices
 from remora.actors.policies.text_index import (
     Postings,
     Terms,
@@ -23,9 +23,10 @@ from remora.actors.policies.text_index import (
     scores_together,
 )
 from remora.config import RecallConfig
+from remora.recall.days import time_stems
 from remora.recall.languages import is_other_language, main_languages
-from remora.recall.question import Question, asks_for_time, weigh_words
-from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows
+from remora.recall.question import Question, weigh_words
+from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows, with_days
 from remora.recall.traits import Traits, rank_order
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
@@ -41,10 +42,6 @@ MAX_ON_LOOP = 5_000
 
 _LONG_QUERY = 4_000  # characters, whose words take half a millisecond
 _TEXTS = ("turn", "window")
-_TIME_WORDS = (
-    "yesterday tonight tomorrow ago week month year weekend recently "
-    "monday tuesday wednesday thursday friday saturday sunday"
-)
 Number = TypeVar("Number", bound="np.generic")
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
 
@@ -204,6 +201,7 @@ def search_rows(
     if left_out is not None:
         eligible &= ~left_out
     matches = find_matches(parts, traits, question, eligible, config)
+    matches = with_days(matches, question.periods, rows, traits, eligible)
     return rank(rows, traits, matches, config, question.text, gain=gain)
 
 
@@ -240,7 +238,7 @@ def find_matches(
         _session_scores(parts, found["turn"], terms, scores["turn"])
         if config.session_weight
         else None,
-        _find_words(parts, _time_stems()) if asks_for_time(question.text) else None,
+        _find_words(parts, stems) if (stems := time_stems(question.text)) else None,
         1.0 if other_language else _coverage(found, question, traits.stems_of_names, len(eligible)),
         other_language=other_language,
     )
@@ -310,11 +308,6 @@ def _rarer_forms(question: Question, counts: npt.NDArray[np.int64]) -> list[int]
 def _scaled(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     best = scores.max(initial=0.0)
     return scores / best if best > 0 else scores
-
-
-@cache
-def _time_stems() -> list[str]:
-    return words(_TIME_WORDS)
 
 
 def _find_words(parts: Sequence[UserIndex], stems: Sequence[str]) -> npt.NDArray[np.bool_]:
