@@ -54,17 +54,14 @@ def _find(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _relate(rows: Sequence[dict[str, Any]]) -> list[dict[str, int]]:
-    def name(row: dict[str, Any]) -> str:
-        return str(row["text"].split()[0])
-
-    old = [row for row in rows if "old" in row]
-    return [
-        {"new": row["new"], "old": one["old"]}
-        for row in rows
-        if "new" in row
-        for one in old
-        if name(one) == name(row)
-    ][: len(rows)]
+    """Each new fact takes the place of the last one before it on the same name."""
+    found, last = [], dict[str, int]()
+    for number, row in enumerate(rows, start=1):
+        name = str(row["text"]).split()[0]
+        if "new" in row and name in last:
+            found.append({"new": number, "old": last[name]})
+        last[name] = number
+    return found
 
 
 def config(**sections: Any) -> Config:

@@ -46,9 +46,9 @@ class FactsConfig(Section, frozen=True, kw_only=True):
 
     enabled: bool = False
     """Extract facts from messages when they are indexed: a call of the chat model for each batch of
-    messages, and another one if the user has similar facts. A model that is there for summaries
-    does not switch it on, because it costs; without a chat model, and without long-term memory,
-    nothing is extracted."""
+    messages, and another one that compares the facts with each other and with similar ones. A model
+    that is there for summaries does not switch it on, because it costs; without a chat model, and
+    without long-term memory, nothing is extracted."""
     per_session: int = 500
     """Facts of one session, at most."""
     max_characters: int = 300

@@ -138,7 +138,7 @@ class FactsHandler:
         self._redact = redact
         self._redact_long_term = redact_long_term
         self._timeout_s = timeout_s
-        self._sessions = KeyedLocks()
+        self._users = KeyedLocks()
         self._calls = self._recorded = self._superseding = 0
         self._dropped: Counter[str] = Counter()
         self._repaired: Counter[str] = Counter()
@@ -163,7 +163,8 @@ class FactsHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, FactsSpec)
         assert isinstance(key, SessionKey)
-        async with self._sessions(key):
+        # One at a time, so that each finds the facts that the one before it recorded.
+        async with self._users(key.user):
             await self._run(key, spec)
         return JobResult()
 
@@ -298,7 +299,7 @@ class FactsHandler:
         )
         old = list({one.topic: one for some in near for one in some}.values())
         own = [topic_id(*_place(key, fact.text, fact.sources)) for fact in found]
-        if not old:
+        if len(old) + len(found) < 2:
             return own
         times = [lines[fact.sources[-1]].at_us for fact in found]
         new = [KnownFact(*one) for one in zip(own, texts, times, strict=True)]

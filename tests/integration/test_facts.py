@@ -14,6 +14,7 @@ import pytest
 from remora import Runtime, User
 from remora.errors import ModelUnavailable
 from remora.recall.memory import Memory
+from remora.runtime.probes import count_probes
 from tests.facts import FactModel, config, say
 
 pytestmark = pytest.mark.anyio
@@ -389,6 +390,31 @@ async def test_a_model_that_is_away_costs_no_fact(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         await say(alice.session("one"), "home is Lisbon")
         assert await holding(alice) == {"home is Lisbon"}
+
+
+async def test_a_job_that_fails_halfway_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What was recorded is not asked for again, and is there once."""
+    fails = [False, True]
+
+    def answer(given: str) -> str:
+        if fails and fails.pop(0):
+            raise RuntimeError("broken")
+        return given
+
+    model = FactModel(answer)
+    settings = config(buffer={"token_flush_size": 5})
+    with count_probes() as counts:
+        async with Runtime(tmp_path, config=settings, chat_model=model) as runtime:
+            chat = runtime.session("alice", "one")
+            await chat.append({"role": "user", "content": "home is Lisbon"})
+            await chat.append({"role": "assistant", "content": "Noted."})
+            await say(chat, "pet is Rex")
+            assert (await listed(runtime.user("alice"))).keys() == {"home is Lisbon", "pet is Rex"}
+            assert runtime.statistics().facts.recorded == 2
+    asked = ["; ".join(texts) for texts in model.extractions]
+    assert sum("Lisbon" in texts for texts in asked) == 1
+    assert sum("Rex" in texts for texts in asked) > 1
+    assert counts["facts_resumed"]
 
 
 async def test_what_must_not_be_kept_is_not_in_a_fact(tmp_path: Path) -> None:
