@@ -27,6 +27,7 @@ from remora.storage.sqlite.schema import FORMAT
 __all__ = ["directory_of", "open_runtime", "open_to_read", "require_memory"]
 
 _JOURNAL = "journal.db"
+_RERANK_S = 30.0
 
 
 def directory_of(arguments: argparse.Namespace) -> Path:
@@ -94,6 +95,9 @@ async def open_to_read(
         async with Runtime.in_memory(config=_without_long_term(config), journal=journal) as reader:
             yield reader
         return
+    # a person waits for a reranker that is just being loaded
+    recall = msgspec.structs.replace(config.recall, rerank_deadline_s=_RERANK_S)
+    config = msgspec.structs.replace(config, recall=recall)
     async with _linked_tables(directory) as mirror, AsyncExitStack() as opened:
         reader = Runtime(mirror, config=config, journal=journal)
         try:
