@@ -57,7 +57,12 @@ class CachingEmbedder:
 
     Raises:
         InvalidInput: `size` is less than 1.
+
+    Attributes:
+        gives_unit_vectors: for `embed_texts`, which need not look at them again.
     """
+
+    gives_unit_vectors = True
 
     def __init__(self, embedder: Embedder, *, size: int = 1000) -> None:
         if size < 1:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -441,6 +441,9 @@ async def embed_texts(
     import numpy as np  # noqa: PLC0415
 
     with _enter(embedder):
+        if getattr(embedder, "gives_unit_vectors", False):
+            # a part of remora that calls this function itself: twice takes 0.1 ms longer
+            return cast("npt.NDArray[np.float32]", await embedder.embed([*texts]))
         answer = await _ask(embedder, texts, timeout_s)
     try:
         with np.errstate(over="ignore"):

@@ -155,7 +155,8 @@ class FoundMemories:
             yield from islice(self._make(), _MAX_MADE, None)
 
     def _make(self) -> Iterator[Memory]:
-        return _distinct(make_memory(one) for one in self._ranking)
+        made = map(make_memory, self._ranking)
+        return _distinct(made) if self._ranking.mixed else made
 
 
 def comparable_text(text: str) -> str:

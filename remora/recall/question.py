@@ -145,8 +145,8 @@ def weigh_words(
         return weights
     stems = list(dict.fromkeys([stem for near in found for stem in near.stems]))
     hashes = np.fromiter(map(hash, stems), np.int64, len(stems))
-    numbers = np.maximum.reduce([one.find(hashes) for one in texts])
-    said = {stems[place] for place in (numbers >= 0).nonzero()[0].tolist()} - set(weights)
+    held = np.logical_or.reduce([one.find(hashes) < len(one.keys) for one in texts])
+    said = {stems[place] for place in held.nonzero()[0].tolist()} - set(weights)
     for near in found:
         taken: set[str] = set()
         for stem, cosine in zip(near.stems, near.cosines, strict=True):

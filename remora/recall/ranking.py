@@ -21,6 +21,7 @@ look at any row, and by the same code as what a store found.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -114,6 +115,7 @@ class Ranking(msgspec.Struct, frozen=True):
         row_bytes: size of the rows, where the ranking alone holds them.
         coverage: how much of the question, by the weight of its words, the message that has most of
             it and its neighbours have, 0 to 1; 1 where it is not known.
+        mixed: whether some of the rows are messages, and others were recorded.
     """
 
     rows: Sequence[MemoryRow]
@@ -122,6 +124,7 @@ class Ranking(msgspec.Struct, frozen=True):
     parts: dict[str, Numbers]
     row_bytes: int = 0
     coverage: float = 1.0
+    mixed: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -241,7 +244,7 @@ def rank(
     importance = traits.importance[places].astype(np.float64)
     if gain != 1.0:
         # An exponent keeps the factor positive, so the order is monotone for any weight.
-        score *= gain ** (2 * np.clip(importance, 0.0, 1.0) - 1)
+        score *= gain ** (2 * np.minimum(np.maximum(importance, 0.0), 1.0) - 1)
     order = np.lexsort((-importance, -score))  # of equals, the first place stays first
     places, score = places[order], score[order]
     columns = {}
@@ -249,7 +252,7 @@ def rank(
         base.fill(np.nan)
         base[lists[name].places] = part
         columns[name] = base[places]
-    return Ranking(rows, places, score, columns, coverage=matches.coverage)
+    return Ranking(rows, places, score, columns, coverage=matches.coverage, mixed=traits.mixed)
 
 
 def with_days(
@@ -316,7 +319,9 @@ def _scale(found: ScoreList) -> Numbers:
     import numpy as np  # noqa: PLC0415
 
     scores = found.scores
-    low, high = scores.min(initial=np.inf), scores.max(initial=-np.inf)
+    if not len(scores):
+        return scores
+    low, high = np.minimum.reduce(scores), np.maximum.reduce(scores)
     return (scores - low) / (high - low) if high > low else np.ones(len(scores))
 
 
@@ -326,8 +331,9 @@ def _trust(near: Numbers, words: Numbers, config: RecallConfig) -> float:
 
     if not config.vector_agreement or len(near) < _FEWEST_JUDGED:
         return 1.0
-    near, words = near - near.mean(), words - words.mean()
-    spread = float(np.sqrt((near @ near) * (words @ words)))
+    near = near - np.add.reduce(near) / len(near)
+    words = words - np.add.reduce(words) / len(words)
+    spread = math.sqrt((near @ near) * (words @ words))
     if not spread:  # no words to go by
         return 1.0
     return min(max(float(near @ words) / spread / config.vector_agreement, _LEAST_TRUST), 1.0)

@@ -21,7 +21,14 @@ from remora.config import RecallConfig
 from remora.ids import SessionKey, row_id
 from remora.recall.question import Question
 from remora.recall.ranking import Ranking, ScoreList
-from remora.recall.user_index import UserIndex, is_large_search, search_rows, top
+from remora.recall.user_index import (
+    SearchedRows,
+    Sessions,
+    UserIndex,
+    is_large_search,
+    search_rows,
+    top,
+)
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Candidate, MemoryRow, Scope, Vector
 
@@ -102,10 +109,12 @@ class CombinedIndex:
             rows = [tail.rows[place] for place in fresh]
             more = UserIndex(rows, vectors, more) if rows else None
         self._more = more
-        self.rows = base.rows if more is None else (*base.rows, *more.rows)
-        self._traits = base.traits
+        self.rows, traits, parts = base.rows, base.traits, [base]
         if more is not None:
-            self._traits = base.traits.joined(more.traits, _find_neighbours(base, more))
+            self.rows = (*base.rows, *more.rows)
+            traits = base.traits.joined(more.traits, _find_neighbours(base, more))
+            parts.append(more)
+        self._searched = SearchedRows(parts, self.rows, traits, Sessions(parts))
         self._left_out = np.zeros(len(self.rows), np.bool_)
         self._left_out[[base.place_of[id_] for id_ in tail.hidden if id_ in base.place_of]] = True
 
@@ -130,15 +139,12 @@ class CombinedIndex:
             gain: see `fuse`.
             without: ids of rows of the tail to leave out.
         """
-        parts = [self.base] if self._more is None else [self.base, self._more]
         left_out = self._left_out
         if self._more is not None and without:
             places = [self._more.place_of[one] for one in without if one in self._more.place_of]
             left_out = left_out.copy()
             left_out[[len(self.base) + place for place in places]] = True
-        search = partial(
-            search_rows, parts, self.rows, self._traits, question, scope, config, gain, left_out
-        )
+        search = partial(search_rows, self._searched, question, scope, config, gain, left_out)
         return await run_in_thread_if(is_large_search(len(self), question.text), search)
 
 

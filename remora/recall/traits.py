@@ -24,7 +24,16 @@ _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, in which its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
 
-_COLUMNS = ("asks", "question_share", "chars", "importance", "by_user", "unnamed_assistant", "days")
+_COLUMNS = (
+    "asks",
+    "question_share",
+    "chars",
+    "importance",
+    "by_user",
+    "unnamed_assistant",
+    "days",
+    "said",
+)
 
 
 class Traits:
@@ -71,6 +80,7 @@ class Traits:
         self.unnamed_assistant = np.fromiter(
             (row.role == "assistant" and not row.speaker for row in rows), np.bool_, count
         )
+        self.said = np.fromiter((row.memory_type == "message" for row in rows), np.bool_, count)
         self.speakers: dict[str, int] = {}
         self.speaker = np.fromiter(
             (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows),
@@ -113,6 +123,11 @@ class Traits:
         return any(self.speakers) and not self.unnamed_assistant.any()
 
     @cached_property
+    def mixed(self) -> bool:
+        """Whether some rows are messages, and others were recorded."""
+        return bool(self.said.any() and not self.said.all())
+
+    @cached_property
     def words_of_names(self) -> frozenset[str]:
         """The words of the speakers' names, in lower case."""
         parts = re.findall(r"\w+", " ".join(self.speakers))
@@ -126,18 +141,7 @@ class Traits:
     @property
     def nbytes(self) -> int:
         """Bytes of the columns."""
-        columns = (
-            self.before,
-            self.after,
-            self.asks,
-            self.question_share,
-            self.chars,
-            self.importance,
-            self.days,
-            self.by_user,
-            self.unnamed_assistant,
-            self.speaker,
-        )
+        columns = [getattr(self, name) for name in (*_COLUMNS, "before", "after", "speaker")]
         return sum(column.nbytes for column in columns)
 
 

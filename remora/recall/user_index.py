@@ -14,10 +14,10 @@ import msgspec
 
 from remora.actors.policies.bm25 import text_indices
 from remora.actors.policies.text_index import (
+    Groups,
     Postings,
     Terms,
     TextIndex,
-    group_scores,
     make_terms,
     rarity,
     scores_together,
@@ -35,7 +35,16 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["MAX_ON_LOOP", "UserIndex", "find_matches", "is_large_search", "search_rows", "top"]
+__all__ = [
+    "MAX_ON_LOOP",
+    "SearchedRows",
+    "Sessions",
+    "UserIndex",
+    "find_matches",
+    "is_large_search",
+    "search_rows",
+    "top",
+]
 
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
@@ -123,8 +132,14 @@ class UserIndex:
             config: weights, and how many candidates each list gives.
             gain: see `fuse`.
         """
-        search = partial(search_rows, [self], self.rows, self.traits, question, scope, config, gain)
+        # made for each search: held, it would keep the index in memory until the next collection
+        searched = SearchedRows([self], self.rows, self.traits, self._sessions)
+        search = partial(search_rows, searched, question, scope, config, gain)
         return await run_in_thread_if(is_large_search(len(self), question.text), search)
+
+    @cached_property
+    def _sessions(self) -> Sessions:
+        return Sessions([self])
 
     def cosines(self, vector: Vector) -> npt.NDArray[np.float64]:
         """How near each row is to a unit vector; there must be vectors."""
@@ -175,52 +190,84 @@ class UserIndex:
         return mine
 
 
+class Sessions:
+    """The sessions of the rows of a user's indices.
+
+    Args:
+        parts: the indices, one after the other.
+
+    Attributes:
+        groups: the rows by session.
+        column: the session of each row, by its number; shape (rows,).
+        outside: which rows are in no session, shape (rows,); None if all are in one.
+    """
+
+    def __init__(self, parts: Sequence[UserIndex]) -> None:
+        numbers: dict[str, int] = {}
+        columns = [one.sessions.numbered_by(numbers) for one in parts]
+        self.groups = Groups([one.texts["turn"] for one in parts], columns, len(numbers))
+        self.column = joined(columns)
+        self.outside = self.column == numbers[""] if "" in numbers else None
+
+
+class SearchedRows(msgspec.Struct, frozen=True):
+    """A user's indices, searched as if they were one.
+
+    Attributes:
+        parts: the indices, one after the other.
+        rows: all their rows.
+        traits: of all their rows.
+        sessions: of all their rows.
+    """
+
+    parts: Sequence[UserIndex]
+    rows: Sequence[MemoryRow]
+    traits: Traits
+    sessions: Sessions
+
+
 def search_rows(
-    parts: Sequence[UserIndex],
-    rows: Sequence[MemoryRow],
-    traits: Traits,
+    searched: SearchedRows,
     question: Question,
     scope: Scope,
     config: RecallConfig,
     gain: float,
     left_out: npt.NDArray[np.bool_] | None = None,
 ) -> Ranking:
-    """Search a user's indices as if they were one; see `UserIndex.rank`.
+    """Search a user's rows; see `UserIndex.rank`.
 
     Args:
-        parts: the indices, one after the other.
-        rows: all their rows.
-        traits: of all their rows.
+        searched: the rows.
         question: what is asked.
         scope: which rows to search.
         config: weights, and how many candidates each list gives.
         gain: see `fuse`.
         left_out: rows not to find, shape (rows,); None for none.
     """
-    eligible = joined([one.within(scope) for one in parts])
+    eligible = joined([one.within(scope) for one in searched.parts])
     if left_out is not None:
         eligible &= ~left_out
-    matches = find_matches(parts, traits, question, eligible, config)
+    matches = find_matches(searched, question, eligible, config)
+    rows, traits = searched.rows, searched.traits
     matches = with_days(matches, question.periods, rows, traits, eligible)
     return rank(rows, traits, matches, config, question.text, gain=gain)
 
 
 def find_matches(
-    parts: Sequence[UserIndex],
-    traits: Traits,
+    searched: SearchedRows,
     question: Question,
     eligible: npt.NDArray[np.bool_],
     config: RecallConfig,
 ) -> Matches:
-    """What the searches find in a user's indices, as if they were one.
+    """What the searches find in a user's rows.
 
     Args:
-        parts: the indices, one after the other.
-        traits: of all their rows.
+        searched: the rows.
         question: what is asked.
         eligible: which rows to find, shape (rows,).
         config: weights, and how many candidates each list gives.
     """
+    parts, traits = searched.parts, searched.traits
     said = [one.texts["turn"] for one in parts]
     weights = weigh_words(question, traits.words_of_names, said, config.near_words)
     terms = make_terms(weights)
@@ -235,7 +282,7 @@ def find_matches(
     other_language = is_other_language(question.language, known)
     return Matches(
         lists,
-        _session_scores(parts, found["turn"], terms, scores["turn"])
+        _session_scores(searched.sessions, found["turn"], terms, scores["turn"])
         if config.session_weight
         else None,
         _find_words(parts, stems) if (stems := time_stems(question.text)) else None,
@@ -256,21 +303,15 @@ def _look_up(
 
 
 def _session_scores(
-    parts: Sequence[UserIndex],
+    sessions: Sessions,
     found: Sequence[Postings],
     terms: Terms,
     own: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """How well each row's session matches, 0 to 1; of a row that is in none, the row itself."""
-    numbers: dict[str, int] = {}
-    groups = [one.sessions.numbered_by(numbers) for one in parts]
-    scores = _scaled(group_scores(found, groups, len(numbers), terms))
-    group = joined(groups)
-    by_row: npt.NDArray[np.float64] = scores[group]
-    alone = numbers.get("")
-    if alone is not None:
-        mine = group == alone
-        by_row[mine] = _scaled(own)[mine]
+    by_row: npt.NDArray[np.float64] = _scaled(sessions.groups.scores(found, terms))[sessions.column]
+    if sessions.outside is not None:
+        by_row[sessions.outside] = _scaled(own)[sessions.outside]
     return by_row
 
 

@@ -14,7 +14,7 @@ from remora import Config, Context, Runtime
 from remora.config import LongTermConfig, RecallConfig
 from remora.models.ports import embed_texts
 from remora.recall.question import Question
-from remora.recall.user_index import UserIndex, find_matches
+from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
@@ -98,7 +98,10 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
             }
             question = Question(query, vector if vector.any() else None)
             lists = find_matches(
-                [made], made.traits, question, made.within(EVERYTHING), RecallConfig(depth=100)
+                SearchedRows([made], made.rows, made.traits, Sessions([made])),
+                question,
+                made.within(EVERYTHING),
+                RecallConfig(depth=100),
             ).lists
             for name in ("turn", "window"):
                 mine = {made.rows[place].id for place in lists[name].places}

@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy.typing as npt
 
 __all__ = [
+    "Groups",
     "Postings",
     "Query",
     "Scheme",
     "Terms",
     "TextIndex",
-    "group_scores",
     "make_terms",
     "rarity",
     "scores_together",
@@ -70,7 +70,8 @@ class TextIndex:
         keys: as given.
         scheme: as given.
         lengths: as given.
-        starts: where each word's postings begin, and where the last end; shape (words + 1,).
+        starts: where each word's postings begin, and twice where the last end: words that no text
+            holds have the number after the last; shape (words + 2,).
         places: as given.
         times: as given.
         worth: what each posting adds to the score of its text.
@@ -96,7 +97,7 @@ class TextIndex:
         self.keys = keys
         self.scheme = scheme
         self.lengths = lengths.astype(np.int32)
-        self.starts = np.concatenate([[0], np.cumsum(held_by)]).astype(np.int32)
+        self.starts = np.concatenate([[0], np.cumsum(held_by), [len(words)]]).astype(np.int32)
         self.places = places.astype(np.int32)
         self.times = np.minimum(times, np.iinfo(np.uint16).max).astype(np.uint16)
         self.worth = worth.astype(np.float32)
@@ -114,27 +115,23 @@ class TextIndex:
         import numpy as np  # noqa: PLC0415
 
         return (
-            np.repeat(np.arange(len(self.keys)), np.diff(self.starts)),
+            np.repeat(np.arange(len(self.keys)), np.diff(self.starts[:-1])),
             self.places,
             self.times,
         )
 
     def find(self, hashes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The numbers of words, by their hashes; -1 for those that no text holds; shape (n,).
+        """The numbers of words, by their hashes; as many as `keys` for those that no text holds.
 
-        They are the numbers of all indices that `text_indices` made at once.
+        Shape (n,). They are the numbers of all indices that `text_indices` made at once.
         """
-        import numpy as np  # noqa: PLC0415
-
-        if not len(self.keys):
-            return np.full(len(hashes), -1)
         found = self.keys.searchsorted(hashes)
-        found[found == len(self.keys)] = 0
-        found[self.keys[found] != hashes] = -1
+        if len(self.keys):
+            found[self.keys.take(found, mode="clip") != hashes] = len(self.keys)
         return found
 
     def look_up(self, numbers: npt.NDArray[np.int64]) -> Postings:
-        """The postings of words, by their numbers; none of -1."""
+        """The postings of words, by their numbers."""
         return Postings(self, numbers)
 
     def scores(self, query: Query, limit: int | None = _MOST_WORDS) -> npt.NDArray[np.float64]:
@@ -190,7 +187,6 @@ class Postings:
 
     def __init__(self, index: TextIndex, numbers: npt.NDArray[np.int64]) -> None:
         starts, stops = index.starts[numbers], index.starts[numbers + 1]
-        stops[numbers < 0] = starts[numbers < 0]
         self.index = index
         self.counts = stops - starts
         pairs = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -260,39 +256,56 @@ def scores_together(found: Sequence[Postings], terms: Terms) -> list[npt.NDArray
     return scores
 
 
-def group_scores(
-    found: Sequence[Postings],
-    groups: Sequence[npt.NDArray[np.int32]],
-    count: int,
-    terms: Terms,
-) -> npt.NDArray[np.float64]:
-    """The score of each group of texts, as if it were one text; shape (count,).
+class Groups:
+    """Groups of the texts of one or more indices, whose scores are those of one text each.
 
     Args:
-        found: the terms' postings in one or more indices.
-        groups: for each index, the group of each text, from 0; shape (texts,).
+        indices: the indices, one after the other.
+        columns: for each index, the group of each text, from 0; shape (texts,).
         count: how many groups there are.
-        terms: the query.
-    """
-    import numpy as np  # noqa: PLC0415
 
-    size = len(terms.weights)
-    if not count or not size:
-        return np.zeros(count)
-    lengths, times = np.zeros(count), np.zeros(size * count)
-    first = np.arange(0, size * count, count)
-    for one, group in zip(found, groups, strict=True):
-        lengths += np.bincount(group, one.index.lengths, count)
-        cells = group[one.places] + one.of_each(first)
-        times += np.bincount(cells, one.times, size * count)
-    held = times.reshape(size, count)
-    rare = rarity(np.count_nonzero(held, axis=1), count)
-    norm = _SATURATION * (1 - _GROUP_B + _GROUP_B * lengths / (lengths.mean() or 1.0))
-    worth = held * (_SATURATION + 1) / (held + norm)
-    # no product of matrices: BLAS divides a large one among threads
-    worth *= (rare * terms.weights)[:, None]
-    scores: npt.NDArray[np.float64] = worth.sum(axis=0)
-    return scores
+    Attributes:
+        columns: as given.
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[TextIndex],
+        columns: Sequence[npt.NDArray[np.int32]],
+        count: int,
+    ) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        lengths = np.zeros(count)
+        for one, column in zip(indices, columns, strict=True):
+            lengths += np.bincount(column, one.lengths, count)
+        mean = float(lengths.mean()) if count else 0.0
+        self.columns = columns
+        self._count = count
+        self._norm = _SATURATION * (1 - _GROUP_B + _GROUP_B * lengths / (mean or 1.0))
+
+    def scores(self, found: Sequence[Postings], terms: Terms) -> npt.NDArray[np.float64]:
+        """The score of each group; shape (count,).
+
+        Args:
+            found: the terms' postings in each index.
+            terms: the query.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        size, count = len(terms.weights), self._count
+        if not count or not size:
+            return np.zeros(count)
+        times = np.zeros(size * count)
+        first = np.arange(0, size * count, count)
+        for one, column in zip(found, self.columns, strict=True):
+            times += np.bincount(column[one.places] + one.of_each(first), one.times, size * count)
+        held = times.reshape(size, count)
+        worth = held * (_SATURATION + 1) / (held + self._norm)
+        # no product of matrices: BLAS divides a large one among threads
+        worth *= (rarity(np.add.reduce(held > 0, axis=1), count) * terms.weights)[:, None]
+        scores: npt.NDArray[np.float64] = np.add.reduce(worth, axis=0)
+        return scores
 
 
 def rarity(held_by: Any, size: int) -> npt.NDArray[np.float64]:
