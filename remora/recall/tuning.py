@@ -22,7 +22,7 @@ from remora.config import RecallConfig
 from remora.messages import without_surrogates
 from remora.recall.question import Question
 from remora.recall.ranking import Matches, rank
-from remora.recall.user_index import UserIndex, find_matches
+from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
 from remora.storage.ports import MemoryRow, Vector
 
 if TYPE_CHECKING:  # loaded at first use
@@ -145,12 +145,13 @@ async def prepare_questions(
 
     index = UserIndex(rows, vectors)
     wide = msgspec.structs.replace(config, session_weight=config.session_weight or 1.0)
+    searched = SearchedRows([index], index.rows, index.traits, Sessions([index]))
     eligible = np.ones(len(index), np.bool_)
     found = []
     for text, relevant in labelled:
         query = without_surrogates(text)
         asked = await ask(query)
-        matches = find_matches([index], index.traits, asked, eligible, wide)
+        matches = find_matches(searched, asked, eligible, wide)
         wanted = [frozenset(index.place_of[id_] for id_ in ids) for ids in relevant]
         found.append(LabelledQuestion(user, query, index, matches, wanted))
     return found
