@@ -2,9 +2,10 @@
 
 Its sources are recorded memories, the most important first, and the newest messages of the newest
 sessions; both are limited, so the cost does not grow with the user's history. Memories of a single
-agent are left out, because every agent sees the synopsis. One call of the chat model writes both
-parts. Without a model, or if its last attempt fails, a fallback is made: memories by importance and
-first-person statements for the identity, sentences with facts for the context.
+agent are left out, because every agent sees the synopsis, and so are facts that no longer hold. One
+call of the chat model writes both parts. Without a model, or if its last attempt fails, a fallback
+is made: memories by importance and first-person statements for the identity, sentences with facts
+for the context.
 
 The prompt has users' texts as JSON, one object a line, declared as data, so an instruction in them
 is only quoted.
@@ -35,6 +36,7 @@ from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
+from remora.storage.standings import find_standings, holds
 from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "SynopsisHandler", "parse_synopsis"]
@@ -167,7 +169,9 @@ class SynopsisHandler:
     # -- gathering ---------------------------------------------------------------------------------
 
     async def _gather(self, user: str) -> _Known:
-        memories = [one for one in await self._journal.memories(user) if not one.agent]
+        recorded = [one for one in await self._journal.memories(user) if not one.agent]
+        standings = await find_standings(self._journal, user, recorded)
+        memories = [one for one in recorded if holds(one, standings)]
         memories.sort(key=lambda one: (-one.importance, -one.created_us))
         listings = list(await self._journal.sessions(user))[-_MAX_SESSIONS:]
         said: list[Line] = []

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from remora.ids import memory_of_row
-from remora.recall.facts import FactStanding, find_standings
 from remora.recall.memory import Memory
 from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
+from remora.storage.standings import FactStanding, find_standings, holds
 
 __all__ = ["CurrentMemories", "is_recorded", "recorded_memory"]
 
@@ -72,7 +72,7 @@ class CurrentMemories:
                 current.append(one)
             elif (item := items.get(one.id)) is not None:
                 standing = standings.get(item.id)
-                if item.topic and (standing is None or (standing.superseded_by and not history)):
+                if item.topic and not (holds(item, standings) or (history and standing)):
                     probe("fact_left_out")
                     continue
                 memory = recorded_memory(item, one, standing)

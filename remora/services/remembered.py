@@ -9,12 +9,12 @@ import msgspec
 
 from remora.errors import InvalidInput
 from remora.recall.current import recorded_memory
-from remora.recall.facts import find_standings
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.metadata import MetadataFilter
 from remora.storage.ports import Journal, Scope
 from remora.storage.records import MemoryItem
+from remora.storage.standings import find_standings
 
 __all__ = ["MemoryPage", "Remembered", "parse_cursor"]
 

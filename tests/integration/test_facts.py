@@ -430,3 +430,24 @@ async def test_what_must_not_be_kept_is_not_in_a_fact(tmp_path: Path) -> None:
         await say(runtime.session("alice", "one"), "home is Lisbon, pin is 1234")
         assert model.extractions == [["home is SHORT, pin is ****"]]
         assert [*await listed(runtime.user("alice"))] == ["home is ****"]
+
+
+async def test_a_profile_is_made_of_facts_that_hold(tmp_path: Path) -> None:
+    """What was superseded is not among the sources of the user profile."""
+    asked: list[str] = []
+
+    class Profiling(FactModel):
+        async def complete(self, messages: Any) -> str:
+            if '"identity"' in str(messages[0]["content"]):
+                asked.append(str(messages[-1]["content"]).partition("Said lately")[0])
+                return '{"identity": "Somebody.", "context": ""}'
+            return await super().complete(messages)
+
+    async with Runtime(tmp_path, config=config(), chat_model=Profiling()) as runtime:
+        alice = runtime.user("alice")
+        await say(alice.session("one"), "home is Lisbon")
+        await say(alice.session("two"), "home is Porto")
+        await alice.synopsis()
+        (sources,) = asked
+        assert "Porto" in sources
+        assert "Lisbon" not in sources

@@ -72,6 +72,17 @@ _logger = get_logger(__name__)
 _IN_THREAD = 500  # listings from which on making them is a thread's work
 _CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 
+_BY_USER = "CROSS JOIN memories AS m ON m.sid = s.sid"
+# By the index on ids, and not by the one on users: `+` keeps the planner from that.
+_BY_ID = (
+    "CROSS JOIN json_each(?) AS w CROSS JOIN memories AS m ON m.id = w.value AND +m.sid = s.sid"
+)
+# An id begins with its topic.
+_BY_TOPIC = (
+    "CROSS JOIN json_each(?) AS w CROSS JOIN memories AS m "
+    "ON m.id BETWEEN w.value AND w.value || 'g' AND +m.sid = s.sid"
+)
+
 
 class JournalReader:
     """The queries of `remora.storage.ports.Journal`, over one connection.
@@ -187,16 +198,17 @@ class JournalReader:
         return SummaryFigures(count, taken, made, degraded)
 
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
-        among = "" if ids is None else " AND m.id IN (SELECT w.value FROM json_each(?) AS w)"
-        parameters = (user,) if ids is None else (user, msgspec.json.encode(ids).decode())
-        return await self._memories(user, f"{among} ORDER BY m.number", parameters)
+        if ids is None:
+            return await self._memories(user, _BY_USER, " ORDER BY m.number", (user,))
+        parameters = (msgspec.json.encode(list(dict.fromkeys(ids))).decode(), user)
+        return await self._memories(user, _BY_ID, " ORDER BY m.number", parameters)
 
     async def list_memories(
         self, user: str, *, after: tuple[int, str] | None, limit: int
     ) -> Sequence[MemoryItem]:
         behind = "" if after is None else " AND (m.created_us, m.id) > (?, ?)"
         rest = f"{behind} ORDER BY m.created_us, m.id LIMIT ?"
-        return await self._memories(user, rest, (user, *(after or ()), limit))
+        return await self._memories(user, _BY_USER, rest, (user, *(after or ()), limit))
 
     async def facts(
         self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
@@ -205,13 +217,11 @@ class JournalReader:
         if session is not None:
             rest += " AND m.session = ?"
             parameters.append(session)
-        if topics is not None:  # an id begins with its topic
-            rest += (
-                " AND m.id IN (SELECT i.id FROM json_each(?) AS w CROSS JOIN memories AS i "
-                "ON i.id BETWEEN w.value AND w.value || 'g')"
-            )
-            parameters.append(msgspec.json.encode(list(topics)).decode())
-        found = await self._memories(user, f"{rest} ORDER BY m.number", parameters)
+        join = _BY_USER
+        if topics is not None:
+            join = _BY_TOPIC
+            parameters.insert(0, msgspec.json.encode(list(topics)).decode())
+        found = await self._memories(user, join, f"{rest} ORDER BY m.number", parameters)
         return [item for item in found if item.topic]
 
     async def removed_messages(
@@ -226,10 +236,10 @@ class JournalReader:
         return {(session, seq) for session, seq in rows}
 
     async def _memories(
-        self, user: str, rest: str, parameters: Iterable[Any]
+        self, user: str, join: str, rest: str, parameters: Iterable[Any]
     ) -> Sequence[MemoryItem]:
         rows = await self._read(
-            f"SELECT {MEMORY_COLUMNS} FROM actors AS s CROSS JOIN memories AS m ON m.sid = s.sid "
+            f"SELECT {MEMORY_COLUMNS} FROM actors AS s {join} "
             f"WHERE s.user = ? AND s.session = ''{rest}",
             parameters,
         )

@@ -12,10 +12,10 @@ from itertools import groupby
 
 import msgspec
 
-from remora.storage.ports import Journal
+from remora.storage.journal_port import Journal
 from remora.storage.records import MemoryItem
 
-__all__ = ["FactStanding", "find_standings"]
+__all__ = ["FactStanding", "find_standings", "holds"]
 
 
 class FactStanding(msgspec.Struct, frozen=True):
@@ -61,6 +61,14 @@ async def find_standings(
             newer = (one.id for one in facts[place:] if _order(one) > _order(item))
             found[item.id] = FactStanding(left[item.id], next(newer, ""))
     return found
+
+
+def holds(item: MemoryItem, standings: Mapping[str, FactStanding]) -> bool:
+    """Whether a memory is still true as far as is known, by `find_standings`."""
+    if not item.topic:
+        return True
+    standing = standings.get(item.id)
+    return standing is not None and not standing.superseded_by
 
 
 def _order(item: MemoryItem) -> tuple[int, int]:
