@@ -48,6 +48,7 @@ class CurrentMemories:
         *,
         history: bool = False,
         without: Collection[tuple[str, int]] = (),
+        as_found: bool = False,
     ) -> list[Memory]:
         """The memories that are there, in their order, each as it is now.
 
@@ -56,6 +57,7 @@ class CurrentMemories:
             found: what was found.
             history: facts that newer ones took the place of are left in.
             without: messages, by session and number: facts that rest on them alone are left out.
+            as_found: return them as they were found.
 
         Raises:
             StorageError: the journal cannot be read.
@@ -80,7 +82,7 @@ class CurrentMemories:
                     (memory.session, seq) in without for seq in memory.sources
                 )
                 if not shown:
-                    current.append(memory)
+                    current.append(one if as_found else memory)
         return current
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:

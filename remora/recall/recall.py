@@ -288,31 +288,27 @@ class Recall:
     ) -> tuple[FoundMemories, UserEntry, str]:
         """What a search found and the reranker judged, in which entry, and why it is not judged."""
         self._admit(user)  # an erasure may have begun
-        entry = await self._users.get(user)
-        ranking = await self._search(entry, tail, user, asked, scope, shown)
-        found = FoundMemories(ranking)
-        if self._reranking is None:
-            return found, entry, ""
-        first = await self._leave_out_stale(user, found.best(self._config.rerank_depth))
-        judgement = await self._reranking.judge(user, asked.text, first)
-        if judgement.scores and not judgement.void:
-            found = FoundMemories(reorder(ranking, judgement.scores, self._config.rerank_weight))
-        elif judgement.void:
-            self._admit(user)
-            if self._unindexed is not None:
-                tail = await self._unindexed.get(user)
+        search = partial(self._search, user=user, asked=asked, scope=scope, shown=shown)
+        reranking = self._reranking
+        if reranking is None:
             entry = await self._users.get(user)
-            found = FoundMemories(await self._search(entry, tail, user, asked, scope, shown))
-            return found, entry, "not reranked: memories were removed at the same time"
-        return found, entry, judgement.problem
-
-    async def _leave_out_stale(self, user: str, found: Sequence[Memory]) -> list[Memory]:
-        """Those that are in the journal: the reranker does not see what was deleted."""
-        recorded = [one.id for one in found if is_recorded(one.type)]
-        if self._current is None or not recorded:
-            return [*found]
-        current = await self._current.row_ids(user, recorded)
-        return [one for one in found if not is_recorded(one.type) or one.id in current]
+            return FoundMemories(await search(entry, tail)), entry, ""
+        with reranking.watch(user) as watched:
+            entry = await self._users.get(user)
+            ranking = await search(entry, tail)
+            first = FoundMemories(ranking).best(self._config.rerank_depth)
+            if self._current is not None:  # the reranker does not see what was deleted
+                first = await self._current(user, first, as_found=True)
+            judgement = await reranking.judge(asked.text, first)
+        if not watched.void:
+            ranking = reorder(ranking, judgement.scores, self._config.rerank_weight)
+            return FoundMemories(ranking), entry, judgement.problem
+        self._admit(user)
+        if self._unindexed is not None:
+            tail = await self._unindexed.get(user)
+        entry = await self._users.get(user)
+        found = FoundMemories(await search(entry, tail))
+        return found, entry, "not reranked: memories were removed at the same time"
 
     async def _best(
         self,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Judgement", "RerankStatistics", "Reranking", "check_scores", "reorder"]
+__all__ = ["Judgement", "RerankStatistics", "Reranking", "Watched", "check_scores", "reorder"]
 
 _logger = get_logger(__name__)
 _MAX_CHARACTERS = 2_000  # of a query or a text: some 500 tokens, as many as rerankers read
@@ -69,12 +69,23 @@ class Judgement(msgspec.Struct, frozen=True):
     Attributes:
         scores: by a memory's id; empty if it failed, or was not asked.
         problem: why it was of no use, for people; empty if it was.
-        void: memories of the user were removed since it was asked.
     """
 
     scores: Mapping[str, float] = {}
     problem: str = ""
-    void: bool = False
+
+
+class Watched:
+    """What `Reranking.watch` learned.
+
+    Attributes:
+        void: memories were removed.
+    """
+
+    __slots__ = ("void",)
+
+    def __init__(self) -> None:
+        self.void = False
 
 
 class Reranking:
@@ -96,7 +107,7 @@ class Reranking:
         self._clear: Callable[[], object] | None = getattr(reranker, "clear", None)
         self._breaker = breaker
         self._deadline_s = deadline_s
-        self._calls: dict[str, set[_Call]] = {}
+        self._watched: dict[str, set[Watched]] = {}
         self._asked = self._failures = self._late = self._skipped = 0
         self._outage = OutageLog(
             _logger,
@@ -106,13 +117,24 @@ class Reranking:
             level="warning",
         )
 
-    async def judge(self, user: str, query: str, memories: Sequence[Memory]) -> Judgement:
+    @contextmanager
+    def watch(self, user: str) -> Iterator[Watched]:
+        """Learn whether memories of the user are removed while this is open."""
+        watched = Watched()
+        self._watched.setdefault(user, set()).add(watched)
+        try:
+            yield watched
+        finally:
+            self._watched[user].discard(watched)
+            if not self._watched[user]:
+                del self._watched[user]
+
+    async def judge(self, query: str, memories: Sequence[Memory]) -> Judgement:
         """Ask the reranker about some memories; fewer than two need none.
 
         Args:
-            user: whose memories they are.
             query: what was asked.
-            memories: the best first.
+            memories: the best first, as they were found.
         """
         if len(memories) < 2:
             return Judgement()
@@ -122,8 +144,6 @@ class Reranking:
         if self._breaker.open:
             self._skipped += 1
             return Judgement(problem=f"not reranked: {self._name} failed before, and rests")
-        call = _Call()
-        self._calls.setdefault(user, set()).add(call)
         try:
             scores = await self._rank(query[:_MAX_CHARACTERS], [_text(one) for one in memories])
         except ModelError as e:
@@ -131,17 +151,13 @@ class Reranking:
             self._failures += 1
             self._late += isinstance(e, ModelTimeout)
             self._outage.fail(type(e)(_loggable(e)), reranker=self._called)
-            return Judgement(problem=f"not reranked: {str(e)[:_MAX_REASON]}", void=call.void)
-        finally:
-            self._calls[user].discard(call)
-            if not self._calls[user]:
-                del self._calls[user]
+            return Judgement(problem=f"not reranked: {str(e)[:_MAX_REASON]}")
         self._outage.succeed()
         ids = [one.id for one in memories]
-        return Judgement(dict(zip(ids, scores.tolist(), strict=True)), void=call.void)
+        return Judgement(dict(zip(ids, scores.tolist(), strict=True)))
 
     def note_removal(self, user: str) -> None:
-        """Memories of the user are removed: what is being judged now is void.
+        """Memories of the user are removed: what is being found and judged now is void.
 
         A reranker that keeps something of what it read is told to clear it.
         """
@@ -150,9 +166,9 @@ class Reranking:
                 self._clear()
             except Exception as e:  # what it does is the application's
                 _logger.warning("reranker_not_cleared", error=type(e).__name__)
-        for call in self._calls.get(user, ()):
+        for watched in self._watched.get(user, ()):
             probe("rerank_void")
-            call.void = True
+            watched.void = True
 
     def statistics(self) -> RerankStatistics:
         """The counts so far."""
@@ -277,15 +293,6 @@ def _loggable(error: ModelError) -> str:
 
 class _CutShortError(Exception):
     """The caller's deadline ended a call: this says nothing of the reranker."""
-
-
-class _Call:
-    """A call that runs."""
-
-    __slots__ = ("void",)
-
-    def __init__(self) -> None:
-        self.void = False
 
 
 class _Mark:

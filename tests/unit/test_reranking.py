@@ -177,7 +177,6 @@ async def test_what_a_reranker_reads() -> None:
         return [*range(len(texts))]
 
     judgement = await reranking(rank).judge(
-        "ann",
         "q" * 9_000,
         [
             memory("a", "I moved.", speaker="Caroline"),
@@ -201,7 +200,7 @@ async def test_one_memory_needs_no_reranker() -> None:
         raise AssertionError
 
     mine = reranking(never)
-    assert (await mine.judge("ann", "q", TWO[:1])).problem == ""
+    assert (await mine.judge("q", TWO[:1])).problem == ""
     assert mine.statistics() == RerankStatistics()
 
 
@@ -217,7 +216,7 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
         return [1.0] * len(texts)
 
     mine = reranking(rank, clock=clock)
-    problems = [(await mine.judge("ann", "q", TWO)).problem for _ in range(5)]
+    problems = [(await mine.judge("q", TWO)).problem for _ in range(5)]
     assert problems[0] == (
         "not reranked: the reranker rank failed: RuntimeError: cannot read "
         "(8 May 2023) user: text a"
@@ -226,7 +225,7 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
     assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=0, skipped=2)
     works = True
     await clock.advance(31.0)
-    assert (await mine.judge("ann", "q", TWO)).problem == ""
+    assert (await mine.judge("q", TWO)).problem == ""
     lines = [record.getMessage() for record in caplog.records if "rerank_" in record.getMessage()]
     assert [line.split()[0] for line in lines] == [
         "event=rerank_failed",
@@ -240,7 +239,7 @@ async def test_its_own_errors_are_logged_with_their_text(caplog: pytest.LogCaptu
     def rank(*_: Any) -> Any:
         raise ModelUnavailable("the quota is used up")
 
-    assert "the quota" in (await reranking(rank).judge("ann", "q", TWO)).problem
+    assert "the quota" in (await reranking(rank).judge("q", TWO)).problem
     assert "the quota is used up" in caplog.text
 
 
@@ -254,35 +253,21 @@ async def test_cancellation_passes() -> None:
 
     mine = reranking(rank)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mine.judge, "ann", "q", TWO)
+        tasks.start_soon(mine.judge, "q", TWO)
         await asked.wait()
         tasks.cancel_scope.cancel()
     assert mine.statistics() == RerankStatistics(calls=1)
 
 
-async def test_a_removal_makes_running_calls_void() -> None:
-    asked, go_on = anyio.Event(), anyio.Event()
-
-    async def rank(_: str, texts: list[str]) -> list[int]:
-        asked.set()
-        await go_on.wait()
-        return [0] * len(texts)
-
-    mine = reranking(rank)
-    found: list[bool] = []
-
-    async def judge(user: str) -> None:
-        found.append((await mine.judge(user, "q", TWO)).void)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(judge, "ann")
-        await asked.wait()
-        mine.note_removal("bea")
+def test_a_removal_makes_what_is_watched_void() -> None:
+    """Of this user, while it is watched."""
+    mine = reranking(lambda _, texts: [0] * len(texts))
+    mine.note_removal("ann")
+    with mine.watch("ann") as first, mine.watch("ann") as second, mine.watch("bea") as other:
         mine.note_removal("ann")
-        go_on.set()
-    assert found == [True]
-    await judge("ann")
-    assert found == [True, False]
+    with mine.watch("ann") as later:
+        pass
+    assert [one.void for one in (first, second, other, later)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("reranker", [7, "bge", object()])
@@ -314,7 +299,7 @@ async def test_objects_and_callables_sync_and_async() -> None:
         raise late
 
     mine = reranking(timed_out)
-    await mine.judge("ann", "q", TWO)
+    await mine.judge("q", TWO)
     assert mine.statistics().late == 1
 
 
