@@ -18,6 +18,7 @@ from remora.config import ModelConfig
 from remora.errors import ConfigError, ErasureInProgress, ModelAnswerInvalid, ModelUnavailable
 from remora.models.http_reranker import HttpReranker
 from remora.testing import HashEmbedder
+from tests import facts
 from tests.integration.test_openai import Answer, Endpoint
 
 # blocking: at the first use here, numpy may be imported by two threads at once
@@ -230,6 +231,28 @@ async def test_what_was_deleted_or_redacted_is_not_judged(tmp_path: Path) -> Non
         (_, texts) = favourite.asked[-1]
         assert not [one for one in texts if "4711" in one or "sort1" in one]
         assert len(texts) == 5
+
+
+async def test_facts_that_no_longer_hold_are_not_judged(tmp_path: Path) -> None:
+    """What newer facts took the place of, and what rests on messages that are gone."""
+    favourite = Favourite("home")
+    async with Runtime(
+        tmp_path, config=facts.config(), chat_model=facts.FactModel(), reranker=favourite
+    ) as runtime:
+        ann = runtime.user("ann")
+        for name, home in (("one", "Lisbon"), ("two", "Porto")):
+            await facts.say(ann.session(name), f"Now home is {home}.")
+        await ann.recall("home?")
+        (_, texts) = favourite.asked[-1]
+        assert {one.partition(") ")[2] for one in texts} == {
+            "user: Now home is Lisbon.",
+            "user: Now home is Porto.",
+            "home is Porto",
+        }
+        await ann.session("two").forget()
+        await ann.recall("home?")
+        assert len(favourite.asked) == 2
+        assert not [one for one in favourite.asked[-1][1] if "Porto" in one]
 
 
 async def test_only_the_first_are_judged(tmp_path: Path) -> None:
