@@ -21,7 +21,7 @@ from typing import Any
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
 
-__all__ = ["STEMMED", "WORD", "question_forms", "search_texts"]
+__all__ = ["STEMMED", "WORD", "pair_characters", "question_forms", "search_texts"]
 
 STEMMED = {
     "en": "english",
@@ -83,7 +83,7 @@ def question_forms(text: str) -> list[tuple[str, ...]]:
     language = language_of(text)
     if language == "en" and text.isascii():
         return [(word,) for word in _words(text)]
-    text = _pair_characters(unicodedata.normalize("NFKC", text))
+    text = pair_characters(text)
     head, rest = text[:_ASKED_CHARS], text[_ASKED_CHARS:]
     words = [word for word in _words(head) if word not in FUNCTION_WORDS.get(language, ())]
     languages = [language] if language else STEMMED
@@ -147,8 +147,7 @@ def _search_line(line: str, language: str) -> str:
 
 
 def _search_piece(text: str, language: str) -> str:
-    if not text.isascii() and _HAS_RUN.search(text) is not None:
-        text = _pair_characters(unicodedata.normalize("NFKC", text))
+    text = pair_characters(text)
     if language == "en" or language not in STEMMED:
         return text
     stop = FUNCTION_WORDS[language]
@@ -186,9 +185,11 @@ def _cut(line: str) -> Iterator[str]:
 # -- scripts without blanks between words -------------------------------------------------
 
 
-def _pair_characters(text: str) -> str:
+def pair_characters(text: str) -> str:
     """The text with its runs of such scripts as pairs of characters, with blanks between."""
-    return _RUN.sub(_pair_run, text)
+    if text.isascii() or _HAS_RUN.search(text) is None:
+        return text
+    return _RUN.sub(_pair_run, unicodedata.normalize("NFKC", text))
 
 
 def _pair_run(match: re.Match[str]) -> str:

@@ -25,19 +25,16 @@ from datetime import UTC, datetime
 import anyio.to_thread
 import msgspec
 
+from remora.languages.cues import says_i, says_when
+from remora.languages.detection import language_of, may_be_foreign
+from remora.languages.function_words import FUNCTION_WORDS
+from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
 
 __all__ = ["ExtractiveSummarizer", "extracted_lines"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-_FIRST_PERSON = frozenset({"i", "my", "mine", "me", "we", "our", "us"})
-_TIMES = frozenset(
-    (  # noqa: SIM905
-        "today yesterday tomorrow tonight week month year monday tuesday wednesday thursday "
-        "friday saturday sunday "
-        "january february march april may june july august september october november december"
-    ).split()
-)
+_PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
@@ -48,7 +45,7 @@ _MAX_CANDIDATES = 2_000
 _MAX_PIECE_CHARS = 4_000  # of a text that is cut into sentences at once
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 _STOP = frozenset(
-    (  # noqa: SIM905
+    (  # noqa: SIM905 -- of English; of other languages, their function words
         "a an and are as at be been but by can could did do does for from get go had has have he "
         "her him his "
         "how i if in into is it its just let like me my no not of oh on or our out she so some "
@@ -65,6 +62,7 @@ class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collecto
     text: str
     order: int
     words: tuple[str, ...]
+    language: str
     score: float = 0.0
     vector: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -159,7 +157,7 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     def is_whole(line: Line) -> bool:
         if not line.text.strip() or f"\n{line.spoken}\n" in bounded:
             return True
-        texts = list(_texts(line.text))
+        texts = list(_texts(line.text, _language_of(line.text)))
         return bool(texts) and all(f"- {_head(line)}: {text}" in lines for text in texts)
 
     return is_whole
@@ -169,7 +167,7 @@ def _shorten(sentence: _Sentence) -> _Sentence:
     """Shorten a sentence that would take the place of many."""
     if len(sentence.text) > _MAX_SENTENCE_CHARS:
         sentence.text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
-        sentence.words = _words(sentence.text)
+        sentence.words = _words(sentence.text, sentence.language)
     return sentence
 
 
@@ -179,15 +177,19 @@ def _previous_sentences(previous: str | None) -> list[_Sentence]:
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
         if text:
-            found.append(_Sentence(head, text, 0, _words(text)))
+            language = _language_of(text)
+            found.append(_Sentence(head, text, 0, _words(text, language), language))
     return found
 
 
 def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     found: list[_Sentence] = []
     for line in lines:
-        head = _head(line)
-        found.extend(_Sentence(head, text, 0, _words(text)) for text in _texts(line.text))
+        head, language = _head(line), _language_of(line.text)
+        found.extend(
+            _Sentence(head, text, 0, _words(text, language), language)
+            for text in _texts(line.text, language)
+        )
     return found
 
 
@@ -196,12 +198,17 @@ def _head(line: Line) -> str:
     return f"{at.day} {at:%b %Y}, {line.speaker}"
 
 
-def _texts(text: str) -> Iterator[str]:
+def _language_of(text: str) -> str:
+    """The language that a text shows, or English."""
+    return (may_be_foreign(text) and language_of(text)) or "en"
+
+
+def _texts(text: str, language: str) -> Iterator[str]:
     """The sentences of a text, each in one line."""
     segment = importlib.import_module("sentencex").segment
     for piece in _cut(text):
         _yield_interpreter()
-        for sentence in segment("en", piece):
+        for sentence in segment(language, piece):
             if joined := " ".join(sentence.split()):
                 yield joined
 
@@ -222,8 +229,11 @@ def _cut(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple([word for word in _WORD.findall(text.lower()) if word not in _STOP])
+def _words(text: str, language: str) -> tuple[str, ...]:
+    stop = _STOP if language == "en" else FUNCTION_WORDS.get(language, _STOP)
+    return tuple(
+        [word for word in _WORD.findall(pair_characters(text).lower()) if word not in stop]
+    )
 
 
 def _score(sentences: Sequence[_Sentence]) -> None:
@@ -238,15 +248,13 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
         sentence.vector = {word: value / length for word, value in vector.items()}
         score = sum(idf[word] for word in counts) / math.sqrt(len(sentence.words))
-        stems = {
-            word.partition("'")[0] for word in _WORD.findall(sentence.text.lower())
-        }  # "I'll" is the first person, too
-        if not stems.isdisjoint(_FIRST_PERSON):
+        said = {*_PLAIN_WORD.findall(sentence.text.lower())}
+        if says_i(sentence.text, said, sentence.language):
             score *= 1.25
-        if not stems.isdisjoint(_TIMES) or _DIGIT.search(sentence.text):
+        if says_when(sentence.text, said, sentence.language) or _DIGIT.search(sentence.text):
             score *= 1.2
         score *= 1.08 ** min(len(_INNER_NAME.findall(sentence.text)), 4)
-        if sentence.text.endswith("?"):
+        if sentence.text.endswith(("?", "\uff1f")):
             score *= 0.5
         sentence.score = score
 

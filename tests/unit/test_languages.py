@@ -14,6 +14,8 @@ from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.search_words import STEMMED, question_forms, search_texts
+from remora.models.extractive import ExtractiveSummarizer, extracted_lines
+from remora.models.ports import Line
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.question import Question
 from remora.recall.ranking import Matches, ScoreList, rank
@@ -166,6 +168,39 @@ def test_vectors_keep_their_weight_in_another_language() -> None:
 
     assert first(other_language=True) == pytest.approx(config.vector_weight * 1.5)  # a user's
     assert first(other_language=False) < first(other_language=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            "Das Wetter war gut. Ich wohne seit Mai in Bremen, z. B. am Wochenende. Und sonst?",
+            "Ich wohne seit Mai in Bremen, z. B. am Wochenende.",
+        ),
+        (
+            "Il fait beau. J'habite à Lyon depuis deux ans. Et toi ?",
+            "J'habite à Lyon depuis deux ans.",
+        ),
+        (
+            "Hace sol. Vivo en Sevilla con mi hermana desde enero. ¿Y tú?",
+            "Vivo en Sevilla con mi hermana desde enero.",
+        ),
+        (
+            "天気がいいです。私は去年京都に引っ越しました。本当ですか？",
+            "私は去年京都に引っ越しました。",
+        ),
+        ("天气很好。我去年搬到了杭州。真的吗？", "我去年搬到了杭州。"),
+    ],
+)
+def test_a_summary_in_another_language(said: str, kept: str) -> None:
+    """Sentences end as their language ends them, and those that carry facts stay."""
+    line = Line("user", "Ann", said, 1_700_000_000_000_000)
+    summarizer = ExtractiveSummarizer(len)
+    summary = summarizer.extract(None, [line], len(f"- 14 Nov 2023, Ann: {kept}\n") + 5)
+    assert summary == f"- 14 Nov 2023, Ann: {kept}"
+    whole = summarizer.extract(None, [line], 1_000)
+    assert extracted_lines(whole)(line)
+    assert not extracted_lines(summary)(line)
 
 
 HOSTILE = [
