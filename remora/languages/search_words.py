@@ -58,7 +58,8 @@ WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 """A word: a run of letters and digits."""
 _HEAD = re.compile(r"\(\d{1,2} \w{3,9} \d{4,}\) [^:\n]{1,100}: ")  # see `dated_line`
 _MOST_CHARS = 16_000  # of a line that are looked at together, in some milliseconds
-_ASKED_CHARS = 4_000  # of a question, whose words are looked for in other languages as well
+_MOST_ASKED = 300
+_ASKED_CHARS = 2_000  # of a question, which are some 200 words; searches look for no more
 
 
 def search_texts(texts: Iterable[str], language: str = "en") -> list[str]:
@@ -78,20 +79,17 @@ def question_forms(text: str) -> list[tuple[str, ...]]:
     """For each word of a question, what is looked for: the word itself, and its stems.
 
     The word itself finds names, and what was said in English. A question that does not show its
-    language may be in any.
+    language may be in any. Of a long one that is not in English, the first 2,000 characters count.
     """
     language = language_of(text)
     if language == "en" and text.isascii():
         return [(word,) for word in _words(text)]
-    text = pair_characters(text)
-    head, rest = text[:_ASKED_CHARS], text[_ASKED_CHARS:]
-    words = [word for word in _words(head) if word not in FUNCTION_WORDS.get(language, ())]
+    text = pair_characters(text[:_ASKED_CHARS])
+    stop = FUNCTION_WORDS.get(language, frozenset())
+    words = [word for word in dict.fromkeys(_words(text)) if word not in stop][:_MOST_ASKED]
     languages = [language] if language else STEMMED
     stems = [_stem(words, STEMMED[one]) for one in languages if one != "en" and one in STEMMED]
-    return [
-        *(tuple(dict.fromkeys(forms)) for forms in zip(words, *stems, strict=True)),
-        *((word,) for word in _words(rest)),
-    ]
+    return [tuple(dict.fromkeys(forms)) for forms in zip(words, *stems, strict=True)]
 
 
 class _Lines:

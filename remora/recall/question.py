@@ -26,7 +26,7 @@ from remora.storage.ports import Vector
 __all__ = ["Question", "ask", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
-_MOST_WORDS = 32  # of a question, that have near ones
+_MOST_WORDS = 32  # of a question, that have near ones, or several stems
 _ON_LOOP = 6  # words whose near ones are looked for on the event loop, in 0.6 ms at most
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
 
@@ -76,15 +76,14 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         return tuple(dict.fromkeys(words(self.searched)))
 
     @cached_property
-    def word_stems(self) -> Sequence[Sequence[str]]:
-        """For each of its words, the stems that are looked for; one in English."""
-        if self._forms is None:
-            return [(stem,) for stem in self.stems]
-        found = [tuple(dict.fromkeys(words(" ".join(forms)))) for forms in self._forms]
-        return [forms for forms in dict.fromkeys(found) if forms]
+    def alternatives(self) -> Sequence[Sequence[str]]:
+        """For each word that is looked for by several stems, these; none in English."""
+        several = [forms for forms in dict.fromkeys(self._forms or ()) if len(forms) > 1]
+        found = [tuple(dict.fromkeys(words(" ".join(forms)))) for forms in several[:_MOST_WORDS]]
+        return [stems for stems in found if len(stems) > 1]
 
     @cached_property
-    def _forms(self) -> Sequence[Sequence[str]] | None:
+    def _forms(self) -> Sequence[tuple[str, ...]] | None:
         return None if self.language == "en" else question_forms(self.text)
 
 

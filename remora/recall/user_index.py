@@ -338,9 +338,9 @@ def _rarer_forms(question: Question, counts: npt.NDArray[np.int64]) -> list[int]
     """Places of the stems that stand for a word of which another stem is in more messages."""
     place_of = {stem: place for place, stem in enumerate(question.stems[: len(counts)])}
     rarer = []
-    for stems in question.word_stems:
+    for stems in question.alternatives:
         places = [place_of[stem] for stem in stems if stem in place_of]
-        if len(places) > 1:
+        if places:
             most = max(places, key=counts.__getitem__)
             rarer += [place for place in places if place != most]
     return rarer
