@@ -1,7 +1,7 @@
 """How much of the known evidence for a question recall finds.
 
     python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME]
-        [--limit N] [--json OUT]
+        [--limit N] [--facts FILE] [--json OUT]
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``. LoCoMo
@@ -15,6 +15,9 @@ a new session of the same user, with 1,000 to 8,000 tokens. For comparison, on t
 LanceDB's full-text search of the turns, its hybrid query with the default reranker, and, in memory,
 plain BM25 and the recipes LEX and HYB of `benchmarks.reference`; contexts that plain BM25 fills,
 and contexts of the newest messages.
+
+With ``--facts``, extraction is switched on, and the file stands for the chat model
+(`benchmarks.recall_facts`); a fact that is found counts as one of the messages that it rests on.
 
 Recall@k is the share of a question's evidence turns among the first k; hit@k says whether any of
 them is; MRR goes by the first of them within 20. Intervals of 95 % are of a bootstrap over
@@ -47,12 +50,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.embedders import Hashing
 from benchmarks.recall_contexts import BUDGETS, evidence_in, fill, interval
+from benchmarks.recall_facts import GivenFacts, place_of
 from benchmarks.reference import Reference
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.replay import percentile, replay
+from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Embedder, as_embedder, embed_texts
 from remora.models.static import WordLlamaEmbedder
+from remora.tokens import HeuristicCounter
 
 EXIT_SKIPPED = 77
 DEPTHS = (1, 5, 10, 20)
@@ -131,6 +137,7 @@ async def ask_remora(
     questions: Sequence[Question],
     embedder: Embedder | None,
     bar: Progress,
+    facts: GivenFacts | None,
 ) -> tuple[list[Answer], dict[int, list[Answer]]]:
     """Replay everything, and ask every question by `recall`, and by `load` with each budget."""
     given = Config.from_environment()
@@ -146,11 +153,20 @@ async def ask_remora(
     )
     recalled: list[Answer] = []
     loaded: dict[int, list[Answer]] = {budget: [] for budget in BUDGETS}
-    async with Runtime(directory, config=config, embedder=embedder) as runtime:
+    models: dict[str, Any] = {}
+    if facts is not None:
+        config = msgspec.structs.replace(
+            config,
+            facts=msgspec.structs.replace(config.facts, enabled=True),
+            synopsis=msgspec.structs.replace(config.synopsis, shown="never"),
+        )
+        models = {"chat_model": facts, "summarizer": ExtractiveSummarizer(HeuristicCounter().count)}
+    async with Runtime(directory, config=config, embedder=embedder, **models) as runtime:
         task = bar.add_task("replaying", total=conversations.messages)
         await replay(
             runtime, conversations, concurrency=64, progress=lambda count: bar.advance(task, count)
         )
+        await runtime.settle()
         await (await runtime.internals.long_term()).compact()
         task = bar.add_task("asking remora", total=len(questions))
         for name in conversations.users:  # what a first query has to load is no part of the figures
@@ -160,7 +176,9 @@ async def ask_remora(
             begun = time.perf_counter()
             memories = await user.recall(question.text, limit=max(DEPTHS))
             recalled.append(
-                Answer([(m.session, m.seq) for m in memories], time.perf_counter() - begun)
+                Answer(
+                    [place_of(m, question.evidence) for m in memories], time.perf_counter() - begun
+                )
             )
             for budget, answers in loaded.items():
                 begun = time.perf_counter()
@@ -168,7 +186,8 @@ async def ask_remora(
                     query=question.text, max_tokens=budget
                 )
                 seconds = time.perf_counter() - begun
-                answers.append(Answer([(m.session, m.seq) for m in context.memories], seconds))
+                places = [place_of(m, question.evidence) for m in context.memories]
+                answers.append(Answer(places, seconds))
             bar.advance(task)
     return recalled, loaded
 
@@ -224,7 +243,8 @@ async def ask_lancedb(
 
 
 def _mine(user: str) -> str:
-    return "user_id = '{}'".format(user.replace("'", "''"))  # the digest is under a key
+    # the digest is under a key; facts have no number
+    return "user_id = '{}' AND seq > 0".format(user.replace("'", "''"))
 
 
 async def _rows(table: Any, user: str, *, vectors: bool) -> Rows:
@@ -361,8 +381,9 @@ async def measure(
     questions: Sequence[Question],
     embedder: Embedder | None,
     bar: Progress,
+    facts: GivenFacts | None,
 ) -> dict[str, Any]:
-    recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar)
+    recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar, facts)
     rows, answers = await ask_lancedb(directory, conversations.users, questions, embedder, bar)
     answers = {"remora": recalled, **answers, **await ask_reference(rows, questions, embedder, bar)}
     contexts = {"remora": loaded, **fill_contexts(rows, questions, bar)}
@@ -442,6 +463,12 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, help="ask at most so many questions, spread evenly over the file"
     )
+    parser.add_argument(
+        "--facts",
+        type=Path,
+        metavar="FILE",
+        help="facts that a chat model would extract, JSONL: type (fact), conv, text, sources",
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures there, too")
     options = parser.parse_args()
     if not options.data.is_file():
@@ -462,6 +489,7 @@ def main() -> None:
         print(f"skipped: {options.data} has no questions with evidence", file=sys.stderr)
         raise SystemExit(EXIT_SKIPPED)
     embedder = make_embedder(options.embedder)
+    facts = None if options.facts is None else GivenFacts(options.facts, conversations)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -472,7 +500,9 @@ def main() -> None:
         Progress(*columns, console=Console(stderr=True)) as bar,
         tempfile.TemporaryDirectory() as temporary,
     ):
-        figures = anyio.run(measure, Path(temporary), conversations, questions, embedder, bar)
+        figures = anyio.run(
+            measure, Path(temporary), conversations, questions, embedder, bar, facts
+        )
     figures = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
         f"{platform.python_version()}",
