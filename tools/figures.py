@@ -36,6 +36,7 @@ WORDS = frozenset(
         "faces",
         "identity",
         "ids",
+        "languages",
         "logging",
         "logs",
         "messages",

@@ -12,6 +12,7 @@ import msgspec
 from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
 from remora.api.options import Options
 from remora.config import Config
+from remora.errors import ConfigError
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
@@ -84,36 +85,50 @@ def _make_counter(config: Config) -> TokenCounter:
 
 
 def _make_remote(
-    kind: str, config: Config, closers: list[Callable[[], Any]], module: str = "openai"
+    key: str, kind: str, config: Config, closers: list[Callable[[], Any]], module: str = "openai"
 ) -> Any:
-    model = getattr(importlib.import_module(f"remora.models.{module}"), kind)(config.models)
+    model = getattr(_load(key, module), kind)(config.models)
     closers.append(model.aclose)
     return model
+
+
+def _load(key: str, module: str) -> Any:
+    """A module of `remora.models`, which a key of the configuration asks for.
+
+    Raises:
+        ConfigError: what it needs is not installed.
+    """
+    try:
+        return importlib.import_module(f"remora.models.{module}")
+    except ImportError as e:
+        raise ConfigError(f"{key}: {e}", key=key) from e
 
 
 def _make_chat_model(options: Options, closers: list[Callable[[], Any]]) -> ChatModel | None:
     preload()  # a runtime in memory has not done it yet
     chat = options.chat_model
     if chat is None and options.config.models.summarizer == "openai":
-        chat = _make_remote("OpenAIChatModel", options.config, closers)
+        chat = _make_remote("models.summarizer", "OpenAIChatModel", options.config, closers)
     return chat
 
 
 def _make_embedder(options: Options, closers: list[Callable[[], Any]]) -> Embedder | None:
     embedder = options.embedder
     if embedder is None and options.config.models.embedder == "openai":
-        embedder = _make_remote("OpenAIEmbedder", options.config, closers)
+        embedder = _make_remote("models.embedder", "OpenAIEmbedder", options.config, closers)
     elif embedder is None and options.config.models.embedder == "wordllama":
-        embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
+        embedder = _load("models.embedder", "static").WordLlamaEmbedder()
     return embedder
 
 
 def _make_reranker(options: Options, closers: list[Callable[[], Any]]) -> Reranker | None:
     reranker = options.reranker
     if reranker is None and options.config.models.reranker == "minilm":
-        reranker = importlib.import_module("remora.models.minilm").MiniLMReranker()
+        reranker = _load("models.reranker", "minilm").MiniLMReranker()
     elif reranker is None and options.config.models.reranker == "http":
-        reranker = _make_remote("HttpReranker", options.config, closers, module="http_reranker")
+        reranker = _make_remote(
+            "models.reranker", "HttpReranker", options.config, closers, module="http_reranker"
+        )
     return reranker
 
 

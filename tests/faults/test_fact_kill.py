@@ -18,7 +18,7 @@ from remora.maintenance.verify import verify
 from tests.facts import FactModel
 from tests.faults.fact_kills import CONFIG, SESSIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.blocking]
+pytestmark = [pytest.mark.slow, pytest.mark.blocking, pytest.mark.timeout(300)]
 
 
 def run_and_kill(directory: Path, run: int, word: str, after: int) -> list[str]:

@@ -158,13 +158,17 @@ def test_runtime_from_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_missing_extra_names_its_install() -> None:
     """S4.29: without the extra, the error is the command that installs it."""
-    program = "import sys; sys.modules['httpx2'] = None; import remora.models.openai"
+    program = (
+        "import sys; sys.modules['httpx2'] = None; import anyio, remora\n"
+        "config = remora.Config.from_dict({'models': {'embedder': 'openai'}})\n"
+        "anyio.run(remora.Runtime.in_memory(config=config).start)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
-    assert (
-        'ImportError: an endpoint over HTTP needs httpx2: pip install "remora[openai]"'
-        in done.stderr
+    assert done.stderr.strip().endswith(
+        "remora.errors.ConfigError: models.embedder: an endpoint over HTTP needs httpx2: pip "
+        'install "remora[openai]"'
     )
 
 
