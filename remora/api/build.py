@@ -7,6 +7,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlocksLike, block_name
@@ -37,6 +38,7 @@ from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.ids import SessionKey, UserKey
 from remora.jobs.facts import FactsHandler
+from remora.languages.dates import compile_patterns
 from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates
 from remora.models.cache import CachingEmbedder
@@ -308,6 +310,7 @@ async def _load_parts(base: Foundation) -> None:
     options = base.options
     try:
         if options.config.long_term.enabled:
+            await anyio.to_thread.run_sync(compile_patterns)
             await base.index.store()
         embedded = options.embedder is None and options.config.models.embedder == "wordllama"
         if embedded and base.models.embedder is not None:

@@ -15,7 +15,7 @@ from functools import cache
 
 import msgspec
 
-__all__ = ["Period", "find_periods"]
+__all__ = ["Period", "compile_patterns", "find_periods"]
 
 _MOST_CHARS = 1_000
 _MOST_PERIODS = 8
@@ -398,4 +398,10 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
 
 _PATTERNS = tuple((frozenset(words), one, read) for words, one, read in _patterns())
 _FIRST_WORDS = frozenset[str]().union(*(words for words, _, _ in _PATTERNS))
-_compile = cache(re.compile)  # at first use: all of them take 15 ms
+_compile = cache(re.compile)
+
+
+def compile_patterns() -> None:
+    """Make all patterns, which takes 15 ms; those that are not made are made at first use."""
+    for _, expression, _ in _PATTERNS:
+        _compile(expression)

@@ -358,6 +358,7 @@ class Recall:
             candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, query, gain=self._gain, periods=asked.periods)
         large = size > _CHARACTERS_IN_THREAD or len(candidates) > _RANKED_ON_LOOP
+        large = large or bool(asked.periods)  # days are looked for in the texts
         return await run_in_thread_if(large, rank)
 
 

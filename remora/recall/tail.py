@@ -145,7 +145,7 @@ class CombinedIndex:
             left_out = left_out.copy()
             left_out[[len(self.base) + place for place in places]] = True
         search = partial(search_rows, self._searched, question, scope, config, gain, left_out)
-        return await run_in_thread_if(is_large_search(len(self), question.text), search)
+        return await run_in_thread_if(is_large_search(len(self), question), search)
 
 
 def add_tail(
