@@ -11,7 +11,6 @@ up, or dropped, and counted by reason.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -22,6 +21,7 @@ import msgspec
 from remora.actors.policies.summary import refuses
 from remora.errors import ModelAnswerInvalid
 from remora.messages import plain_name, remove_hidden, without_surrogates
+from remora.models.answers import strip_fence
 from remora.models.ports import Line, check_answer_length
 
 __all__ = [
@@ -64,7 +64,6 @@ MAX_AT_ONCE = 50
 
 _MAX_TEXT = 2_000  # characters of one message that the model is shown
 _NOBODY = frozenset({"user", "the user"})  # there is one, whose facts these are
-_FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\Z", re.DOTALL)
 _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 
@@ -292,9 +291,7 @@ def _decode(answer: object, kind: type[T]) -> T:
     check_answer_length(answer)
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no text where facts were asked for")
-    text = without_surrogates(answer.strip())
-    if fenced := _FENCE.match(text):
-        text = fenced[1].strip()
+    text = strip_fence(without_surrogates(answer))
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
         try:
             return msgspec.json.decode(candidate, type=kind)

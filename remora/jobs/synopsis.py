@@ -29,6 +29,7 @@ from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import UserKey
 from remora.logging import get_logger
 from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.models.answers import strip_fence
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
@@ -60,7 +61,6 @@ _MAX_TEXT = 600  # characters of one memory or message
 _MIN_ROOM = 30  # tokens; less is not enough for a sentence
 _ABOUT_THEM = frozenset({"preference", "fact"})
 _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|i'd|my|mine|me)\b", re.IGNORECASE)
-_FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\Z", re.DOTALL)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -264,9 +264,7 @@ def parse_synopsis(answer: object) -> tuple[str, str]:
     """
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no synopsis")
-    text = without_surrogates(answer.strip())
-    if fenced := _FENCE.match(text):
-        text = fenced[1].strip()
+    text = strip_fence(without_surrogates(answer))
     found: Any = None
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
         try:

@@ -25,7 +25,7 @@ from remora.recall.planner import Planner
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
-from remora.storage.ports import Journal, earlier_buffer
+from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
 __all__ = ["LocalContexts"]
@@ -82,6 +82,8 @@ class LocalContexts:
         context = await self._planner.assemble(
             key, snapshot, query, budget, about=about, own=override is None
         )
+        if query is not None:  # its embedder or reranker may have taken long
+            check_owned(self._journal)
         if context.memories:
             rows = tuple(memory.id for memory in context.memories)
             touch = Touch(rows, int(self._clock.time() * 1_000_000))

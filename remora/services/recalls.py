@@ -18,7 +18,7 @@ from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage, Remembered
-from remora.storage.ports import Journal, Scope
+from remora.storage.ports import Journal, Scope, check_owned
 
 __all__ = ["LocalRecalls"]
 
@@ -62,6 +62,7 @@ class LocalRecalls:
                 return []
             scope = msgspec.structs.replace(scope, ids=ids)
         found = await self._recall(user, query, limit=k, scope=scope)
+        check_owned(self._journal)  # an embedder or a reranker may have taken long
         if found:
             rows = tuple(memory.id for memory in found)
             self._actors.post(UserKey(user), Touch(rows, int(self._clock.time() * 1_000_000)))

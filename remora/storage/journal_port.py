@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from remora.errors import OwnershipLost
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
@@ -23,6 +24,7 @@ __all__ = [
     "JournalCounts",
     "Retention",
     "SummaryFigures",
+    "check_owned",
 ]
 
 
@@ -350,3 +352,13 @@ class Journal(Log, Protocol):
     async def aclose(self) -> None:
         """Commit queued writes and release the files."""
         ...
+
+
+def check_owned(journal: Journal) -> None:
+    """Check that the journal is still this runtime's, after a wait for others.
+
+    Raises:
+        OwnershipLost: what was read before may be out of date by now.
+    """
+    if lost := journal.statistics().lost:
+        raise OwnershipLost(lost)

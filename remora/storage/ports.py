@@ -12,6 +12,7 @@ from remora.storage.journal_port import (
     JournalCounts,
     Retention,
     SummaryFigures,
+    check_owned,
 )
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.long_term_port import (
@@ -48,6 +49,7 @@ __all__ = [
     "UserListing",
     "Vector",
     "Write",
+    "check_owned",
     "earlier_buffer",
 ]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from remora import Config, Runtime
@@ -119,6 +121,43 @@ async def test_a_runtime_that_was_overtaken_answers_nothing(how: str, tmp_path: 
     async with runtime:
         await chat.append(user("again"))
         assert [one.content for one in await chat.history()] == ["before", "again"]
+
+
+async def test_what_was_being_read_is_not_answered(tmp_path: Path) -> None:
+    """G12, G13: a recall and a context that wait for a model when another owner takes over may have
+    read what that owner has erased since.
+    """
+    asked = {"what harbour": anyio.Event(), "which harbour": anyio.Event()}
+    answer = anyio.Event()
+
+    async def rerank(query: str, texts: Sequence[str]) -> Sequence[float]:
+        asked[query].set()
+        await answer.wait()
+        return [1.0] * len(texts)
+
+    config = msgspec.structs.replace(
+        CONFIG,
+        recall=msgspec.structs.replace(CONFIG.recall, deadline_s=60.0, rerank_deadline_s=60.0),
+    )
+    options: dict[str, Any] = {"embedder": HashEmbedder(), "reranker": rerank}
+    async with Runtime(tmp_path, config=config, **options) as runtime:
+        chat = runtime.session("alice", "s")
+        await chat.append(user("the secret is a harbour"))
+        await chat.clear()
+
+        async def expect_lost(call: Callable[[], Awaitable[object]]) -> None:
+            with pytest.raises(OwnershipLost):
+                await call()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(expect_lost, partial(runtime.user("alice").recall, "what harbour"))
+            tasks.start_soon(expect_lost, partial(chat.load, query="which harbour"))
+            for one in asked.values():
+                await one.wait()
+            async with journal_at(tmp_path / "journal.db") as journal:
+                await journal.erase("alice")
+                await runtime.internals.journal.checkpoint()
+            answer.set()
 
 
 async def test_those_who_wait_hear_that_it_was_lost(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ from remora.actors.blocks.base import BaseMemoryBlock, ChatMessage
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.logging import get_logger
 from remora.messages import escape_tags, without_surrogates
+from remora.models.answers import strip_fence
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, ChatModelLike, Line, as_chat_model
+from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import HeuristicCounter
 
 __all__ = ["CONDENSE_PROMPT", "EXTRACT_PROMPT", "FactExtractionMemoryBlock", "parse_facts"]
@@ -53,10 +55,10 @@ You keep the memory of a conversation. Below are too many facts. Rewrite them as
 
 Answer with the facts alone, each as <fact>…</fact>, inside <facts>…</facts>."""
 
-_FACT = re.compile(r"<fact>(.*?)</fact\s*>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(/?)fact\s*>", re.IGNORECASE)
 _FACTS = re.compile(r"<facts\s*/?>", re.IGNORECASE)
-_BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\d{1,3}[.)])\s+(.+?)\s*$", re.MULTILINE)
-_FENCE = re.compile(r"^\s*```\w*\s*\n(.*?)\n\s*```\s*$", re.DOTALL)
+_BULLET = re.compile(r"(?:[-*\u2022\u2013]|\d{1,3}[.)])\s+(?=\S)")
+_INLINE = 16_000  # characters of an answer
 _OFFLINE_TOKENS = 200  # of a batch's most informative sentences
 _OFFLINE_WORDS = 5  # with the speaker; shorter sentences state nothing
 _OFFLINE_HEAD = re.compile(r"^- \d{1,2} \w+ \d+, ")
@@ -141,15 +143,14 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
             for one in messages
         )
         known = _list_facts([*self.facts, *self.waiting])
-        return parse_facts(
-            await _ask(model, _fill_prompt(self.extract_prompt, known=known, messages=said))
-        )
+        prompt = _fill_prompt(self.extract_prompt, known=known, messages=said)
+        return await _ask_facts(model, prompt)
 
     async def _condense_facts(self, model: ChatModel, facts: Sequence[str]) -> list[str]:
         prompt = _fill_prompt(
             self.condense_prompt, known=_list_facts(facts), max_facts=str(self.max_facts)
         )
-        found = _deduplicate(parse_facts(await _ask(model, prompt)))
+        found = _deduplicate(await _ask_facts(model, prompt))
         if not found:
             _logger.warning("facts_answer_unreadable", block=self.name, facts=len(facts))
         return found
@@ -193,15 +194,14 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
 def parse_facts(answer: str) -> list[str]:
     """The facts in a model's answer: tagged, as JSON, or in a bulleted list."""
-    if tagged := _FACT.findall(answer):
+    if tagged := list(_list_tagged(answer)):
         return _deduplicate(html.unescape(fact) for fact in tagged)
     if _FACTS.search(answer):
         return []
-    fenced = _FENCE.match(answer)
     try:
-        value = msgspec.json.decode((fenced[1] if fenced else answer).strip())
+        value = msgspec.json.decode(strip_fence(answer))
     except (msgspec.DecodeError, RecursionError):
-        return _deduplicate(_BULLET.findall(answer))
+        return _deduplicate(_list_bullets(answer))
     if isinstance(value, dict):
         value = value.get("facts")
     return (
@@ -209,6 +209,31 @@ def parse_facts(answer: str) -> list[str]:
         if isinstance(value, list)
         else []
     )
+
+
+# An answer may have a million characters, so no pattern may look at one twice.
+
+
+def _list_tagged(answer: str) -> Iterator[str]:
+    """What is between each first opening tag and the closing tag after it."""
+    start: int | None = None
+    for tag in _TAG.finditer(answer):
+        if not tag[1]:
+            start = tag.end() if start is None else start
+        elif start is not None:
+            yield answer[start : tag.start()]
+            start = None
+
+
+def _list_bullets(answer: str) -> Iterator[str]:
+    for line in answer.split("\n"):
+        if bullet := _BULLET.match(item := line.strip()):
+            yield item[bullet.end() :]
+
+
+async def _ask_facts(model: ChatModel, prompt: str) -> list[str]:
+    answer = await _ask(model, prompt)
+    return await run_in_thread_if(len(answer) > _INLINE, parse_facts, answer)
 
 
 async def _ask(model: ChatModel, prompt: str) -> str:

@@ -1,0 +1,37 @@
+"""How a chat model's answer is unwrapped: fences, tags and bullets, in time with its length."""
+
+from __future__ import annotations
+
+import pytest
+
+from remora.actors.blocks.fact import parse_facts
+from remora.models.answers import strip_fence
+from remora.models.ports import MAX_ANSWER_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("answer", "content"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        (' \n```json\n{"a": 1}\n```\n', '{"a": 1}'),
+        ('```\n{"a": 1}```', '{"a": 1}'),
+        ('```json  \n\n  {"a": 1}\n\n```', '{"a": 1}'),
+        ("```json\nleft open", "```json\nleft open"),
+        ("``` not a language\nx\n```", "``` not a language\nx\n```"),
+        ("```", "```"),
+        ("``````", "``````"),
+        ("before\n```\nx\n```", "before\n```\nx\n```"),
+        ("", ""),
+    ],
+)
+def test_a_fence_is_removed_if_it_is_around_everything(answer: str, content: str) -> None:
+    assert strip_fence(answer) == content
+
+
+@pytest.mark.parametrize("unit", ["\n", " \n", "<fact>", "</fact ", "- ", " ", "```", "1. \n"])
+@pytest.mark.parametrize("begin", ["", "```", "-", "<fact>"])
+def test_the_longest_answer_takes_no_time(unit: str, begin: str) -> None:
+    """G10: no pattern looks at a part of it again and again; one that did would take hours."""
+    answer = begin + unit * ((MAX_ANSWER_CHARACTERS - 10) // len(unit)) + "x"
+    assert strip_fence(answer)
+    assert len(parse_facts(answer)) <= 1
