@@ -44,6 +44,8 @@ __all__ = [
     "to_state",
 ]
 
+_IDS_SEPARATE = "ids of messages are given as ids=[…]"
+
 
 class BufferHit(msgspec.Struct, frozen=True):
     """A message of the buffer that a search found; `score` is comparable within one search only."""
@@ -185,12 +187,14 @@ def parse_deletion(index: int | Iterable[int] | None, ids: Iterable[str] | None)
     """
     if index is None and ids is None:
         raise InvalidInput("say what to delete: positions in the buffer, or ids=…")
+    if isinstance(index, (str, bytes)):
+        raise InvalidInput(f"a position in the buffer is an integer; {_IDS_SEPARATE}")
     given = [index] if not isinstance(index, Iterable) else collect(index, "index", most=MAX_IDS)
     wanted = [ids] if isinstance(ids, str) else collect(ids or (), "ids", check_text, most=MAX_IDS)
     try:
         places = tuple(operator.index(one) for one in given if one is not None)
     except TypeError as e:
-        raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
+        raise InvalidInput(f"a position in the buffer is an integer: {e}; {_IDS_SEPARATE}") from e
     return Remove(places, tuple(wanted))
 
 

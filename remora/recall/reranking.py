@@ -43,7 +43,7 @@ __all__ = ["Judgement", "RerankStatistics", "Reranking", "Watched", "check_score
 _logger = get_logger(__name__)
 _MAX_CHARACTERS = 2_000  # of a query or a text: some 500 tokens, as many as rerankers read
 _SHARE_OF_DEADLINE = 0.8  # of the caller's time that is left: what follows takes some, too
-_MAX_REASON = 200  # characters of an exception's text
+_MAX_REASON = 200  # characters of an error's text
 _PART = "reranker"  # of `Memory.parts`
 
 
@@ -150,7 +150,7 @@ class Reranking:
             probe("rerank_failed")
             self._failures += 1
             self._late += isinstance(e, ModelTimeout)
-            self._outage.fail(type(e)(_loggable(e)), reranker=self._called)
+            self._outage.fail(e, reranker=self._called)
             return Judgement(problem=f"not reranked: {str(e)[:_MAX_REASON]}")
         self._outage.succeed()
         ids = [one.id for one in memories]
@@ -205,7 +205,8 @@ class Reranking:
             kind = ModelTimeout if isinstance(e, ModelTimeout) else ModelUnavailable
             raise kind(f"{self._name} failed: {e}") from e
         except Exception as e:  # a plugged-in reranker may raise anything; it may work later
-            raise ModelUnavailable(f"{self._name} failed: {type(e).__name__}: {e}") from e
+            # without its text, which may quote what users said
+            raise ModelUnavailable(f"{self._name} failed: {type(e).__name__}") from e
 
 
 def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
@@ -282,13 +283,6 @@ def _text(memory: Memory) -> str:
     when = f"({memory.created_at.day} {memory.created_at:%B %Y})"
     said = f"{memory.speaker or memory.role}: " if memory.type == "message" else ""
     return f"{when} {said}{memory.text[:_MAX_CHARACTERS]}"[:_MAX_CHARACTERS]
-
-
-def _loggable(error: ModelError) -> str:
-    """The error without an exception's text, which may quote what was said."""
-    cause = error.__cause__
-    own = cause is None or isinstance(cause, ModelError)
-    return str(error) if own else type(cause).__name__
 
 
 class _CutShortError(Exception):

@@ -449,8 +449,9 @@ async def test_delete() -> None:
                 await chat.delete(bad)
             assert isinstance(caught.value, IndexOutOfRange)
             assert str(caught.value.places[0]) in str(caught.value)
-        with pytest.raises(InvalidInput):
-            await chat.delete("0")  # type: ignore[arg-type]
+        for id_ in ("msg_1", ["msg_1"]):
+            with pytest.raises(InvalidInput, match=r"ids=\[…\]"):
+                await chat.delete(id_)  # type: ignore[arg-type]
         assert said(await chat.get_messages()) == ["6", "7"]
         assert said(await chat.history()) == ["6", "7"], "what was deleted is in no history"
 

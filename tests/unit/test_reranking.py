@@ -205,7 +205,7 @@ async def test_one_memory_needs_no_reranker() -> None:
 
 
 async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """After failures in a row it is not asked; then one trial decides. No log has its text."""
+    """After failures in a row it is not asked; then one trial decides. Neither says its text."""
     caplog.set_level(logging.INFO)
     clock = VirtualClock()
     works = False
@@ -217,10 +217,7 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
 
     mine = reranking(rank, clock=clock)
     problems = [(await mine.judge("q", TWO)).problem for _ in range(5)]
-    assert problems[0] == (
-        "not reranked: the reranker rank failed: RuntimeError: cannot read "
-        "(8 May 2023) user: text a"
-    )
+    assert problems[0] == "not reranked: the reranker rank failed: RuntimeError"
     assert "rests" in problems[3]
     assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=0, skipped=2)
     works = True
