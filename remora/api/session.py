@@ -230,7 +230,8 @@ class Session(OldSessionNames):
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer.
 
-        `history()`, long-term memory, keyed state (`state`) and idempotency keys stay.
+        `history()`, long-term memory, keyed state (`state`) and idempotency keys stay. Messages
+        that are not indexed yet never reach long-term memory: `flush` first if they should.
         """
         count: int = await self._ask(Clear(), timeout_s)
         return count

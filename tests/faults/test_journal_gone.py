@@ -142,8 +142,8 @@ async def test_what_was_being_read_is_not_answered(tmp_path: Path) -> None:
     options: dict[str, Any] = {"embedder": HashEmbedder(), "reranker": rerank}
     async with Runtime(tmp_path, config=config, **options) as runtime:
         chat = runtime.session("alice", "s")
-        await chat.append(user("the secret is a harbour"))
-        await chat.clear()
+        await chat.append([user("the secret is a harbour"), user("a harbour far away")])
+        other = runtime.session("alice", "other")
 
         async def expect_lost(call: Callable[[], Awaitable[object]]) -> None:
             with pytest.raises(OwnershipLost):
@@ -151,7 +151,7 @@ async def test_what_was_being_read_is_not_answered(tmp_path: Path) -> None:
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(expect_lost, partial(runtime.user("alice").recall, "what harbour"))
-            tasks.start_soon(expect_lost, partial(chat.load, query="which harbour"))
+            tasks.start_soon(expect_lost, partial(other.load, query="which harbour"))
             for one in asked.values():
                 await one.wait()
             async with journal_at(tmp_path / "journal.db") as journal:
