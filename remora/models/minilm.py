@@ -42,7 +42,7 @@ _TOKENIZER = (
     "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 )
 _MAX_TOKENS = 256  # of a text: with 128, recall@10 of long monologues falls (.986 to .972)
-_BATCH = 8  # texts that are computed at once; what is computed is kept, also if nobody waits
+_BATCH = 8  # texts that are computed at once; these are kept, also if nobody waits any more
 _THREADS = 2
 _MAX_BYTES = 64 << 20  # of vectors that are kept: some 4,000 messages
 _SCALE = 127.0  # a number of a unit vector as int8
@@ -66,37 +66,67 @@ class MiniLMReranker:
 
     async def rank(self, query: str, texts: list[str]) -> list[float]:
         """The mean of the best cosines of the question's tokens, for each text."""
-        return await anyio.to_thread.run_sync(self._rank, query, texts, abandon_on_cancel=True)
+        call = _Call(self._kept)
+        try:
+            return await anyio.to_thread.run_sync(
+                self._rank, query, texts, call, abandon_on_cancel=True
+            )
+        finally:
+            call.over = True
 
     def clear(self) -> None:
         """Keep nothing of what was ranked."""
-        self._kept = _Kept()  # a thread that works puts what it makes into the old one
+        self._kept = _Kept()  # calls that were made before go on with the old one
 
     # -- in a thread -------------------------------------------------------------------------------
 
-    def _rank(self, query: str, texts: Sequence[str]) -> list[float]:
+    def _rank(self, query: str, texts: Sequence[str], call: _Call) -> list[float]:
         with self._working:
+            call.check()
             if self._model is None:
                 self._model = _Model()
             (asked,) = self._model.vectors([query])
-            found = self._find(self._model, texts)
+            found = self._find(self._model, texts, call)
         words = asked.astype(np.float32) / _SCALE**2
         floats = (one.astype(np.float32) for one in found)
         return [float((one @ words.T).max(axis=0).mean()) for one in floats]
 
-    def _find(self, model: _Model, texts: Sequence[str]) -> list[_Vectors]:
-        kept = self._kept
+    def _find(self, model: _Model, texts: Sequence[str], call: _Call) -> list[_Vectors]:
+        kept = call.kept
         keys = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
         found = {key: vectors for key in keys if (vectors := kept.get(key)) is not None}
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         todo = [*missing]
         for start in range(0, len(todo), _BATCH):
+            call.check()
             batch = todo[start : start + _BATCH]
             made = model.vectors([missing[key] for key in batch])
             for key, vectors in zip(batch, made, strict=True):
                 found[key] = vectors
                 kept.add(key, vectors)
         return [found[key] for key in keys]
+
+
+class _Call:
+    """A call of `rank`, as its thread knows it.
+
+    Attributes:
+        kept: the vectors that were kept when it was made: what `clear` drops later stays dropped.
+        over: its caller has left.
+    """
+
+    def __init__(self, kept: _Kept) -> None:
+        self.kept = kept
+        self.over = False
+
+    def check(self) -> None:
+        """Stop the thread if nobody waits for it."""
+        if self.over:
+            raise _OverError
+
+
+class _OverError(Exception):
+    """Nobody waits for the result; nobody sees this."""
 
 
 class _Kept:

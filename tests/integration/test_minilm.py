@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import numpy as np
 import pytest
 
 from remora import Config, Runtime
@@ -46,6 +52,61 @@ async def test_it_finds_other_words(reranker: MiniLMReranker) -> None:
         [*scores, scores[1]], abs=0.02
     )
     assert await reranker.rank("", [""]) == [pytest.approx(1, abs=0.02)]
+
+
+class Gated:
+    """In the place of the weights: `computed` is how many texts each batch had."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.busy = threading.Event()
+        self.left: Callable[[], object] | None = None
+        self.computed: list[int] = []
+
+    def run(self, _: None, inputs: dict[str, Any]) -> list[Any]:
+        self.busy.set()
+        assert self.open.wait(30)
+        shape = inputs["input_ids"].shape
+        self.computed.append(shape[0])
+        if self.left is not None and shape[0] > 1:
+            anyio.from_thread.run_sync(self.left)
+        return [np.ones((*shape, 384), np.float32)]
+
+
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> Gated:
+    session = Gated()
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, **__: session)
+    return session
+
+
+MANY = [f"secret {n}" for n in range(20)]
+
+
+async def test_calls_that_were_given_up_keep_nothing_and_stop(gated: Gated) -> None:
+    """Also those that waited for the model when `clear` was called."""
+    mine = MiniLMReranker()
+    async with anyio.create_task_group() as tasks:
+        for n in range(3):
+            tasks.start_soon(mine.rank, f"question {n}", MANY)
+        await anyio.to_thread.run_sync(gated.busy.wait, 30)
+        tasks.cancel_scope.cancel()
+    mine.clear()
+    gated.open.set()
+    await mine.rank("again", MANY)
+    assert gated.computed == [1, 1, 8, 8, 4]  # the first question, and the last call's
+
+
+async def test_what_a_late_call_computed_is_kept(gated: Gated) -> None:
+    """Whole batches: the next call goes on where it stopped."""
+    mine = MiniLMReranker()
+    gated.open.set()
+    with anyio.CancelScope() as scope:
+        gated.left = scope.cancel
+        await mine.rank("late", MANY)
+    gated.left = None
+    await mine.rank("again", MANY)
+    assert gated.computed == [1, 8, 1, 8, 4]
 
 
 async def test_a_runtime_with_it(tmp_path: Path) -> None:
