@@ -13,7 +13,7 @@ import msgspec
 from remora.actors.policies.redaction import redact_text
 from remora.actors.user.working import WorkingItem
 from remora.ids import SessionKey, entry_id, row_id
-from remora.languages.search_words import search_texts
+from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
@@ -264,7 +264,8 @@ class IndexAccess(msgspec.Struct, frozen=True):
 
     async def make_searchable(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """Redacted rows with their searched texts by the language of each."""
-        large = len(rows) > _READ_ON_LOOP or sum(len(row.turn) for row in rows) > _CHARACTERS
+        size = reading_size([row.turn for row in rows])
+        large = len(rows) > _READ_ON_LOOP or size > _CHARACTERS
         return await run_in_thread_if(large, searchable_rows, rows, self.language)
 
     async def delete(self, user: str, ids: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import msgspec
 __all__ = ["Period", "compile_patterns", "find_periods"]
 
 _MOST_CHARS = 1_000
+_MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
 _MOST_PERIODS = 8
 
 
@@ -50,6 +51,7 @@ def find_periods(text: str, today: int) -> list[Period]:
     text = text[:_MOST_CHARS].lower()
     if not text.isascii():
         text = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
+        text = text[:_MOST_NORMALIZED]
     words = {*_LATIN_WORD.findall(text)}
     if _HAS_DIGIT.search(text) is not None:
         words.add(_DIGIT)

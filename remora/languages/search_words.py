@@ -21,7 +21,15 @@ from typing import Any
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
 
-__all__ = ["STEMMED", "WORD", "pair_characters", "question_forms", "search_texts"]
+__all__ = [
+    "STEMMED",
+    "WORD",
+    "cut_text",
+    "pair_characters",
+    "question_forms",
+    "reading_size",
+    "search_texts",
+]
 
 STEMMED = {
     "en": "english",
@@ -58,6 +66,7 @@ WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 """A word: a run of letters and digits."""
 _HEAD = re.compile(r"\(\d{1,2} \w{3,9} \d{4,}\) [^:\n]{1,100}: ")  # see `dated_line`
 _MOST_CHARS = 16_000  # of a line that are looked at together, in some milliseconds
+_OTHER_COST = 5  # of a character that is not ASCII; of most it is 2
 _MOST_ASKED = 300
 _ASKED_CHARS = 2_000  # of a question, which are some 200 words; searches look for no more
 
@@ -141,7 +150,7 @@ def _said(line: str) -> str:
 
 
 def _search_line(line: str, language: str) -> str:
-    return "".join(_search_piece(piece, language) for piece in _cut(line))
+    return "".join(_search_piece(piece, language) for piece in cut_text(line, _MOST_CHARS))
 
 
 def _search_piece(text: str, language: str) -> str:
@@ -170,14 +179,25 @@ def _stemmers() -> Any:
     return Stemmer
 
 
-def _cut(line: str) -> Iterator[str]:
-    """Pieces of a very long line: one call of a regular expression holds all other threads."""
+def cut_text(text: str, most: int) -> Iterator[str]:
+    """Pieces of at most so many characters, which end with a blank where there is one.
+
+    One call of a regular expression holds all other threads, however long its text is.
+    """
     start = 0
-    while len(line) - start > _MOST_CHARS:
-        end = line.rfind(" ", start, start + _MOST_CHARS) + 1 or start + _MOST_CHARS
-        yield line[start:end]
+    while len(text) - start > most:
+        end = text.rfind(" ", start, start + most) + 1 or start + most
+        yield text[start:end]
         start = end
-    yield line[start:]
+    yield text[start:]
+
+
+def reading_size(texts: Iterable[str]) -> int:
+    """How long it takes to find the words of texts, in characters of English.
+
+    Other letters are normalized, and a few become 18 when they are.
+    """
+    return sum(len(one) if one.isascii() else _OTHER_COST * len(one) for one in texts)
 
 
 # -- scripts without blanks between words -------------------------------------------------

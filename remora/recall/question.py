@@ -18,7 +18,7 @@ from remora.actors.policies.text_index import TextIndex
 from remora.errors import ModelError
 from remora.languages.dates import Period, find_periods
 from remora.languages.detection import language_of
-from remora.languages.search_words import question_forms
+from remora.languages.search_words import question_forms, reading_size
 from remora.models.ports import Embedder, NearWords, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import Vector
@@ -27,6 +27,7 @@ __all__ = ["Question", "ask", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_WORDS = 32  # of a question, that have near ones, or several stems
+_LONG = 4_000  # characters of English, whose words take half a millisecond
 _ON_LOOP = 6  # words whose near ones are looked for on the event loop, in 0.6 ms at most
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
 
@@ -62,6 +63,11 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def language(self) -> str:
         """Its language, as an ISO 639-1 code; empty if it shows none."""
         return language_of(self.text)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether finding its words would hold the event loop for too long."""
+        return reading_size([self.text]) > _LONG
 
     @cached_property
     def searched(self) -> str:
@@ -117,7 +123,7 @@ async def ask(
     question = msgspec.structs.replace(question, vector=vector)
     if near_words is None or question.language not in {"", "en"}:
         return question  # the vocabularies of near words are English
-    wanted = _words_with_near_ones(text)
+    wanted = await run_in_thread_if(question.is_long, _words_with_near_ones, text)
     try:
         near = await run_in_thread_if(len(wanted) > _ON_LOOP, _find_near, near_words, wanted)
     except Exception as e:

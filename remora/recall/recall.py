@@ -348,7 +348,8 @@ class Recall:
             index = await run_in_thread_if(large, tail.combined_with, entry.index)
             return await index.rank(asked, scope, config, gain=self._gain, without=shown)
         store = await self._store()
-        found = await store.search(user, asked.searched, vector, depth=config.depth, scope=scope)
+        searched = await run_in_thread_if(asked.is_long, getattr, asked, "searched")
+        found = await store.search(user, searched, vector, depth=config.depth, scope=scope)
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)
         if tail:

@@ -49,7 +49,6 @@ __all__ = [
 MAX_ON_LOOP = 5_000
 """Rows that are searched on the event loop, in 0.8 ms; more would hold it for too long."""
 
-_LONG_QUERY = 4_000  # characters, whose words take half a millisecond
 _TEXTS = ("turn", "window")
 Number = TypeVar("Number", bound="np.generic")
 _DECIMALS = 6  # of a cosine: the last bits of a product depend on the place of the row
@@ -60,7 +59,7 @@ def is_large_search(rows: int, question: Question) -> bool:
 
     If the question names days, they are looked for in the texts of messages: 1.6 ms a long one.
     """
-    return rows > MAX_ON_LOOP or len(question.text) > _LONG_QUERY or bool(question.periods)
+    return rows > MAX_ON_LOOP or question.is_long or bool(question.periods)
 
 
 class UserIndex:

@@ -35,6 +35,7 @@ import msgspec
 from remora.errors import JournalDamaged, ModelError, RedactionFailed
 from remora.ids import SessionKey, UserKey, row_id
 from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows, redact_row
+from remora.languages.search_words import reading_size
 from remora.logging import get_logger
 from remora.recall.tail import EMPTY_TAIL, Tail
 from remora.runtime.concurrency import run_in_thread_if
@@ -56,6 +57,7 @@ _MAX_USERS = 10_000  # whose tails are held
 _MAX_ROWS = 20_000  # of all tails that are held: some 50 MB
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
 _ON_LOOP = 250  # rows, of which most are known: 2 ms
+_CHARACTERS = 10_000  # of texts that are searched, of English: 2 ms
 _IN_THREAD = 500  # messages that jobs remove
 Key: TypeAlias = SessionKey | UserKey
 
@@ -295,7 +297,10 @@ class UnindexedRows:
 
         known = {row.id for row in before.rows}
         new = sum(row.id not in known for row in rows)
-        held.tail = await run_in_thread_if(new > _NEW_ON_LOOP or len(rows) > _ON_LOOP, build)
+        same = {id(row) for row in before.rows}  # others are read again: a neighbour came
+        size = reading_size([row.turn for row in rows if id(row) not in same])
+        large = new > _NEW_ON_LOOP or len(rows) > _ON_LOOP or size > _CHARACTERS
+        held.tail = await run_in_thread_if(large, build)
 
     def _describe(self, rows: int, embedded: int, *, more: bool) -> str:
         notes = []

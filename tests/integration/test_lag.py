@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.lag.calls import BEFORE, CALLS, NOT_MEASURED, World, largest_calls, prepare
-from remora import Runtime
+from remora import Config, Runtime
+from remora.actors.policies import bm25
 from remora.errors import InvalidMessage
 from remora.runtime.probes import count_probes
 from tests.verbs import public_coroutines, said
@@ -118,6 +119,43 @@ async def test_what_a_thread_finds_wrong_is_refused_by_name(tmp_path: Path) -> N
         ):
             await refused
         assert (await later).seqs == (1,)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "store"])
+@pytest.mark.parametrize("unit", ["什么时候去东京塔", "ﷺ", "word salad "])
+async def test_words_of_long_texts_are_found_in_threads(
+    tmp_path: Path, unit: str, in_memory: bool
+) -> None:
+    """On the event loop only those of short texts are, in any script.
+
+    A long text is not indexed yet, is indexed again because a neighbour came, is indexed, or is
+    the question.
+    """
+    longest = 0
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        nonlocal longest
+        if event == "call" and frame.f_code is bm25.RECALL.split.__code__:
+            longest = max(longest, len(frame.f_locals["text"]))
+
+    text = (unit * 12_000)[:12_000]
+    config = Config.from_dict({"recall": {"cache": 0} if in_memory else {"hot_mb": 0}})
+    async with Runtime(tmp_path / "memory", config=config) as runtime:
+        user, session = runtime.user("ada"), runtime.session("ada", "chat")
+        sys.setprofile(watch)
+        try:
+            for one in (text, "tea"):
+                await session.append(said(one))
+                await user.recall("tea")
+            await user.recall(text)
+            await session.flush()
+            await runtime.settle()
+            for question in ("tea", text):
+                assert await user.recall(question)
+        finally:
+            sys.setprofile(None)
+    assert 0 < longest < 1_000
 
 
 class CountingSelector(selectors.DefaultSelector):

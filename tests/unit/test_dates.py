@@ -160,6 +160,17 @@ def test_questions_that_ask_for_a_time(question: str, stem: str) -> None:
     assert time_stems(question[len(question) // 2 + 4 :]) == ()
 
 
+def test_letters_that_become_many_do_not_make_a_text_longer() -> None:
+    """A ligature may stand for 18 letters; accents leave a question as long as it was."""
+    assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
+    assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
+
+
+def test_a_question_asks_for_a_time_in_its_first_2_000_characters() -> None:
+    assert time_stems("tea " * 490 + "at what date?") != ()
+    assert time_stems("tea " * 500 + "at what date?") == ()
+
+
 ROWS = [
     row(1, "2021-03-10", "The garden was white with frost."),
     row(2, "2022-03-10", "We planted roses in the garden."),
@@ -218,6 +229,17 @@ def test_day_of() -> None:
     assert day_of(0) == 0
     assert day_of(86_400_000_000 - 1) == 0
     assert day_of(-1) == -1
+
+
+def test_letters_that_grow_do_not_make_a_question_longer() -> None:
+    """A ligature may stand for 18 letters; accents leave a question as long as it was."""
+    assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
+    assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
+
+
+def test_a_question_of_time_says_so_in_its_first_2_000_characters() -> None:
+    assert time_stems("tea " * 490 + "at what date?") != ()
+    assert time_stems("tea " * 500 + "at what date?") == ()
 
 
 class OnDay:

@@ -248,3 +248,10 @@ def test_a_word_of_a_long_text() -> None:
     text = "ich " + "Katzen " * 10_000
     (made,) = search_texts([text])
     assert {*made.split()} == {"katz"}
+
+
+def test_a_long_text_has_the_words_that_its_parts_have() -> None:
+    """Its words are found in pieces, so that other threads can run in between."""
+    line = "Ångström süßt 2½ Tassen Tee, ﬁnde ich; ｶﾞ, 각나, नमस्ते. "
+    assert words(line * 400) == words(line) * 400
+    assert words("é" * 30_000) == []

@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from remora.actors.policies.text_index import Scheme, TextIndex
-from remora.languages.search_words import WORD
+from remora.languages.search_words import WORD, cut_text
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -44,6 +44,7 @@ _LETTERS = {
     for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)
 }
 _PLAIN_WORD = re.compile(r"\w+")
+_MOST_CHARS = 2_000  # that are normalized together: other threads wait, 10 ms at most
 _LONGEST = 40  # letters of a word; what is longer is an address or a number
 # Snowball's English list.
 _STOP_TEXT = (
@@ -83,6 +84,8 @@ def _split(text: str) -> list[str]:
     """Runs of letters and digits, in lower case and without accents."""
     if text.isascii():
         return _ASCII_WORD.findall(text.lower())
+    if len(text) > _MOST_CHARS:
+        return [word for piece in cut_text(text, _MOST_CHARS) for word in _split(piece)]
     bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
     return WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
 
