@@ -1,12 +1,12 @@
 """The facts queue: a chat model extracts facts from messages that are indexed.
 
-A job has a range of a session's messages. They are shown to the model in batches, and the facts of
-a batch become memories of the user in one commit (`TakeFacts`). A job that runs again goes on after
-the last message that has a fact, so no fact is recorded twice: the facts themselves say how far it
-came.
+A job has a range of a session's messages. They are shown to the model in batches. The facts of a
+batch become memories of the user in one commit (`TakeFacts`), and the same commit takes the batch
+off the job's range. So a job that runs again goes on with the next batch: no message is asked about
+twice, and a fact that was deleted in the meantime does not come back.
 
 Messages may be deleted or rewound while a model reads them. So the facts of such messages are
-removed when the job has recorded its own, and again by the job that removes the messages from
+removed when a batch's facts are recorded, and again by the job that removes the messages from
 long-term memory (`remove_unsupported`): whichever comes last finds them. Readers leave them out in
 the meantime.
 """
@@ -50,11 +50,11 @@ from remora.messages import (
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
-from remora.runtime.jobs import JobAttempt, JobResult
+from remora.runtime.jobs import Job, JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
-from remora.storage.records import FactsSpec, MemoryItem
+from remora.storage.records import FactsSpec, JobAdvanced, MemoryItem
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
 __all__ = ["FactStatistics", "FactsHandler", "Tell", "remove_unsupported"]
@@ -160,34 +160,47 @@ class FactsHandler:
             ModelError: the model failed.
             RedactionFailed: the redaction hook failed on a message.
         """
-        spec, key = attempt.job.payload, attempt.job.key
-        assert isinstance(spec, FactsSpec)
+        key = attempt.job.key
         assert isinstance(key, SessionKey)
         # One at a time, so that each finds the facts that the one before it recorded.
         async with self._users(key.user):
-            await self._run(key, spec)
+            await self._run(key, attempt.job)
         return JobResult()
 
-    async def _run(self, key: SessionKey, spec: FactsSpec) -> None:
+    async def _run(self, key: SessionKey, job: Job) -> None:
+        spec = await self._left_of(key, job)
+        if job.resumed:  # it may have ended before it looked for messages that had gone
+            await remove_unsupported(self._journal, self._tell, key)
         there = await self._journal.facts(key.user, session=key.session)
-        done = [seq for fact in there for seq in fact.sources if spec.first <= seq <= spec.through]
-        start, left = max(done, default=spec.first - 1) + 1, self._config.per_session - len(there)
-        if done:
-            probe("facts_resumed")
+        start, left = spec.first, self._config.per_session - len(there)
         pruned = set(await self._journal.pruned_seqs(key))
         while start <= spec.through and left > 0:
             end = min(start + _READ_AT_ONCE - 1, spec.through)
             entries = await self._journal.read(key, start, end)
             kept = [entry for entry in entries if entry.seq not in pruned]
             for batch in batches(kept, self._batch_tokens):
-                left -= await self._take(key, batch, min(left, MAX_AT_ONCE))
+                rest = msgspec.structs.replace(spec, first=batch[-1].seq + 1)
+                progress = JobAdvanced(spec.sid, msgspec.structs.replace(job, payload=rest))
+                left -= await self._take(key, batch, min(left, MAX_AT_ONCE), progress)
                 if left <= 0:
                     probe("facts_full")
                     break
             start = end + 1
-        await remove_unsupported(self._journal, self._tell, key)
 
-    async def _take(self, key: SessionKey, batch: Sequence[Entry], most: int) -> int:
+    async def _left_of(self, key: SessionKey, job: Job) -> FactsSpec:
+        """What is left to do of a job, which the journal knows if it ran before."""
+        spec = job.payload
+        if job.attempts:
+            jobs = await self._journal.user_jobs(key.user)
+            spec = next((one.payload for one in jobs if one.id == job.id), spec)
+        assert isinstance(spec, FactsSpec)
+        if spec != job.payload:
+            probe("facts_resumed")
+        return spec
+
+    async def _take(
+        self, key: SessionKey, batch: Sequence[Entry], most: int, progress: JobAdvanced
+    ) -> int:
         """Record the facts of some messages; returns how many."""
         lines = await self._lines(batch)
         if not lines:
@@ -207,8 +220,7 @@ class FactsHandler:
                     found, await self._find_topics(key, found, lines, dropped), strict=True
                 )
             ]
-            if items:
-                await self._tell(UserKey(key.user), TakeFacts(tuple(items)))
+            await self._tell(UserKey(key.user), TakeFacts(tuple(items), progress))
         finally:
             self._dropped += dropped
             self._repaired += repaired
@@ -226,6 +238,8 @@ class FactsHandler:
             model=self._name,
             seconds=time.monotonic() - began,
         )
+        if items:
+            await remove_unsupported(self._journal, self._tell, key)
         return len(items)
 
     async def _lines(self, batch: Sequence[Entry]) -> dict[int, Line]:

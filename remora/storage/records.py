@@ -28,6 +28,7 @@ __all__ = [
     "FactsSpec",
     "FlushSpec",
     "Flushed",
+    "JobAdvanced",
     "JobsStarted",
     "MemoriesRemoved",
     "MemoryChanged",
@@ -370,6 +371,13 @@ class JobsStarted(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
 
 
+class JobAdvanced(msgspec.Struct, frozen=True):
+    """A part of a job is done: its payload is this one from now on. Nothing if it has ended."""
+
+    sid: int
+    job: Job
+
+
 class StateItem(msgspec.Struct, frozen=True):
     """A small value that an actor keeps: a block's state, a working memory item, a grant, ...
 
@@ -478,6 +486,7 @@ ActorRecord: TypeAlias = (
     | Appended
     | BufferMoved
     | JobsStarted
+    | JobAdvanced
     | StateChanged
     | Remembered
     | MemoryChanged

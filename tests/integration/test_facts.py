@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from remora import Runtime, User
@@ -199,15 +200,25 @@ async def test_messages_that_are_removed_while_a_model_reads_them_leave_no_fact(
                 await pending.pop()()
             return answer
 
-    async with Runtime(tmp_path, config=config(), chat_model=Slow()) as runtime:
+    settings = config(buffer={"token_flush_size": 5})
+    async with Runtime(tmp_path, config=settings, chat_model=Slow()) as runtime:
         chat = runtime.session("alice", "one")
 
         async def remove() -> None:
             assert await chat.delete(0) == 1
 
-        pending.append(remove)
-        await say(chat, "home is Lisbon", "pet is Rex")
+        async def look() -> None:
+            # even if the model is away from now on
+            assert not await runtime.internals.journal.memories("alice")
+
+        pending.extend([look, remove])
+        await say(
+            chat,
+            "home is Lisbon, and so it has been for many years now",
+            "pet is Rex, and so it has been for many years now",
+        )
         await runtime.settle()
+        assert not pending
         assert [*await listed(runtime.user("alice"))] == ["pet is Rex"]
         kept = await runtime.internals.journal.memories("alice")
         assert [item.content for item in kept] == ["pet is Rex"]
@@ -393,8 +404,8 @@ async def test_a_model_that_is_away_costs_no_fact(tmp_path: Path) -> None:
 
 
 async def test_a_job_that_fails_halfway_goes_on_where_it_was(tmp_path: Path) -> None:
-    """What was recorded is not asked for again, and is there once."""
-    fails = [False, True]
+    """What was asked about is not asked about again, whether it had a fact or not."""
+    fails = [False, False, True]
 
     def answer(given: str) -> str:
         if fails and fails.pop(0):
@@ -407,14 +418,51 @@ async def test_a_job_that_fails_halfway_goes_on_where_it_was(tmp_path: Path) -> 
         async with Runtime(tmp_path, config=settings, chat_model=model) as runtime:
             chat = runtime.session("alice", "one")
             await chat.append({"role": "user", "content": "home is Lisbon"})
-            await chat.append({"role": "assistant", "content": "Noted."})
+            await chat.append({"role": "assistant", "content": "Noted, and all the best to you."})
             await say(chat, "pet is Rex")
             assert (await listed(runtime.user("alice"))).keys() == {"home is Lisbon", "pet is Rex"}
             assert runtime.statistics().facts.recorded == 2
     asked = ["; ".join(texts) for texts in model.extractions]
     assert sum("Lisbon" in texts for texts in asked) == 1
+    assert sum("Noted" in texts for texts in asked) == 1
     assert sum("Rex" in texts for texts in asked) > 1
     assert counts["facts_resumed"]
+
+
+async def test_a_fact_that_is_deleted_before_its_job_ends_stays_deleted(tmp_path: Path) -> None:
+    """G13: neither the next attempt nor the next start records it again."""
+    asked = anyio.Event()
+
+    def answer(given: str) -> str:
+        if "Rex" not in given:
+            return given
+        asked.set()
+        raise ModelUnavailable("away")
+
+    settings = config(buffer={"token_flush_size": 5})
+    async with Runtime(tmp_path, config=settings, chat_model=FactModel(answer)) as runtime:
+        alice, chat = runtime.user("alice"), runtime.session("alice", "one")
+        await chat.append(
+            [
+                {
+                    "role": "user",
+                    "content": "home is Lisbon, and so it has been for many years now",
+                },
+                {"role": "user", "content": "pet is Rex, and so it has been for many years now"},
+            ]
+        )
+        await chat.flush()
+        await asked.wait()
+        fact = (await listed(alice))["home is Lisbon"]
+        assert await alice.delete_memories([fact.id]) == 1
+        asked = anyio.Event()
+        await asked.wait()
+        assert not await listed(alice)
+    model = FactModel()
+    async with Runtime(tmp_path, config=settings, chat_model=model) as runtime:
+        await runtime.settle()
+        assert [*await listed(runtime.user("alice"))] == ["pet is Rex"]
+    assert model.extractions == [["pet is Rex, and so it has been for many years now"]]
 
 
 async def test_what_must_not_be_kept_is_not_in_a_fact(tmp_path: Path) -> None:

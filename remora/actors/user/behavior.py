@@ -157,8 +157,10 @@ class UserBehavior:
                 return self._clean_up(state, message.max_bytes)
             case Remember():
                 return remember(state, message)
-            case TakeFacts(items=items):
-                return record(state, items)
+            case TakeFacts(items=items, progress=progress):
+                recorded = record(state, items) if items else Decision()
+                records = (*recorded.records, progress)
+                return Decision(None, records, jobs=recorded.jobs, size=recorded.size)
             case ChangeMemory():
                 return change_memory(state, message)
             case DeleteMemories():

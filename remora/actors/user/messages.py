@@ -11,7 +11,7 @@ import msgspec
 
 from remora.actors.user.working import WorkingItem
 from remora.storage.ports import Vector
-from remora.storage.records import MemoryItem, StateItem
+from remora.storage.records import JobAdvanced, MemoryItem, StateItem
 
 __all__ = [
     "AdoptUser",
@@ -146,13 +146,15 @@ class RememberReceipt(msgspec.Struct, frozen=True):
 
 
 class TakeFacts(msgspec.Struct, frozen=True):
-    """Record extracted facts, and index them; those that exist stay. Replies a `RememberReceipt`.
+    """Record extracted facts, and index them; those that exist stay. Replies nothing.
 
     Attributes:
-        items: the facts, one at least.
+        items: the facts.
+        progress: what is left of the job that extracts them, journalled together with them.
     """
 
     items: tuple[MemoryItem, ...]
+    progress: JobAdvanced
 
 
 class AdoptUser(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from remora.ids import UserKey
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
 from remora.storage.records import (
+    JobAdvanced,
     JobsStarted,
     MemoriesRemoved,
     MemoryChanged,
@@ -242,7 +243,7 @@ def apply(state: UserState, record: Any) -> None:
         case JobDone(id=id_):
             if id_ == state.job:
                 state.job = ""
-        case MemoryChanged() | MemoriesRemoved():
+        case MemoryChanged() | MemoriesRemoved() | JobAdvanced():
             pass
         case _:
             raise TypeError(f"a user's actor cannot apply {type(record).__name__}")

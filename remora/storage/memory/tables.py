@@ -21,6 +21,7 @@ from remora.storage.records import (
     Appended,
     BufferMoved,
     Flushed,
+    JobAdvanced,
     JobsStarted,
     MemoriesRemoved,
     MemoryChanged,
@@ -198,6 +199,8 @@ class MemoryTables:
                     self._memories.pop(id_, None)
             case JobsStarted():
                 pass
+            case JobAdvanced(job=job) if job.id in self._jobs:
+                self._change_job(job.id, payload=job.payload)
             case JobDone(id=id_):
                 self._jobs.pop(id_, None)
             case JobRetried(id=id_) if id_ in self._jobs:
@@ -207,7 +210,7 @@ class MemoryTables:
                 self._change_job(id_, attempts=record.attempts, dead=True, error=record.error)
             case DeadLetterRetried(id=id_) if id_ in self._jobs and self._jobs[id_].dead:
                 self._change_job(id_, attempts=0, not_before=0.0, dead=False)
-            case JobRetried() | JobDeadLettered() | DeadLetterRetried():
+            case JobAdvanced() | JobRetried() | JobDeadLettered() | DeadLetterRetried():
                 pass  # its actor has cancelled it
             case _:
                 raise TypeError(f"no journal record: {type(record).__name__}")

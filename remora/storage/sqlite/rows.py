@@ -20,6 +20,7 @@ from remora.storage.records import (
     Appended,
     BufferMoved,
     Flushed,
+    JobAdvanced,
     JobsStarted,
     MemoriesRemoved,
     MemoryChanged,
@@ -155,6 +156,7 @@ _PUT_MEMORY = _INSERT_MEMORY.replace(
     "session = excluded.session, type = excluded.type, created_us = excluded.created_us",
 )
 _INSERT_JOB = "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES (?, ?, ?, ?, ?)"
+_ADVANCE_JOB = "UPDATE jobs SET payload = ?, crc = ? WHERE id = ?"
 _RETRY_JOB = "UPDATE jobs SET attempts = ?, not_before = ?, error = ? WHERE id = ?"
 _DEAD_LETTER_JOB = "UPDATE jobs SET attempts = ?, error = ?, dead = 1 WHERE id = ?"
 _RETRY_DEAD_LETTER = "UPDATE jobs SET attempts = 0, not_before = 0, dead = 0 WHERE id = ? AND dead"
@@ -171,6 +173,7 @@ _STATEMENTS = (
     _INSERT_FRONT,
     _UPDATE_INDEXED,
     _INSERT_JOB,
+    _ADVANCE_JOB,
     _RETRY_JOB,
     _DEAD_LETTER_JOB,
     _RETRY_DEAD_LETTER,
@@ -268,6 +271,9 @@ class Rows:
                 self._move_buffer(record)
             case JobsStarted(sid=sid, jobs=jobs):
                 self._start_jobs(sid, jobs)
+            case JobAdvanced(sid=sid, job=job):
+                row = (job.id, job.queue, sid, _encode(job.payload))
+                rows[_ADVANCE_JOB].append((row[-1], row_crc(row), job.id))
             case Flushed(sid=sid, through=through):
                 rows[_UPDATE_INDEXED].append((through, sid))
             case Pruned(key=key, seqs=seqs, entries=entries):
