@@ -197,7 +197,8 @@ class User(LongTermHandle):
 
         Its columns are id, user_id, session_id (null for none), content, embedding (null where
         nothing is embedded), memory_type, importance, created_at, accessed_at (null for never) and
-        access_count.
+        access_count. Facts that do not hold any more are left out; `memories` lists those that
+        newer ones replaced.
 
         Args:
             types: rows of these memory types; None for all except those of memory blocks.

@@ -86,9 +86,10 @@ class CurrentMemories:
         return current
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
-        """Those of these rows of recorded memories whose text is the one of now."""
+        """Those of these rows of recorded memories whose text is the one of now, and holds."""
         items = await self._journal.memories(user, [memory_of_row(row) for row in rows])
-        return frozenset(item.row_id for item in items)
+        standings = await find_standings(self._journal, user, items)
+        return frozenset(item.row_id for item in items if holds(item, standings))
 
 
 _PLAIN = Memory("", "system", "", "", 0, _EPOCH, 0.0, {}, 0)

@@ -71,6 +71,8 @@ async def test_a_newer_fact_takes_the_place_of_an_older_one(runtime: Runtime) ->
     assert await holding(alice) == {"home is Braga", "pet is Rexthree"}
     statistics = runtime.statistics().facts
     assert (statistics.recorded, statistics.superseding) == (6, 4)
+    exported = await alice.export_arrow(types="fact")
+    assert set(exported["content"].to_pylist()) == await holding(alice)
 
 
 async def test_what_was_said_last_holds_whenever_it_is_extracted(runtime: Runtime) -> None:
@@ -442,15 +444,10 @@ async def test_a_fact_that_is_deleted_before_its_job_ends_stays_deleted(tmp_path
     settings = config(buffer={"token_flush_size": 5})
     async with Runtime(tmp_path, config=settings, chat_model=FactModel(answer)) as runtime:
         alice, chat = runtime.user("alice"), runtime.session("alice", "one")
-        await chat.append(
-            [
-                {
-                    "role": "user",
-                    "content": "home is Lisbon, and so it has been for many years now",
-                },
-                {"role": "user", "content": "pet is Rex, and so it has been for many years now"},
-            ]
-        )
+        for text in ("home is Lisbon", "pet is Rex"):
+            await chat.append(
+                {"role": "user", "content": f"{text}, and has been so for many years"}
+            )
         await chat.flush()
         await asked.wait()
         fact = (await listed(alice))["home is Lisbon"]
@@ -462,7 +459,7 @@ async def test_a_fact_that_is_deleted_before_its_job_ends_stays_deleted(tmp_path
     async with Runtime(tmp_path, config=settings, chat_model=model) as runtime:
         await runtime.settle()
         assert [*await listed(runtime.user("alice"))] == ["pet is Rex"]
-    assert model.extractions == [["pet is Rex, and so it has been for many years now"]]
+    assert model.extractions == [["pet is Rex, and has been so for many years"]]
 
 
 async def test_what_must_not_be_kept_is_not_in_a_fact(tmp_path: Path) -> None:
