@@ -54,3 +54,23 @@ class TestSummary:
             await memory.settle()
         assert (await chat.load()).summary
         assert "I like tea" in str(memory_model.requests[0])
+
+
+class TestFacts:
+    @pytest.fixture
+    def memory_options(self) -> dict[str, Any]:
+        return {"config": remora.Config.from_dict({"facts": {"enabled": True}})}
+
+    async def test_new_facts(self, memory: remora.Runtime, memory_model: ScriptedChatModel) -> None:
+        memory_model.script(
+            '{"facts": [{"text": "Ana lives in Lisbon", "sources": [1]}]}',  # monday
+            '{"facts": [{"text": "Ana lives in Porto", "sources": [1]}]}',  # friday
+            '{"replaces": [{"new": 2, "old": 1}]}',  # friday's fact and monday's are compared
+        )
+        ana = memory.user("ana")
+        for day, text in (("monday", "My Lisbon flat is tiny."), ("friday", "I moved to Porto!")):
+            await ana.session(day).append({"role": "user", "name": "Ana", "content": text})
+            await ana.session(day).flush()
+            await ana.session(day).settle()
+        (found,) = await ana.recall("Where does Ana live?", types="fact")
+        assert (found.text, found.sources) == ("Ana lives in Porto", (1,))

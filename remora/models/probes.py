@@ -7,9 +7,9 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
-    "breaker_refused": "a model rests after failures, so a call was refused",
+    "breaker_refused": "a model is not called for a while after failures, so a call was refused",
     "breaker_opened": "a model failed too often in a row: it is not called for a while",
-    "breaker_closed": "a model that rested answered its trial call",
+    "breaker_closed": "a model that was not called for a while answered its trial call",
     "model_hung": "a chat model or summarizer did not answer in time",
     "embedder_hung": "an embedder did not answer in time",
     "embedder_misshaped": "an embedder answered with a wrong number of vectors, or of a wrong "

@@ -34,7 +34,8 @@ class Memory(msgspec.Struct, frozen=True):
         session: where it was said; empty for what was recorded outside of any.
         seq: the message's number there; 0 for what is no message.
         created_at: when, aware UTC.
-        score: rank score; comparable within one recall only.
+        score: rank score; comparable within one recall only. It is no sum of `parts`: how well the
+            session matches, neighbours, speakers, times, days and importance count as well.
         parts: what each list gave it, scaled to 0…1: ``turn`` (BM25 of the message), ``window``
             (BM25 of the message with its neighbours), ``vector`` (cosine) and, if a reranker judged
             it, ``reranker``.

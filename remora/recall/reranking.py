@@ -54,7 +54,7 @@ class RerankStatistics(msgspec.Struct, frozen=True):
         calls: recalls for which it was asked.
         failures: calls without a usable answer, late ones included.
         late: calls that missed their deadline.
-        skipped: recalls for which it was not asked, because it rested after failures.
+        skipped: recalls for which it was not asked, because it had failed several times in a row.
     """
 
     calls: int = 0
@@ -143,7 +143,9 @@ class Reranking:
             return Judgement()
         if self._breaker.open:
             self._skipped += 1
-            return Judgement(problem=f"not reranked: {self._name} failed before, and rests")
+            return Judgement(
+                problem=f"not reranked: {self._name} failed before, and is not asked for now"
+            )
         try:
             scores = await self._rank(query[:_MAX_CHARACTERS], [_text(one) for one in memories])
         except ModelError as e:

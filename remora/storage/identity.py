@@ -32,12 +32,12 @@ class Identity:
         """Check that it is still there; takes a microsecond or two.
 
         Raises:
-            FilesGone: it was removed, replaced or emptied, or a directory above it was replaced.
+            FilesGone: it was removed, renamed, replaced or emptied, or so was a directory above it.
         """
         try:
             found = os.stat(self._path)  # noqa: PTH116  # after each commit: twice as fast as Path
         except OSError as e:
-            raise FilesGone(f"{self._path} was removed") from e
+            raise FilesGone(f"{self._path} was removed or renamed") from e
         if (found.st_dev, found.st_ino) != self._opened:
             raise FilesGone(f"{self._path} was replaced")
         if self._never_empty and not found.st_size:

@@ -96,7 +96,7 @@ async def test_an_idle_runtime_notices_as_well(tmp_path: Path) -> None:
         (tmp_path / "journal.db").unlink()
         await runtime.internals.journal.checkpoint()
         await anyio.lowlevel.checkpoint()
-        await _everything_says_lost(runtime, "journal.db was removed")
+        await _everything_says_lost(runtime, "journal.db was removed or renamed")
 
 
 @pytest.mark.parametrize("how", ["by writing", "idle"])

@@ -5,8 +5,8 @@ What LanceDB 0.40 does, and what follows (all measured):
 * A commit costs 3.4 ms whatever its size, leaves a fragment that slows every filtered search, and
   doubles rows where two merges run at once. So one task writes (`writer`), and tables are compacted
   (`shard`).
-* A vector index under a user filter loses most of its recall. So there is none: search is exact
-  within the user's rows (`search`).
+* A vector index under a user filter loses most of its recall. So search is exact within the rows of
+  a user of fewer than 10 000; beyond that all partitions of an index are searched (`indices`).
 * User text in a filter can be injected. So rows are found by a digest of the user id, and each row
   that is read is checked against the id itself.
 * It never syncs, and notices no flipped bit. So what was written is synced and recorded before it
