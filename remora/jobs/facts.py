@@ -287,7 +287,7 @@ class FactsHandler:
     ) -> list[ExtractedFact]:
         if self._redact is None:
             return list(found)
-        kept = []
+        kept: dict[str, ExtractedFact] = {}
         for fact in found:
             try:
                 text = without_surrogates(redact_text(fact.text, self._redact))
@@ -295,9 +295,11 @@ class FactsHandler:
             except RedactionFailed:
                 dropped["not_redacted"] += 1
                 continue
-            if text.strip():
-                kept.append(msgspec.structs.replace(fact, text=text, about=about))
-        return kept
+            if text.strip() and text.casefold() in kept:
+                dropped["repeated"] += 1
+            elif text.strip():
+                kept[text.casefold()] = msgspec.structs.replace(fact, text=text, about=about)
+        return list(kept.values())
 
     async def _find_topics(
         self,

@@ -464,17 +464,18 @@ async def test_a_fact_that_is_deleted_before_its_job_ends_stays_deleted(tmp_path
 
 async def test_what_must_not_be_kept_is_not_in_a_fact(tmp_path: Path) -> None:
     """The model reads what long-term memory may have, and its own words are redacted, too."""
-    model = FactModel(lambda answer: answer.replace("SHORT", "1234"))
+    model = FactModel(lambda answer: answer.replace("SHORT", "1234").replace("Rome", "5678"))
     async with Runtime(
         tmp_path,
         config=config(),
         chat_model=model,
-        redact=lambda text: text.replace("1234", "****"),
+        redact=lambda text: text.replace("1234", "****").replace("5678", "****"),
         redact_long_term=lambda text: text.replace("Lisbon", "SHORT"),
     ) as runtime:
-        await say(runtime.session("alice", "one"), "home is Lisbon, pin is 1234")
-        assert model.extractions == [["home is SHORT, pin is ****"]]
+        await say(runtime.session("alice", "one"), "home is Lisbon, pin is 1234, home is Rome")
+        assert model.extractions == [["home is SHORT, pin is ****, home is Rome"]]
         assert [*await listed(runtime.user("alice"))] == ["home is ****"]
+        assert runtime.statistics().facts.recorded == 1
 
 
 async def test_a_profile_is_made_of_facts_that_hold(tmp_path: Path) -> None:
