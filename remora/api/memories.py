@@ -260,7 +260,8 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
 
         It does not count as retrieved.
 
-        What is recorded appears when it is indexed, a moment later: `settle` waits for that.
+        What is recorded appears when it is indexed, a moment later: `settle` waits for that. What
+        was deleted is gone at once.
 
         Args:
             types: see `recall`; messages are included unless `types` leaves them out.

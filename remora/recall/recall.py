@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -169,13 +169,16 @@ class Recall:
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
 
+        What was deleted is left out before it is removed, and what is written again is there.
+
         Raises:
             LongTermError: the store failed.
             ErasureInProgress: the user is being forgotten.
         """
-        self._admit(user)
+        tail = await self._tail(user)
         rows = await (await self._store()).rows(user, scope)
-        memories = await run_in_thread_if(len(rows) >= _IN_THREAD, _make_memories, rows)
+        large = len(rows) >= _IN_THREAD
+        memories = await run_in_thread_if(large, _make_memories, rows, tail, scope)
         if self._current is None:
             return memories
         return await self._current(user, memories, history=True)
@@ -194,13 +197,43 @@ class Recall:
     async def embedded_rows(
         self, user: str, scope: Scope = EVERYTHING
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
-        """The rows with their vectors, shape (rows, dimension); None where nothing is embedded.
+        """The rows of `rows` with their vectors, shape (rows, dimension); None without an embedder.
 
         Raises:
             LongTermError: the store failed.
             ErasureInProgress: the user is being forgotten.
         """
+        tail = await self._tail(user)
+        rows, vectors = await self._current_rows(user, scope)
+        more = tail.rewritten_places(scope)
+        if not more and not tail.hidden:
+            return rows, vectors
+        rows, vectors = await run_in_thread_if(
+            len(rows) >= _IN_THREAD, _join, rows, vectors, tail, more
+        )
+        order = sorted(range(len(rows)), key=lambda place: _age(rows[place]))
+        return [rows[place] for place in order], None if vectors is None else vectors[order]
+
+    async def _tail(self, user: str) -> Tail:
+        """What long-term memory lacks of a user, and has no longer.
+
+        It is read before long-term memory: a row that is indexed in between is then in both, and
+        not in neither.
+
+        Raises:
+            ErasureInProgress: the user is being forgotten.
+        """
         self._admit(user)
+        if self._unindexed is None:
+            return EMPTY_TAIL
+        tail = await self._unindexed.get(user)
+        self._admit(user)  # an erasure may have begun
+        return tail
+
+    async def _current_rows(
+        self, user: str, scope: Scope = EVERYTHING
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """The rows that are in long-term memory, with their vectors."""
         rows, vectors = await (await self._store()).embedded_rows(user, scope)
         if self._current is None:
             return rows, vectors
@@ -234,25 +267,11 @@ class Recall:
             LongTermError: the store failed.
             ErasureInProgress: the user is being forgotten.
         """
-        self._admit(user)
-        tail = EMPTY_TAIL if self._unindexed is None else await self._unindexed.get(user)
-        rows, vectors = await self.embedded_rows(user)
+        tail = await self._tail(user)
+        rows, vectors = await self._current_rows(user)
         if not tail:
             return rows, vectors
-        import numpy as np  # noqa: PLC0415
-
-        known = {row.id for row in rows}
-        kept = [place for place, row in enumerate(rows) if row.id not in tail.hidden]
-        more = [place for place, row in enumerate(tail.rows) if row.id not in known]
-        every = [*(rows[place] for place in kept), *(tail.rows[place] for place in more)]
-        halves = [
-            part[places]
-            for part, places in ((vectors, kept), (tail.vectors, more))
-            if part is not None and places
-        ]
-        if sum(map(len, halves)) != len(every):
-            return every, None
-        return every, np.concatenate(halves).astype(np.float32, copy=False)
+        return _join(rows, vectors, tail, range(len(tail.rows)))
 
     def note(self, user: str) -> str:
         """What the last recall of a user could not search, for people; empty if nothing."""
@@ -363,5 +382,34 @@ class Recall:
         return await run_in_thread_if(large, rank)
 
 
-def _make_memories(rows: Sequence[MemoryRow]) -> list[Memory]:
+def _make_memories(rows: Sequence[MemoryRow], tail: Tail, scope: Scope) -> list[Memory]:
+    more = tail.rewritten_places(scope)
+    if more or tail.hidden:
+        rows = sorted(_join(rows, None, tail, more)[0], key=_age)
     return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
+
+
+def _join(
+    rows: Sequence[MemoryRow], vectors: Vector | None, tail: Tail, places: Iterable[int]
+) -> tuple[list[MemoryRow], Vector | None]:
+    """The rows that are not removed, and those at these places of the tail that they lack."""
+    known = {row.id for row in rows}
+    kept = [place for place, row in enumerate(rows) if row.id not in tail.hidden]
+    more = [place for place in places if tail.rows[place].id not in known]
+    every = [*(rows[place] for place in kept), *(tail.rows[place] for place in more)]
+    halves = [
+        part[some]
+        for part, some in ((vectors, kept), (tail.vectors, more))
+        if part is not None and some
+    ]
+    if sum(map(len, halves)) != len(every):
+        return every, None
+    if not halves:
+        return every, vectors[:0] if vectors is not None else None
+    import numpy as np  # noqa: PLC0415
+
+    return every, np.concatenate(halves).astype(np.float32, copy=False)
+
+
+def _age(row: MemoryRow) -> tuple[int, str, int]:
+    return row.created_us, row.session, row.seq

@@ -50,6 +50,8 @@ class Tail:
         vectors: theirs, shape (rows, dimension), zeros for those without; None without an embedder.
         earlier: the index of the user's tail before, which makes this one faster to build.
         hidden: ids of indexed rows that were removed, and are still in long-term memory.
+        rewritten: ids of rows that were indexed and are being indexed again, because a message near
+            them came or went: long-term memory may lack them for a moment.
         note: what of it is not searched, for people; empty if all is.
     """
 
@@ -61,12 +63,14 @@ class Tail:
         earlier: UserIndex | None = None,
         *,
         hidden: frozenset[str] = frozenset(),
+        rewritten: frozenset[str] = frozenset(),
         note: str = "",
     ) -> None:
         self.version = version
         self.rows = rows
         self.vectors = vectors
         self.hidden = hidden
+        self.rewritten = rewritten
         self.note = note
         self.index = UserIndex(rows, vectors, earlier) if rows else None
         self._combined: CombinedIndex | None = None
@@ -77,6 +81,15 @@ class Tail:
     def shown(self, without: Collection[tuple[str, int]]) -> tuple[str, ...]:
         """Ids of the rows that are among these messages, by session and number."""
         return tuple([row.id for row in self.rows if (row.session, row.seq) in without])
+
+    def rewritten_places(self, scope: Scope) -> list[int]:
+        """The places of its rows that were indexed, and are being indexed again."""
+        if self.index is None or not self.rewritten:
+            return []
+        mine = self.index.within(scope)
+        return [
+            place for place, row in enumerate(self.rows) if row.id in self.rewritten and mine[place]
+        ]
 
     def combined_with(self, index: UserIndex) -> CombinedIndex:
         """Both as one; made once for an index."""

@@ -211,7 +211,7 @@ class UnindexedRows:
             items = await self._journal.memories(user, found.memories) if found.memories else ()
             rows = await self._as_stored([memory_row(user, item) for item in items])
             held.put(UserKey(user), {row.id: row for row in rows})
-        held.hide(found.removed, keys)
+        held.hide(found.removed, found.rewritten, keys)
         held.cut(self._limit)
 
     async def _make_rows(
@@ -281,19 +281,29 @@ class UnindexedRows:
     async def _build(self, held: _UserTail) -> None:
         rows, before = held.newest(), held.tail
         hidden = frozenset(one for ids in held.hidden.values() for one in ids)
+        rewritten = frozenset(one for ids in held.rewritten.values() for one in ids) - hidden
         if not rows and not hidden:
             held.tail = EMPTY_TAIL
             return
         embedded = sum(row.id in held.vectors for row in rows)
         note = self._describe(len(rows), embedded, more=held.more)
-        if rows == before.rows and (hidden, note) == (before.hidden, before.note):
+        unchanged = (hidden, rewritten, note) == (before.hidden, before.rewritten, before.note)
+        if unchanged and rows == before.rows:
             return
         version = next(self._versions)
         dimension = None if self._access.embedder is None else self._access.embedder.dimension
 
         def build() -> Tail:
             vectors = None if dimension is None else _stack(rows, held.vectors, dimension)
-            return Tail(version, rows, vectors, before.index, hidden=hidden, note=note)
+            return Tail(
+                version,
+                rows,
+                vectors,
+                before.index,
+                hidden=hidden,
+                rewritten=rewritten,
+                note=note,
+            )
 
         known = {row.id for row in before.rows}
         new = sum(row.id not in known for row in rows)
@@ -326,6 +336,7 @@ class _UserTail:
         rows: by actor, and by number of the message or id of the memory.
         vectors: of rows, by id.
         hidden: ids of indexed rows that were removed, by actor.
+        rewritten: ids of indexed rows that are indexed again, by actor.
         with_jobs: actors that had index jobs, or dead letters, when they were read last.
         suspect: actors to read again.
         more: there are more rows than may be searched.
@@ -338,6 +349,7 @@ class _UserTail:
         self.rows: dict[Key, dict[int | str, MemoryRow]] = {}
         self.vectors: dict[str, Vector] = {}
         self.hidden: dict[Key, Collection[str]] = {}
+        self.rewritten: dict[Key, Collection[str]] = {}
         self.with_jobs: set[Hashable] = set()
         self.suspect: set[Key] = set()
         self.more = False
@@ -382,10 +394,19 @@ class _UserTail:
         else:
             self.rows.pop(key, None)
 
-    def hide(self, ids: Mapping[Key, Collection[str]], among: Collection[Key] | None) -> None:
-        """Set the rows to hide, of all actors or of these."""
-        kept = {} if among is None else {k: v for k, v in self.hidden.items() if k not in among}
-        self.hidden = {**kept, **ids}
+    def hide(
+        self,
+        removed: Mapping[Key, Collection[str]],
+        rewritten: Mapping[Key, Collection[str]],
+        among: Collection[Key] | None,
+    ) -> None:
+        """Set the rows to hide, and those that are written again, of all actors or of these."""
+
+        def others(before: Mapping[Key, Collection[str]]) -> dict[Key, Collection[str]]:
+            return {} if among is None else {k: v for k, v in before.items() if k not in among}
+
+        self.hidden = {**others(self.hidden), **removed}
+        self.rewritten = {**others(self.rewritten), **rewritten}
 
     def newest(self) -> list[MemoryRow]:
         """All rows, the newest first."""
@@ -412,17 +433,19 @@ class _FoundInJobs(msgspec.Struct, frozen=True):
     Attributes:
         messages: that are to be indexed, or indexed again, by session.
         removed: ids of rows that are to be removed, by session.
+        rewritten: ids of indexed rows that are to be written again, by session.
         memories: ids of memories that are to be indexed.
     """
 
     messages: dict[SessionKey, set[int]]
     removed: dict[Key, set[str]]
+    rewritten: dict[Key, set[str]]
     memories: list[str]
 
 
 def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) -> _FoundInJobs:
     """What the jobs of these actors say; of each, the newest `limit` messages."""
-    found = _FoundInJobs({}, {}, [])
+    found = _FoundInJobs({}, {}, {}, [])
     for job in jobs:
         key, spec = job.key, job.payload
         if keys is not None and key not in keys:
@@ -432,11 +455,15 @@ def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) ->
         elif isinstance(key, SessionKey) and isinstance(spec, FlushSpec):
             first = max(first_row_written(spec), spec.through - limit)
             found.messages.setdefault(key, set()).update(range(first, spec.through + 1))
+            again = range(first, spec.first)
+            found.rewritten.setdefault(key, set()).update(row_id(key, seq) for seq in again)
         elif isinstance(key, SessionKey) and isinstance(spec, (UnflushSpec, DiscardSpec)):
             ids = found.removed.setdefault(key, set())
             ids.update(row_id(key, seq) for seq in spec.seqs)
             if isinstance(spec, UnflushSpec):
-                found.messages.setdefault(key, set()).update(_rewritten(spec))
+                near = _rewritten(spec)
+                found.messages.setdefault(key, set()).update(near)
+                found.rewritten.setdefault(key, set()).update(row_id(key, seq) for seq in near)
     return found
 
 

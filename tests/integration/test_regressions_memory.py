@@ -14,7 +14,9 @@ from remora import BufferPolicy, Config, Runtime
 from remora.adapters.muxi import BufferMemory
 from remora.errors import InvalidInput, NotGranted, RemoraError
 from remora.models.ports import Line
+from remora.storage.memory import MemoryStore
 from remora.testing import HashEmbedder, VirtualClock
+from tests import facts
 from tests.harness import FirstWordsSummarizer, LineCount, user
 from tests.integration.test_buffers import PLAIN, Recording, said, session
 
@@ -169,6 +171,62 @@ async def test_words_that_were_deleted_do_not_come_back() -> None:
         assert "word1" not in str(await chat.contents())
         await chat.settle()
         assert "word1" not in str(await chat.contents()).replace("word1'", "")
+
+
+class GatedStore(MemoryStore):
+    """Waits before it deletes and before it adds, if it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.held: set[str] = set()
+        self.reached = {"delete": anyio.Event(), "add": anyio.Event()}
+        self.opened = {"delete": anyio.Event(), "add": anyio.Event()}
+
+    async def _pass(self, gate: str) -> None:
+        if gate in self.held:
+            self.reached[gate].set()
+            await self.opened[gate].wait()
+
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
+        await self._pass("delete")
+        return await super().delete(user, ids)
+
+    async def add(self, rows: Any, vectors: Any, *, may_exist: bool) -> None:
+        await self._pass("add")
+        await super().add(rows, vectors, may_exist=may_exist)
+
+
+@pytest.mark.parametrize("extracted", [False, True])
+async def test_what_is_deleted_is_listed_no_more_and_the_rest_is(*, extracted: bool) -> None:
+    """As soon as `delete` returned, whatever its job has done so far, in both listings."""
+    store, model = GatedStore(), facts.FactModel() if extracted else None
+    settings = facts.config(facts={"enabled": extracted})
+    async with Runtime.in_memory(config=settings, store=store, chat_model=model) as runtime:
+        ann = runtime.user("ann")
+        chat = ann.session("one")
+        names = ("home", "pet", "car", "bike", "boat", "team")
+        await facts.say(chat, *(f"{name} is Kept{name}" for name in names))
+        await ann.settle()
+        listed = sorted(one.text for one in await ann.memories())
+        expected = [one for one in listed if "Keptpet" not in one]
+        assert (len(listed), len(expected)) == ((12, 10) if extracted else (6, 5))
+
+        async def check() -> None:
+            found = await ann.memories()
+            assert sorted(one.text for one in found) == expected
+            assert [one.created_at for one in found] == sorted(one.created_at for one in found)
+            assert sorted((await ann.export_arrow())["content"].to_pylist()) == expected
+            assert await ann.memories(session="another") == []
+
+        store.held = {"delete", "add"}
+        assert await chat.delete(1) == 1
+        await check()
+        for gate in ("delete", "add"):
+            await store.reached[gate].wait()
+            await check()
+            store.opened[gate].set()
+        await runtime.settle()
+        await check()
 
 
 async def test_a_restored_summary_is_a_text_like_any(tmp_path: Path) -> None:
