@@ -26,7 +26,7 @@ from remora.actors.policies.redaction import redact_text
 from remora.actors.policies.units import batches
 from remora.actors.user.messages import DeleteMemories, TakeFacts
 from remora.config import FactsConfig
-from remora.errors import ModelAnswerInvalid, RedactionFailed
+from remora.errors import ModelAnswerInvalid, ModelError, RedactionFailed, RuntimeClosed
 from remora.ids import SessionKey, UserKey, fact_id, topic_id
 from remora.jobs.fact_answers import (
     MAX_AT_ONCE,
@@ -320,7 +320,7 @@ class FactsHandler:
         times = [lines[fact.sources[-1]].at_us for fact in found]
         new = [KnownFact(*one) for one in zip(own, texts, times, strict=True)]
         parse = partial(parse_relations, known=len(old), new=found, dropped=dropped)
-        replaced = await self._ask(key, ask_relations(old, new), parse, dropped) or {}
+        replaced = await self._compare(key, ask_relations(old, new), parse, dropped)
         same = {one.text.casefold(): number for number, one in enumerate(old, start=1)}
         everything = [*old, *new]
         topics = []
@@ -333,6 +333,35 @@ class FactsHandler:
                 place = same.get(fact.text.casefold(), place)
             topics.append(everything[place - 1].topic)
         return topics
+
+    async def _compare(
+        self,
+        key: SessionKey,
+        chat: list[dict[str, object]],
+        parse: Callable[[object], Mapping[int, int]],
+        dropped: Counter[str],
+    ) -> Mapping[int, int]:
+        """Which fact takes the place of which; of none if the model fails again and again.
+
+        A failure here must not cost the facts: a job that runs again would have them extracted, and
+        paid for, again.
+        """
+        for attempt in range(_ASKS):
+            try:
+                return await self._ask(key, chat, parse, dropped) or {}
+            except ModelError as e:
+                if isinstance(e.__cause__, RuntimeClosed):
+                    raise
+                if attempt == _ASKS - 1:
+                    probe("facts_not_compared")
+                    # without its text, which may quote what users said
+                    _logger.warning(
+                        "facts_not_compared",
+                        session=key,
+                        model=self._name,
+                        error=type(e.__cause__ or e).__name__,
+                    )
+        return {}
 
     def _item(self, key: SessionKey, fact: ExtractedFact, at_us: int, topic: str) -> MemoryItem:
         details = {"about": fact.about, "date": fact.date}

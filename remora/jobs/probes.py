@@ -26,6 +26,7 @@ PROBES: Mapping[str, str] = {
     "facts_resumed": "facts are extracted again, behind the last message that has one",
     "facts_full": "a session has all the facts that it may have: no more are extracted",
     "facts_unreadable": "a model's answer held no facts that can be read: it is asked again once",
+    "facts_not_compared": "the model failed on which fact replaces which: none does",
     "unsupported_facts_removed": "facts were removed, because their messages were",
     "synopsis_degraded": "a fallback synopsis was made",
     "synopsis_unwritten": "no synopsis could be written at all: it stays empty",

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from remora import Runtime, User
-from remora.errors import ModelUnavailable
+from remora.errors import ModelUnavailable, RuntimeClosed
 from remora.recall.memory import Memory
 from remora.runtime.probes import count_probes
 from tests.facts import FactModel, config, say
@@ -403,6 +403,43 @@ async def test_a_model_that_is_away_costs_no_fact(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         await say(alice.session("one"), "home is Lisbon")
         assert await holding(alice) == {"home is Lisbon"}
+
+
+@pytest.mark.parametrize("failure", [ModelUnavailable("away"), RuntimeError("home"), "closed"])
+async def test_a_comparison_that_fails_costs_no_fact(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, failure: Any
+) -> None:
+    """Facts are not paid for twice; one that a model failed to compare takes no other's place."""
+
+    class Uncomparing(FactModel):
+        fails = 0
+
+        async def complete(self, messages: Any) -> str:
+            if '{"replaces": [' in str(messages[-2]["content"]) and self.fails:
+                self.fails -= 1
+                raise RuntimeClosed("closed") if failure == "closed" else failure
+            return await super().complete(messages)
+
+    model = Uncomparing()
+    async with Runtime(tmp_path, config=config(), chat_model=model) as runtime:
+        alice = runtime.user("alice")
+        await say(alice.session("one"), "home is Lisbon")
+        model.fails = 1
+        await say(alice.session("two"), "home is Porto")
+        assert await holding(alice) == {"home is Porto"}
+        if failure == "closed":
+            return
+        assert len(model.extractions) == 2
+        assert "facts_not_compared" not in caplog.text
+        model.fails = 2
+        with count_probes() as counts:
+            await say(alice.session("three"), "home is Braga")
+        assert await holding(alice) == {"home is Porto", "home is Braga"}
+        assert len(model.extractions) == 3
+        assert counts["facts_not_compared"] == 1
+        assert await runtime.dead_letters() == []
+    (line,) = [one for one in caplog.messages if "facts_not_compared" in one]
+    assert f"error={type(failure).__name__}" in line
 
 
 async def test_a_job_that_fails_halfway_goes_on_where_it_was(tmp_path: Path) -> None:
