@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.errors import (
@@ -23,6 +22,7 @@ from remora.errors import (
 from remora.messages import ChatDict, indent
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -239,7 +239,7 @@ async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
                 joined.add(piece)
             return joined.text()
 
-        return await anyio.to_thread.run_sync(join, abandon_on_cancel=True, limiter=threads)
+        return await run_in_thread(join, limiter=threads)
     return check_answer_length(answer)
 
 
@@ -310,15 +310,13 @@ async def _call(
 ) -> Any:
     """Await an async callable; run a sync one in a thread.
 
-    A thread whose caller is cancelled is abandoned.
+    A thread whose caller is cancelled is abandoned, and counts until it ends.
     """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     ):
         return await function(*arguments)
-    result = await anyio.to_thread.run_sync(
-        function, *arguments, abandon_on_cancel=True, limiter=threads
-    )
+    result = await run_in_thread(function, *arguments, limiter=threads)
     return await result if inspect.isawaitable(result) else result
 
 

@@ -109,10 +109,12 @@ class Recall:
         )
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Read rows in this group."""
+        """Read rows, and call the reranker, in this group."""
         tasks.start_soon(self.run, name="remora.recall")
         if self._unindexed is not None:
             self._unindexed.start(tasks)
+        if self._reranking is not None:
+            self._reranking.start(tasks)
 
     async def run(self) -> None:
         """Read rows into memory until cancelled. Without it, each recall reads for itself."""

@@ -9,6 +9,9 @@ A reranker that raises, hangs, or answers anything but one finite number for eac
 nothing: the memories keep the fused order, and the caller, the counters and the log say so. After
 failures in a row it is not called for a while. Such a result is not held for later recalls.
 
+It is called in a task of the runtime, which is abandoned at the deadline: a reranker that does not
+react to its cancellation holds no caller.
+
 A reranker takes its time, in which memories may be removed. Then the search is repeated, so no
 recall returns what was removed while its reranker was busy.
 """
@@ -18,9 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.abc
 import msgspec
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
@@ -33,6 +38,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
+from remora.runtime.shared_call import SharedCall
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -107,6 +113,8 @@ class Reranking:
         self._clear: Callable[[], object] | None = getattr(reranker, "clear", None)
         self._breaker = breaker
         self._deadline_s = deadline_s
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._removals = 0
         self._watched: dict[str, set[Watched]] = {}
         self._asked = self._failures = self._late = self._skipped = 0
         self._outage = OutageLog(
@@ -116,6 +124,10 @@ class Reranking:
             monotonic=clock.monotonic,
             level="warning",
         )
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Call the reranker in this group from now on."""
+        self._tasks = tasks
 
     @contextmanager
     def watch(self, user: str) -> Iterator[Watched]:
@@ -163,11 +175,8 @@ class Reranking:
 
         A reranker that keeps something of what it read is told to clear it.
         """
-        if self._clear is not None:
-            try:
-                self._clear()
-            except Exception as e:  # what it does is the application's
-                _logger.warning("reranker_not_cleared", error=type(e).__name__)
+        self._removals += 1
+        self._clear_kept()
         for watched in self._watched.get(user, ()):
             probe("rerank_void")
             watched.void = True
@@ -175,6 +184,13 @@ class Reranking:
     def statistics(self) -> RerankStatistics:
         """The counts so far."""
         return RerankStatistics(self._asked, self._failures, self._late, self._skipped)
+
+    def _clear_kept(self) -> None:
+        if self._clear is not None:
+            try:
+                self._clear()
+            except Exception as e:  # what it does is the application's
+                _logger.warning("reranker_not_cleared", error=type(e).__name__)
 
     async def _rank(self, query: str, texts: list[str]) -> npt.NDArray[np.float64]:
         """The scores.
@@ -190,7 +206,7 @@ class Reranking:
         try:
             with self._breaker.guard():
                 with anyio.move_on_after(timeout_s):
-                    scores = check_scores(await self._call(query, texts), len(texts), self._name)
+                    scores = await self._ask(query, texts)
                 if scores is None:
                     raise late if timeout_s == self._deadline_s else _CutShortError
         except _CutShortError:  # it may answer in time when its caller has more
@@ -198,6 +214,34 @@ class Reranking:
         if scores is None:
             raise late
         return scores
+
+    async def _ask(self, query: str, texts: list[str]) -> npt.NDArray[np.float64]:
+        """The scores, by a call in a task of the runtime, which ends when the caller leaves."""
+        call = SharedCall(partial(self._score, query, texts, self._removals))
+        if self._tasks is not None:
+            call.start(self._tasks)
+        try:
+            return await call.result()
+        except ModelError:
+            raise
+        except Exception as e:  # the runtime closes, or the reranker has cancelled its own task
+            raise ModelUnavailable(f"{self._name} failed: {e}") from e
+        finally:
+            call.abandon()
+
+    async def _score(self, query: str, texts: list[str], removals: int) -> Any:
+        try:
+            answer = await self._call(query, texts)
+            try:
+                return await call_guarded(self._check, answer, len(texts))
+            except RuntimeError:  # in the place of what is no `Exception`
+                raise _unreadable(answer, self._name) from None
+        finally:
+            if removals != self._removals:  # it may have kept something since it was cleared
+                self._clear_kept()
+
+    async def _check(self, answer: Any, count: int) -> npt.NDArray[np.float64]:
+        return check_scores(answer, count, self._name)
 
     async def _call(self, query: str, texts: list[str]) -> Any:
         try:
@@ -224,8 +268,7 @@ def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
         scores = np.asarray(answer if size == count else (), dtype=np.float64)
     except Exception:  # it may be anything, and so may what its methods raise
         probe("reranker_misshaped")
-        kind = type(answer).__name__
-        raise ModelAnswerInvalid(f"{name} returned no list of numbers but {kind}") from None
+        raise _unreadable(answer, name) from None
     if scores.shape != (count,):
         probe("reranker_misshaped")
         shape = size if size != count else f"shape {scores.shape} of"
@@ -234,6 +277,10 @@ def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:
         probe("reranker_not_finite")
         raise ModelAnswerInvalid(f"{name} returned scores that are not finite")
     return scores
+
+
+def _unreadable(answer: Any, name: str) -> ModelAnswerInvalid:
+    return ModelAnswerInvalid(f"{name} returned no list of numbers but {type(answer).__name__}")
 
 
 def reorder(ranking: Ranking, judged: Mapping[str, float], weight: float = 1.0) -> Ranking:

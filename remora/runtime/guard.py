@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["call_guarded", "is_requested"]
+__all__ = ["call_guarded", "is_cancelled", "is_requested"]
 
 Result = TypeVar("Result")
 
@@ -34,7 +34,7 @@ async def call_guarded(
             raise  # it was raised here: this coroutine is being closed
         raise RuntimeError("GeneratorExit") from e
     except anyio.get_cancelled_exc_class() as e:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         raise RuntimeError("cancelled from within") from e
     except BaseException as e:
@@ -65,7 +65,7 @@ def is_requested(error: BaseException) -> bool:
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """Somebody cancelled this task, or an anyio scope around it."""
     if anyio.current_effective_deadline() == float("-inf"):
         return True

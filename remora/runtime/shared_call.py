@@ -8,9 +8,10 @@ from typing import Generic, TypeVar
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from remora.errors import RuntimeClosed
-from remora.runtime.guard import call_guarded
+from remora.runtime.guard import call_guarded, is_cancelled
 
 __all__ = ["SharedCall"]
 
@@ -81,6 +82,11 @@ class SharedCall(Generic[Result]):
         if cancelled is not None:
             raise cancelled
 
+    def abandon(self) -> None:
+        """Cancel the call that runs, and do not wait for its end: nobody waits for its result."""
+        if self._attempt is not None:
+            self._attempt.scope.cancel()
+
     def _begin(self) -> _Attempt[Result]:
         attempt = self._attempt
         if attempt is None or attempt.error is not None:
@@ -92,9 +98,10 @@ class SharedCall(Generic[Result]):
 
     async def _run(self, attempt: _Attempt[Result]) -> None:
         try:
-            attempt.results.append(await call_guarded(self._function))
-        except Exception as e:
-            attempt.error = e
+            with attempt.scope:
+                await self._call(attempt)
+            if attempt.scope.cancelled_caught:
+                attempt.error = RuntimeError("the call was abandoned")
         except BaseException:
             attempt.error = RuntimeClosed("the runtime closed")
             raise
@@ -102,11 +109,32 @@ class SharedCall(Generic[Result]):
             self.ended = True
             attempt.done.set()
 
+    async def _call(self, attempt: _Attempt[Result]) -> None:
+        """Call the function; one that cancels this task ends its own call, and no other."""
+        cancelled = anyio.get_cancelled_exc_class()
+        try:
+            attempt.results.append(await call_guarded(self._function))
+        except cancelled:
+            if _is_scope_cancelled():
+                raise
+            attempt.error = RuntimeError("cancelled from within")
+        except Exception as e:
+            attempt.error = e
+        if is_cancelled() and not _is_scope_cancelled():
+            # the cancellation may still be to come: it would end the runtime's tasks
+            with suppress(cancelled):
+                await anyio.lowlevel.checkpoint()
+
+
+def _is_scope_cancelled() -> bool:
+    return anyio.current_effective_deadline() == float("-inf")
+
 
 class _Attempt(Generic[Result]):
     """A call that runs, or has ended."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
+        self.scope = anyio.CancelScope()
         self.results: list[Result] = []
         self.error: Exception | None = None

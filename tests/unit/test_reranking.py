@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +21,7 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.ports import as_reranker
 from remora.recall.memory import Memory
 from remora.recall.ranking import Ranking
-from remora.recall.reranking import Reranking, RerankStatistics, check_scores, reorder
+from remora.recall.reranking import Judgement, Reranking, RerankStatistics, check_scores, reorder
 from remora.runtime.clock import SystemClock
 from remora.storage.ports import MemoryRow
 from remora.testing import VirtualClock
@@ -165,6 +166,15 @@ def reranking(
     return Reranking(as_reranker(rank), clock, breaker, deadline_s=deadline_s)
 
 
+async def judge(mine: Reranking, query: str, memories: Sequence[Memory]) -> Judgement:
+    """Ask it while its tasks run, as in a runtime."""
+    judged: list[Judgement] = []
+    async with anyio.create_task_group() as tasks:
+        mine.start(tasks)
+        judged.append(await mine.judge(query, memories))
+    return judged[0]
+
+
 TWO = (memory("a"), memory("b"))
 
 
@@ -176,7 +186,8 @@ async def test_what_a_reranker_reads() -> None:
         asked.extend([query, *texts])
         return [*range(len(texts))]
 
-    judgement = await reranking(rank).judge(
+    judgement = await judge(
+        reranking(rank),
         "q" * 9_000,
         [
             memory("a", "I moved.", speaker="Caroline"),
@@ -200,7 +211,7 @@ async def test_one_memory_needs_no_reranker() -> None:
         raise AssertionError
 
     mine = reranking(never)
-    assert (await mine.judge("q", TWO[:1])).problem == ""
+    assert (await judge(mine, "q", TWO[:1])).problem == ""
     assert mine.statistics() == RerankStatistics()
 
 
@@ -216,13 +227,13 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
         return [1.0] * len(texts)
 
     mine = reranking(rank, clock=clock)
-    problems = [(await mine.judge("q", TWO)).problem for _ in range(5)]
+    problems = [(await judge(mine, "q", TWO)).problem for _ in range(5)]
     assert problems[0] == "not reranked: the reranker rank failed: RuntimeError"
     assert "is not asked for now" in problems[3]
     assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=0, skipped=2)
     works = True
     await clock.advance(31.0)
-    assert (await mine.judge("q", TWO)).problem == ""
+    assert (await judge(mine, "q", TWO)).problem == ""
     lines = [record.getMessage() for record in caplog.records if "rerank_" in record.getMessage()]
     assert [line.split()[0] for line in lines] == [
         "event=rerank_failed",
@@ -236,7 +247,7 @@ async def test_its_own_errors_are_logged_with_their_text(caplog: pytest.LogCaptu
     def rank(*_: Any) -> Any:
         raise ModelUnavailable("the quota is used up")
 
-    assert "the quota" in (await reranking(rank).judge("q", TWO)).problem
+    assert "the quota" in (await judge(reranking(rank), "q", TWO)).problem
     assert "the quota is used up" in caplog.text
 
 
@@ -250,10 +261,117 @@ async def test_cancellation_passes() -> None:
 
     mine = reranking(rank)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mine.judge, "q", TWO)
+        tasks.start_soon(judge, mine, "q", TWO)
         await asked.wait()
         tasks.cancel_scope.cancel()
     assert mine.statistics() == RerankStatistics(calls=1)
+
+
+class PanicError(BaseException):
+    """What an extension module raises."""
+
+
+class Raising:
+    """A list of two numbers that raises when it is read."""
+
+    def __init__(self, error: BaseException, *, length: bool) -> None:
+        self.error = error
+        self.length = length
+
+    def __len__(self) -> int:
+        if self.length:
+            raise self.error
+        return 2
+
+    def __getitem__(self, _: int) -> float:
+        raise self.error
+
+
+@pytest.mark.parametrize("length", [False, True])
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, GeneratorExit, PanicError])
+async def test_an_answer_may_raise_anything(kind: type[BaseException], *, length: bool) -> None:
+    """When it is read: the caller gets a failure of the reranker, not that."""
+
+    async def rank(*_: Any) -> Any:
+        return Raising(kind("which tea"), length=length)
+
+    judgement = await judge(reranking(rank), "q", TWO)
+    assert judgement.problem == (
+        "not reranked: the reranker rank returned no list of numbers but Raising"
+    )
+
+
+async def test_who_ignores_a_cancellation_holds_nobody() -> None:
+    """The caller goes on at the deadline, and the reranker alone."""
+    released, ended = anyio.Event(), anyio.Event()
+
+    async def rank(_: str, texts: list[str]) -> list[int]:
+        for _n in range(10_000):
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+                break
+        ended.set()
+        return [0] * len(texts)
+
+    mine = reranking(rank, deadline_s=0.01)
+    async with anyio.create_task_group() as tasks:
+        mine.start(tasks)
+        problem = (await mine.judge("q", TWO)).problem
+        assert problem == "not reranked: the reranker rank did not answer within 0.01 s"
+        assert not ended.is_set()
+        released.set()
+        await ended.wait()
+    assert mine.statistics() == RerankStatistics(calls=1, failures=1, late=1)
+
+
+@pytest.mark.parametrize("then", ["waits", "returns", "raises"])
+async def test_who_cancels_its_own_task_harms_nobody(then: str) -> None:
+    """Not the caller, and not the tasks of the runtime, among which it ran."""
+    cancels = True
+
+    async def rank(_: str, texts: list[str]) -> list[int]:
+        task = asyncio.current_task()
+        if cancels and task is not None:
+            task.cancel()
+            if then == "waits":
+                await anyio.sleep_forever()
+            if then == "raises":
+                raise ValueError
+        return [0] * len(texts)
+
+    mine = reranking(rank)
+    async with anyio.create_task_group() as tasks:
+        mine.start(tasks)
+        problem = (await mine.judge("q", TWO)).problem
+        assert problem.startswith("not reranked: ") == (then != "returns")
+        cancels = False
+        assert (await mine.judge("q", TWO)).scores == {"a": 0, "b": 0}
+        await anyio.sleep(0)  # a group that was cancelled would raise here
+
+
+async def test_who_is_cleared_while_it_ranks_is_cleared_again() -> None:
+    """It may keep what it read when it ends."""
+    kept: list[str] = []
+    asked, removed = anyio.Event(), anyio.Event()
+
+    class Keeping:
+        async def rank(self, _: str, texts: list[str]) -> list[int]:
+            asked.set()
+            await removed.wait()
+            kept.extend(texts)
+            return [0] * len(texts)
+
+        def clear(self) -> None:
+            kept.clear()
+
+    keeping: Any = Keeping()
+    mine = reranking(keeping)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(judge, mine, "q", TWO)
+        await asked.wait()
+        mine.note_removal("ann")
+        removed.set()
+    assert kept == []
 
 
 def test_a_removal_makes_what_is_watched_void() -> None:
@@ -296,7 +414,7 @@ async def test_objects_and_callables_sync_and_async() -> None:
         raise late
 
     mine = reranking(timed_out)
-    await mine.judge("q", TWO)
+    await judge(mine, "q", TWO)
     assert mine.statistics().late == 1
 
 

@@ -1,0 +1,98 @@
+"""Plugged-in code in threads, of which a limited number run, whoever waits for them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import anyio.to_thread
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["run_in_thread"]
+
+Result = TypeVar("Result")
+
+
+async def run_in_thread(
+    function: Callable[..., Result], *arguments: object, limiter: anyio.CapacityLimiter
+) -> Result:
+    """Call a sync function in a thread. A thread whose caller is cancelled is abandoned.
+
+    Args:
+        function: the function.
+        arguments: its positional arguments.
+        limiter: has a place for each thread. An abandoned one keeps it until it ends: else a
+            function that hangs would take one thread more for each caller who leaves.
+    """
+    loop = _asyncio_loop()
+    if loop is None:  # trio itself keeps the place of an abandoned thread
+        return await anyio.to_thread.run_sync(
+            function, *arguments, abandon_on_cancel=True, limiter=limiter
+        )
+    place = _Place(limiter, loop)
+    await limiter.acquire_on_behalf_of(place)
+    try:
+        return await anyio.to_thread.run_sync(
+            place.run,
+            function,
+            *arguments,
+            abandon_on_cancel=True,
+            limiter=anyio.CapacityLimiter(1),
+        )
+    finally:
+        place.leave()
+
+
+class _Place:
+    """A place of a limiter, for one call; free when both its thread and its caller have left it."""
+
+    def __init__(self, limiter: anyio.CapacityLimiter, loop: asyncio.AbstractEventLoop) -> None:
+        self._limiter = limiter
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._running = self._left = False
+
+    def run(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Call the function, in the thread."""
+        with self._lock:
+            if self._left:
+                raise _LeftError
+            self._running = True
+        try:
+            return function(*arguments)
+        finally:
+            with self._lock:
+                self._running = False
+                abandoned = self._left
+            if abandoned:
+                with suppress(RuntimeError):  # the loop has closed
+                    self._loop.call_soon_threadsafe(self._free)
+
+    def leave(self) -> None:
+        """The caller leaves, on the loop."""
+        with self._lock:
+            self._left = True
+            running = self._running
+        if not running:
+            self._free()
+
+    def _free(self) -> None:
+        self._limiter.release_on_behalf_of(self)
+
+
+class _LeftError(Exception):
+    """The caller has left before the thread began; nobody sees this."""
+
+
+def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    asyncio = sys.modules.get("asyncio")  # to import it costs a program under trio 30 ms
+    try:
+        return None if asyncio is None else asyncio.get_running_loop()
+    except RuntimeError:
+        return None
