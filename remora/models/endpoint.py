@@ -5,7 +5,8 @@ Needs the extra: ``pip install "remora[openai]"``.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -19,6 +20,10 @@ except ImportError as e:
     raise ImportError('an endpoint over HTTP needs httpx2: pip install "remora[openai]"') from e
 
 __all__ = ["Endpoint"]
+
+Result = TypeVar("Result")
+_LARGE = 1 << 16  # bytes of an answer that is read in a thread
+_QUOTED = 200  # characters of a refusal
 
 
 class Endpoint:
@@ -38,30 +43,49 @@ class Endpoint:
         self._client: httpx2.AsyncClient | None = None
         self._connect_lock = anyio.Lock()
 
-    async def post(self, url: str, body: dict[str, Any], answer: type[Any]) -> Any:
-        """The answer to a request, as this type.
+    async def post(
+        self,
+        url: str,
+        body: dict[str, Any],
+        read: Callable[[bytes], Result],
+        *,
+        max_bytes: int | None = None,
+    ) -> Result:
+        """The answer to a request.
+
+        Args:
+            url: the whole URL.
+            body: sent as JSON.
+            read: decodes an answer; a large one in a thread.
+            max_bytes: of an answer; it is asked for uncompressed, so that this bounds the work.
 
         Raises:
             ModelTimeout: there was none in time.
             ModelUnavailable: the endpoint cannot be reached, or refused.
-            ModelAnswerInvalid: the answer is of another type.
+            ModelAnswerInvalid: the answer is of another type, or too large.
         """
         client = self._client or await self._connect()
+        headers = {"Content-Type": "application/json"}
+        if max_bytes is not None:
+            headers["Accept-Encoding"] = "identity"
+        content = msgspec.json.encode(body)
         try:
-            response = await client.post(
-                url,
-                content=msgspec.json.encode(body),
-                headers={"Content-Type": "application/json"},
-            )
+            async with client.stream("POST", url, content=content, headers=headers) as response:
+                if response.status_code >= 400:
+                    text = f": {await _beginning(response)}" if self._quotes else ""
+                    raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
+                if max_bytes is None:
+                    received = await response.aread()
+                else:
+                    received = await _read_limited(response, url, max_bytes)
         except httpx2.TimeoutException as e:
             raise ModelTimeout(f"{url} did not answer in time") from e
         except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             raise ModelUnavailable(f"{url} cannot be reached: {e}") from e
-        if response.status_code >= 400:
-            text = f": {response.text[:200]}" if self._quotes else ""
-            raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
         try:
-            return msgspec.json.decode(response.content, type=answer)
+            if len(received) <= _LARGE:
+                return read(received)
+            return await anyio.to_thread.run_sync(read, received, abandon_on_cancel=True)
         except (msgspec.DecodeError, RecursionError) as e:
             raise ModelAnswerInvalid(f"{url} gave an invalid answer: {e}") from e
 
@@ -82,3 +106,24 @@ class Endpoint:
             headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
             timeout=self._timeout_s,
         )
+
+
+async def _read_limited(response: httpx2.Response, url: str, max_bytes: int) -> bytes:
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ModelAnswerInvalid(f"{url} gave a compressed answer, for which it was not asked")
+    received = bytearray()
+    async for part in response.aiter_raw():
+        received += part
+        if len(received) > max_bytes:
+            raise ModelAnswerInvalid(f"{url} gave an answer of more than {max_bytes} bytes")
+    return bytes(received)
+
+
+async def _beginning(response: httpx2.Response) -> str:
+    """Of an endpoint's refusal; the rest is not read."""
+    received = bytearray()
+    async for part in response.aiter_bytes():
+        received += part
+        if len(received) >= _QUOTED * 4:
+            break
+    return received[: _QUOTED * 4].decode("utf-8", "replace")[:_QUOTED]

@@ -19,6 +19,10 @@ from remora.models.endpoint import Endpoint
 __all__ = ["HttpReranker"]
 
 
+_FRAME = 64_000  # bytes of an answer, besides what it says of each text
+_PER_TEXT = 1_000
+
+
 class _Result(msgspec.Struct):
     index: int
     relevance_score: float
@@ -26,6 +30,10 @@ class _Result(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     results: list[_Result]
+
+
+def _decode(content: bytes) -> _Answer:
+    return msgspec.json.decode(content, type=_Answer)
 
 
 class HttpReranker:
@@ -55,12 +63,14 @@ class HttpReranker:
         """The score of each text.
 
         Raises:
-            ModelError: the endpoint failed, or left texts out.
+            ModelError: the endpoint failed, left texts out, or answered with much more than scores.
         """
         body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
         if self._model:
             body["model"] = self._model
-        answer: _Answer = await self._endpoint.post(self._url, body, _Answer)
+        # many endpoints repeat the texts, and escape what is not ASCII
+        max_bytes = _FRAME + sum(_PER_TEXT + 3 * len(text.encode()) for text in texts)
+        answer = await self._endpoint.post(self._url, body, _decode, max_bytes=max_bytes)
         scores = [math.nan] * len(texts)
         for one in answer.results:
             if not 0 <= one.index < len(texts):

@@ -6,8 +6,8 @@ Needs the extra: ``pip install "remora[openai]"``.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from remora.models.endpoint import Endpoint
 
 __all__ = ["OpenAIChatModel", "OpenAIEmbedder"]
 
+Result = TypeVar("Result")
 _DEFAULT_URL = "https://api.openai.com/v1"
 
 
@@ -32,16 +33,30 @@ class _Choice(msgspec.Struct):
 
 
 class _ChatAnswer(msgspec.Struct):
-    choices: list[_Choice]
+    choices: list[msgspec.Raw]  # of which one is read
 
 
 class _Embedding(msgspec.Struct):
     index: int
-    embedding: list[float]
+    embedding: msgspec.Raw  # read one by one: a decoder lets no other thread run meanwhile
 
 
 class _EmbeddingAnswer(msgspec.Struct):
     data: list[_Embedding]
+
+
+def _read_text(content: bytes) -> str | None:
+    choices = msgspec.json.decode(content, type=_ChatAnswer).choices
+    return msgspec.json.decode(choices[0], type=_Choice).message.content if choices else None
+
+
+def _read_vectors(content: bytes) -> list[npt.NDArray[np.float32]]:
+    """The vectors, in the order of their texts."""
+    data = msgspec.json.decode(content, type=_EmbeddingAnswer).data
+    return [
+        np.asarray(msgspec.json.decode(one.embedding, type=list[float]), dtype=np.float32)
+        for one in sorted(data, key=lambda one: one.index)
+    ]
 
 
 class _OpenAI:
@@ -59,8 +74,10 @@ class _OpenAI:
         self._url = url.removesuffix("/")
         self._endpoint = Endpoint(key, config.timeout_s)
 
-    async def post(self, path: str, body: dict[str, Any], answer: type[Any]) -> Any:
-        return await self._endpoint.post(f"{self._url}/{path}", body, answer)
+    async def post(
+        self, path: str, body: dict[str, Any], read: Callable[[bytes], Result]
+    ) -> Result:
+        return await self._endpoint.post(f"{self._url}/{path}", body, read)
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
@@ -75,10 +92,9 @@ class OpenAIChatModel:
 
     async def complete(self, messages: Sequence[ChatDict]) -> str:
         """The first choice's text."""
-        answer: _ChatAnswer = await self._endpoint.post(
-            "chat/completions", {"model": self.name, "messages": list(messages)}, _ChatAnswer
+        text = await self._endpoint.post(
+            "chat/completions", {"model": self.name, "messages": list(messages)}, _read_text
         )
-        text = answer.choices[0].message.content if answer.choices else None
         if not text or not text.strip():
             raise ModelAnswerInvalid(f"{self.name} answered with an empty text")
         return text
@@ -100,18 +116,18 @@ class OpenAIEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """One vector per text, shape (n, dimension)."""
-        rows: list[list[float]] = []
+        rows: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(texts), self._BATCH):
             # an endpoint refuses the empty string
             batch = [text or " " for text in texts[start : start + self._BATCH]]
-            answer: _EmbeddingAnswer = await self._endpoint.post(
-                "embeddings", {"model": self.name, "input": batch}, _EmbeddingAnswer
+            vectors = await self._endpoint.post(
+                "embeddings", {"model": self.name, "input": batch}, _read_vectors
             )
-            if len(answer.data) != len(batch):
+            if len(vectors) != len(batch):
                 raise ModelAnswerInvalid(
-                    f"{self.name} returned {len(answer.data)} vectors for {len(batch)} texts"
+                    f"{self.name} returned {len(vectors)} vectors for {len(batch)} texts"
                 )
-            rows.extend(item.embedding for item in sorted(answer.data, key=lambda item: item.index))
+            rows.extend(vectors)
         try:
             return np.asarray(rows, dtype=np.float32).reshape(len(texts), self.dimension)
         except ValueError as e:

@@ -137,6 +137,26 @@ async def test_refused_and_timed_out(endpoint: Endpoint) -> None:
     await dead.aclose()
 
 
+async def test_large_answers(endpoint: Endpoint) -> None:
+    """They are read in a thread: the same vectors and texts, and the same errors."""
+    embedder, chat = OpenAIEmbedder(models(endpoint)), OpenAIChatModel(models(endpoint))
+    texts = ["x" * n for n in range(2_000)]
+    assert (await embedder.embed(texts))[:, 0].tolist() == [max(n, 1) for n in range(2_000)]
+    said = "word " * 40_000
+    answer = {"choices": [{"message": {"content": said}}]}
+    endpoint.answer = lambda *_: (200, json.dumps(answer).encode())
+    assert await chat.complete([{"role": "user", "content": "hello"}]) == said
+    endpoint.answer = lambda *_: (200, b"[" * 500_000)
+    for asked in (chat.complete([{"role": "user", "content": "hello"}]), embedder.embed(["a"])):
+        with pytest.raises(ModelAnswerInvalid):
+            await asked
+    endpoint.answer = lambda *_: (400, b"no " * 500_000)
+    with pytest.raises(ModelUnavailable, match=f"answered 400: {'no ' * 66}no$"):
+        await chat.complete([{"role": "user", "content": "hello"}])
+    await embedder.aclose()
+    await chat.aclose()
+
+
 async def test_wrong_vectors(endpoint: Endpoint) -> None:
     """S2.10: too few, or of another dimension."""
     embedder = OpenAIEmbedder(models(endpoint))

@@ -371,6 +371,24 @@ async def test_an_endpoint_that_answers_nonsense(
     await reranker.aclose()
 
 
+async def test_an_endpoint_may_repeat_the_texts(endpoint: Endpoint) -> None:
+    """In ASCII, as many do; an answer that is much larger is refused before it is read."""
+    texts = ["\u20ac\u00e9" * 1_000, "\U0001f600" * 2_000]
+    found = [
+        {"index": n, "relevance_score": 0.5, "document": {"text": text}}
+        for n, text in enumerate(texts)
+    ]
+    endpoint.answer = lambda *_: (200, json.dumps({"results": found}).encode())
+    reranker = HttpReranker(ModelConfig(rerank_url=endpoint.url))
+    assert await reranker.rank("q", texts) == [0.5, 0.5]
+    endpoint.answer = lambda *_: (200, json.dumps({"results": found[:1] * 500}).encode())
+    with pytest.raises(ModelAnswerInvalid, match="more than 105000 bytes"):
+        await reranker.rank("q", texts)
+    endpoint.answer = lambda *_: (200, json.dumps({"results": found}).encode())
+    assert await reranker.rank("q", texts) == [0.5, 0.5]
+    await reranker.aclose()
+
+
 @pytest.mark.parametrize("url", ["", "api.jina.ai/v1/rerank", "file:///etc/passwd"])
 async def test_a_url_is_needed(tmp_path: Path, url: str) -> None:
     tree = {"models": {"reranker": "http", "rerank_url": url}}
