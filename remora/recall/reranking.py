@@ -229,7 +229,7 @@ class Reranking:
         finally:
             call.abandon()
 
-    async def _score(self, query: str, texts: list[str], removals: int) -> Any:
+    async def _score(self, query: str, texts: list[str], removals: int) -> npt.NDArray[np.float64]:
         try:
             answer = await self._call(query, texts)
             try:

@@ -61,9 +61,9 @@ class _Place:
     def run(self, function: Callable[..., Result], *arguments: object) -> Result:
         """Call the function, in the thread."""
         with self._lock:
-            if self._left:
-                raise _LeftError
-            self._running = True
+            self._running = not self._left
+        if not self._running:
+            raise _LeftError
         try:
             return function(*arguments)
         finally:
