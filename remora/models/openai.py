@@ -38,7 +38,7 @@ class _ChatAnswer(msgspec.Struct):
 
 class _Embedding(msgspec.Struct):
     index: int
-    embedding: msgspec.Raw  # read one by one: a decoder lets no other thread run meanwhile
+    embedding: msgspec.Raw  # read one by one: no other thread runs while a decoder does
 
 
 class _EmbeddingAnswer(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Plugged-in code in threads, of which a limited number run, whoever waits for them."""
+"""Plugged-in code in threads: a limited number run, also of those that nobody waits for."""
 
 from __future__ import annotations
 
