@@ -60,6 +60,7 @@ class Gated:
     def __init__(self) -> None:
         self.open = threading.Event()
         self.busy = threading.Event()
+        self.gone = threading.Event()
         self.left: Callable[[], object] | None = None
         self.computed: list[int] = []
 
@@ -70,6 +71,7 @@ class Gated:
         self.computed.append(shape[0])
         if self.left is not None and shape[0] > 1:
             anyio.from_thread.run_sync(self.left)
+            assert self.gone.wait(30)
         return [np.ones((*shape, 384), np.float32)]
 
 
@@ -105,6 +107,7 @@ async def test_what_a_late_call_computed_is_kept(gated: Gated) -> None:
         gated.left = scope.cancel
         await mine.rank("late", MANY)
     gated.left = None
+    gated.gone.set()
     await mine.rank("again", MANY)
     assert gated.computed == [1, 8, 1, 8, 4]
 
