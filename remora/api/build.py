@@ -36,6 +36,7 @@ from remora.api.queues import (
 )
 from remora.api.transfers import LocalTransfers
 from remora.config import Config
+from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.jobs.facts import FactsHandler
 from remora.languages.dates import compile_patterns
@@ -317,6 +318,8 @@ async def _load_parts(base: Foundation) -> None:
             await embed_texts(base.models.embedder, ["warm"])
         if options.config.models.reranker == "minilm" and base.models.reranker is not None:
             await base.models.reranker.rank("warm", ["warm"])
+    except RuntimeClosed:  # it closes while it loads
+        raise
     except Exception:
         _logger.exception("warming_failed")  # the next caller retries, and gets the error
         raise

@@ -175,7 +175,7 @@ def _add_conversation_parsers(
         parents=[common, printing],
         help="print what a user said before about a question",
         description="Print what a user said before about a question, best first. A server may own "
-        "the directory.",
+        "the directory. A reranker that the configuration names has 30 s.",
     )
     command.add_argument("user", metavar="USER")
     command.add_argument("question", metavar="QUESTION")

@@ -95,6 +95,13 @@ async def command_recall(console: Console, arguments: argparse.Namespace) -> int
         if not known.sessions and not known.memories:
             raise InvalidInput(f"there is no user {arguments.user} in this memory")
         found = await user.recall(arguments.question, limit=arguments.limit)
+        if runtime.statistics().reranking.failures:
+            Console(stderr=True).print(
+                "remora: the reranker failed, so the memories are in the order that recall found "
+                "(-v shows why)",
+                markup=False,
+                highlight=False,
+            )
     if arguments.json:
         for memory in found:
             print_json(memory)

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from remora import Config, Runtime, User
+from remora.cli.main import main
 from remora.config import ModelConfig
 from remora.errors import ConfigError, ErasureInProgress, ModelAnswerInvalid, ModelUnavailable
 from remora.models.http_reranker import HttpReranker
@@ -387,6 +388,29 @@ async def test_an_endpoint_may_repeat_the_texts(endpoint: Endpoint) -> None:
     endpoint.answer = lambda *_: (200, json.dumps({"results": found}).encode())
     assert await reranker.rank("q", texts) == [0.5, 0.5]
     await reranker.aclose()
+
+
+def test_the_command_says_that_it_failed(
+    tmp_path: Path,
+    endpoint: Endpoint,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On stderr, so what is printed stays JSON; the memories are there."""
+
+    async def fill() -> None:
+        async with Runtime(tmp_path, config=config()) as runtime:
+            await talk(runtime.user("ann"))
+
+    anyio.run(fill)
+    monkeypatch.setenv("REMORA_MODELS__RERANKER", "http")
+    monkeypatch.setenv("REMORA_MODELS__RERANK_URL", endpoint.url)
+    endpoint.answer = lambda *_: (500, b"busy")
+    question = ["recall", "ann", "which tea?", "--dir", str(tmp_path), "--json"]
+    assert main(question) == 0
+    shown = capsys.readouterr()
+    assert len([json.loads(line)["text"] for line in shown.out.splitlines()]) == 5
+    assert "the reranker failed" in " ".join(shown.err.split())
 
 
 @pytest.mark.parametrize("url", ["", "api.jina.ai/v1/rerank", "file:///etc/passwd"])
