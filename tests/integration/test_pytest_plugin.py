@@ -155,7 +155,7 @@ def test_the_example(pytester: pytest.Pytester) -> None:
     )
     assert len(shown) == 2
     assert all(code in example for code in shown)
-    run(pytester, example, "-p", "anyio").assert_outcomes(passed=2)
+    run(pytester, example, "-p", "anyio").assert_outcomes(passed=3)
 
 
 @pytest.mark.blocking
