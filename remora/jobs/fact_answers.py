@@ -12,7 +12,7 @@ up, or dropped, and counted by reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ import msgspec
 from remora.actors.policies.summary import refuses
 from remora.errors import ModelAnswerInvalid
 from remora.messages import plain_name, remove_hidden, without_surrogates
-from remora.models.answers import strip_fence
+from remora.models.answers import find_json, strip_fence
 from remora.models.ports import Line, check_answer_length
 
 __all__ = [
@@ -193,12 +193,7 @@ def parse_facts(
         ModelAnswerInvalid: it is not the JSON that was asked for.
     """
     found: dict[str, ExtractedFact] = {}
-    for raw in _decode(answer, _Facts).facts:
-        try:
-            given = _decode_fact(raw)
-        except (msgspec.MsgspecError, RecursionError):
-            dropped["malformed"] += 1
-            continue
+    for given in _decode_each(_decode(answer, _Facts).facts, _decode_fact, dropped):
         fact = _check(given, messages, limits, dropped, repaired)
         if fact is None:
             continue
@@ -270,12 +265,7 @@ def parse_relations(
         ModelAnswerInvalid: it is not the JSON that was asked for.
     """
     found: dict[int, int] = {}
-    for raw in _decode(answer, _Relations).replaces:
-        try:
-            one = _decode_relation(raw)
-        except (msgspec.MsgspecError, RecursionError):
-            dropped["malformed"] += 1
-            continue
+    for one in _decode_each(_decode(answer, _Relations).replaces, _decode_relation, dropped):
         there = known < one.new <= known + len(new) and 1 <= one.old <= known + len(new)
         if there and one.old > known:
             there = new[one.old - known - 1].sources[-1] < new[one.new - known - 1].sources[-1]
@@ -286,17 +276,26 @@ def parse_relations(
     return found
 
 
+def _decode_each(
+    given: Iterable[msgspec.Raw], decode: Callable[[msgspec.Raw], T], dropped: Counter[str]
+) -> Iterator[T]:
+    """Those that are as they were asked for."""
+    for raw in given:
+        try:
+            yield decode(raw)
+        except (msgspec.MsgspecError, RecursionError):
+            dropped["malformed"] += 1
+
+
 def _decode(answer: object, kind: type[T]) -> T:
     """The JSON object in an answer: alone, fenced, or within prose."""
     check_answer_length(answer)
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no text where facts were asked for")
     text = strip_fence(without_surrogates(answer))
-    for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
-        try:
-            return msgspec.json.decode(candidate, type=kind)
-        except (msgspec.MsgspecError, RecursionError):
-            continue
+    found = find_json(text, kind)
+    if found is not None:
+        return found
     if refuses(text):
         raise ModelAnswerInvalid("the model refused to state facts")
     raise ModelAnswerInvalid("the model returned no JSON of the kind that was asked for")

@@ -29,7 +29,7 @@ from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import UserKey
 from remora.logging import get_logger
 from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, without_surrogates
-from remora.models.answers import strip_fence
+from remora.models.answers import find_json, strip_fence
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
@@ -265,13 +265,7 @@ def parse_synopsis(answer: object) -> tuple[str, str]:
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no synopsis")
     text = strip_fence(without_surrogates(answer))
-    found: Any = None
-    for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
-        try:
-            found = msgspec.json.decode(candidate)
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        break
+    found: Any = find_json(text, object)
     if isinstance(found, dict) and found.keys() & {"identity", "context"}:
         try:
             return _text(found.get("identity")), _text(found.get("context"))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import calendar
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
 from functools import cache
 
 import msgspec
+
+from remora.languages.search_words import fold_accents
 
 __all__ = ["Period", "compile_patterns", "find_periods"]
 
@@ -50,8 +51,7 @@ def find_periods(text: str, today: int) -> list[Period]:
     """
     text = text[:_MOST_CHARS].lower()
     if not text.isascii():
-        text = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text)))
-        text = text[:_MOST_NORMALIZED]
+        text = fold_accents(text)[:_MOST_NORMALIZED]
     words = {*_LATIN_WORD.findall(text)}
     if _HAS_DIGIT.search(text) is not None:
         words.add(_DIGIT)
@@ -119,7 +119,6 @@ def _numbered(text: str, start: int) -> dict[str, int]:
 
 
 _LATIN_WORD = re.compile("[a-z]+")
-_ACCENTS = re.compile("[\u0300-\u036f]+")
 _MONTHS_TEXT = """
     january jan januar janvier enero | february feb februar fevrier febrero
     | march mar marz maerz mars marzo | april apr avril abril | may mai mayo

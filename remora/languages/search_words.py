@@ -25,6 +25,8 @@ __all__ = [
     "STEMMED",
     "WORD",
     "cut_text",
+    "fold_accents",
+    "make_stemmer",
     "pair_characters",
     "question_forms",
     "reading_size",
@@ -64,6 +66,7 @@ _MARKS = (
 )
 WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 """A word: a run of letters and digits."""
+_ACCENTS = re.compile("[\u0300-\u036f]+")
 _HEAD = re.compile(r"\(\d{1,2} \w{3,9} \d{4,}\) [^:\n]{1,100}: ")  # see `dated_line`
 _MOST_CHARS = 16_000  # of a line that are looked at together, in some milliseconds
 _OTHER_COST = 5  # of a character that is not ASCII; of most it is 2
@@ -167,9 +170,13 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(words: Sequence[str], language: str) -> Sequence[str]:
-    # a stemmer of its own: two threads must not share one
-    stems: Sequence[str] = _stemmers().Stemmer(language, 0).stemWords(words)
+    stems: Sequence[str] = make_stemmer(language).stemWords(words)
     return stems
+
+
+def make_stemmer(language: str) -> Any:
+    """A Snowball stemmer, by its name of the language; two threads must not share one."""
+    return _stemmers().Stemmer(language, 0)
 
 
 @cache
@@ -190,6 +197,12 @@ def cut_text(text: str, most: int) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+def fold_accents(text: str) -> str:
+    """The text without accents, and other forms of a letter as the plain one."""
+    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    return unicodedata.normalize("NFC", bare)
 
 
 def reading_size(texts: Iterable[str]) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["strip_fence"]
+from typing import TypeVar
+
+import msgspec
+
+__all__ = ["find_json", "strip_fence"]
 
 _FENCE = "```"
+Value = TypeVar("Value")
 
 
 def strip_fence(answer: str) -> str:
@@ -20,3 +25,13 @@ def strip_fence(answer: str) -> str:
     if not newline or (language.strip() and not language.strip().isidentifier()):
         return text
     return content.strip()
+
+
+def find_json(text: str, kind: type[Value]) -> Value | None:
+    """The JSON value of this type that a text is, or the object within its prose; None if none."""
+    for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
+        try:
+            return msgspec.json.decode(candidate, type=kind)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+    return None

@@ -11,17 +11,17 @@ read, and their digests compared with those that were measured; no code of these
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import anyio.to_thread
+import anyio
 import numpy as np
 import numpy.typing as npt
 
 from remora.errors import ModelUnavailable
+from remora.runtime.threads import run_in_thread
 
 try:
     import onnxruntime
@@ -61,16 +61,14 @@ class MiniLMReranker:
 
     def __init__(self) -> None:
         self._model: _Model | None = None
-        self._working = threading.Lock()  # a caller who gave up has left its thread working
+        self._threads = anyio.CapacityLimiter(1)  # so that callers who wait take no threads
         self._kept = _Kept()
 
     async def rank(self, query: str, texts: list[str]) -> list[float]:
         """The mean of the best cosines of the question's tokens, for each text."""
         call = _Call(self._kept)
         try:
-            return await anyio.to_thread.run_sync(
-                self._rank, query, texts, call, abandon_on_cancel=True
-            )
+            return await run_in_thread(self._rank, query, texts, call, limiter=self._threads)
         finally:
             call.over = True
 
@@ -81,12 +79,10 @@ class MiniLMReranker:
     # -- in a thread -------------------------------------------------------------------------------
 
     def _rank(self, query: str, texts: Sequence[str], call: _Call) -> list[float]:
-        with self._working:
-            call.check()
-            if self._model is None:
-                self._model = _Model()
-            (asked,) = self._model.vectors([query])
-            found = self._find(self._model, texts, call)
+        if self._model is None:
+            self._model = _Model()
+        (asked,) = self._model.vectors([query])
+        found = self._find(self._model, texts, call)
         words = asked.astype(np.float32) / _SCALE**2
         floats = (one.astype(np.float32) for one in found)
         return [float((one @ words.T).max(axis=0).mean()) for one in floats]

@@ -149,10 +149,8 @@ class Recall:
             ModelError: the embedder failed.
             ErasureInProgress: the user is being forgotten.
         """
-        self._admit(user)
         query = without_surrogates(query)
-        # Before the index: a row that is indexed in between is then in both, and not in neither.
-        tail = EMPTY_TAIL if self._unindexed is None else await self._unindexed.get(user)
+        tail = await self._tail(user)
         shown = tail.shown(without) if without and tail else ()
         question = None
         if len(query) <= _MAX_HELD_QUERY:
@@ -324,9 +322,7 @@ class Recall:
         if not watched.void:
             ranking = reorder(ranking, judgement.scores, self._config.rerank_weight)
             return FoundMemories(ranking), entry, judgement.problem
-        self._admit(user)
-        if self._unindexed is not None:
-            tail = await self._unindexed.get(user)
+        tail = await self._tail(user)
         entry = await self._users.get(user)
         found = FoundMemories(await search(entry, tail))
         return found, entry, "not reranked: memories were removed at the same time"

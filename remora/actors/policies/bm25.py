@@ -14,14 +14,12 @@ Building an index takes 20 µs for a row of a conversation.
 from __future__ import annotations
 
 import re
-import unicodedata
 from array import array
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remora.actors.policies.text_index import Scheme, TextIndex
-from remora.languages.search_words import WORD, cut_text
+from remora.languages.search_words import WORD, cut_text, fold_accents, make_stemmer
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -38,7 +36,6 @@ __all__ = [
 ]
 
 _ASCII_WORD = re.compile("[a-z0-9]+")  # twice as fast
-_ACCENTS = re.compile("[\u0300-\u036f]+")
 _LETTERS = {
     ord(one): two
     for one, two in zip("ßæœøđðþłı", ("ss", "ae", "oe", "o", "d", "d", "th", "l", "i"), strict=True)
@@ -75,8 +72,7 @@ def words(text: str) -> list[str]:
 
 def stem_words(words: Sequence[str]) -> list[str]:
     """The stem of each word."""
-    # a stemmer of its own: two threads must not share one
-    stems: list[str] = _stemmers().Stemmer("english", 0).stemWords(words)
+    stems: list[str] = make_stemmer("english").stemWords(words)
     return stems
 
 
@@ -86,8 +82,7 @@ def _split(text: str) -> list[str]:
         return _ASCII_WORD.findall(text.lower())
     if len(text) > _MOST_CHARS:
         return [word for piece in cut_text(text, _MOST_CHARS) for word in _split(piece)]
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
-    return WORD.findall(unicodedata.normalize("NFC", bare).translate(_LETTERS))
+    return WORD.findall(fold_accents(text.lower()).translate(_LETTERS))
 
 
 def _split_plain(text: str) -> list[str]:
@@ -114,7 +109,7 @@ class _Numbers(dict[str, int]):
     def __init__(self, scheme: Scheme) -> None:
         self.stems: dict[str, int] = {}
         self.split = scheme.split
-        self._stem = _stemmers().Stemmer("english", 0).stemWord if scheme.stems else None
+        self._stem = make_stemmer("english").stemWord if scheme.stems else None
 
     def __missing__(self, word: str) -> int:
         number = -1
@@ -202,10 +197,3 @@ def _read(
             found += mine
         lengths[place] = len(found) - before
     return np.array(found, np.int64), lengths
-
-
-@cache
-def _stemmers() -> Any:
-    import Stemmer  # noqa: PLC0415
-
-    return Stemmer
