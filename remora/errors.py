@@ -16,7 +16,8 @@ retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
                           `JournalDamaged`, `EmbedderChanged`, `OwnershipLost`
 wait for a service        `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvalid`,
-                          `LongTermError`, `ErasureDelayed`, `NotReady`
+                          `LongTermError`, `ErasureDelayed`, `NotReady`, `OwnerUnreachable`
+look at the owner         `OwnerFailed`, `ProtocolMismatch`
 open another runtime      `RuntimeClosed`
 ========================  ========================================================================
 """
@@ -55,7 +56,10 @@ __all__ = [
     "NotReady",
     "OutcomeUnknown",
     "OverdraftReached",
+    "OwnerFailed",
+    "OwnerUnreachable",
     "OwnershipLost",
+    "ProtocolMismatch",
     "RecordingFailed",
     "RedactionFailed",
     "ReentrantAsk",
@@ -356,6 +360,46 @@ class OutcomeUnknown(RemoraError):
 
 class RuntimeClosed(RemoraError, RuntimeError):
     """The runtime is closing, closed, or was not opened. Use ``async with runtime``."""
+
+
+# -- the owner of a memory, in another process -----------------------------------------------------
+
+
+class OwnerUnreachable(RemoraError, ConnectionError):
+    """No process that owns the memory answered in time. Nothing ran; retry later.
+
+    An owner that has died is replaced within seconds.
+    """
+
+    retryable = True
+
+
+class OwnerFailed(RemoraError, RuntimeError):
+    """The process that owns the memory ends whenever it is started. Nothing ran; read its log.
+
+    Attributes:
+        log: the end of its log.
+    """
+
+    def __init__(self, text: str, *, log: str) -> None:
+        super().__init__(text)
+        self.log = log
+
+
+class ProtocolMismatch(RemoraError, RuntimeError):
+    """A worker and the owner of the memory speak different versions. Nothing ran.
+
+    The text says which of the two must be upgraded.
+
+    Attributes:
+        theirs: the version of the other process's protocol.
+        ours: the version of this process's.
+    """
+
+    def __init__(self, text: str, *, theirs: int, ours: int) -> None:
+        super().__init__(text)
+        self.theirs = theirs
+        self.ours = ours
 
 
 # -- storage ---------------------------------------------------------------------------------------

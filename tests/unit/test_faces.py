@@ -158,6 +158,8 @@ def test_a_runtime_says_where_it_is_and_whether_it_is_open() -> None:
         errors.NotGranted("no", scope="team", who="zoe"),
         errors.DirectoryLocked("locked", path=Path("memory"), pid=7, since=None),
         errors.NoDeadLetter("none", ids=("flush-7-120",)),
+        errors.OwnerFailed("it ends at once", log="Traceback …"),
+        errors.ProtocolMismatch("upgrade the owner", theirs=1, ours=2),
     ],
     ids=lambda error: type(error).__name__,
 )
