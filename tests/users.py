@@ -9,7 +9,7 @@ import numpy as np
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import Learn, ReadSynopsis, Synopsis, SynopsisReady
 from remora.actors.user.state import UserState
-from remora.actors.user.working import WorkingItem
+from remora.actors.user.working import WorkingItem, pack_vector
 from remora.ids import UserKey
 from remora.runtime.actor import Decision
 from remora.runtime.jobs import Job, JobDone
@@ -36,8 +36,8 @@ def item(
     )
 
 
-def axis(number: int = 0) -> Any:
-    return np.eye(DIMENSION, dtype=np.float32)[number]
+def axis(number: int = 0) -> bytes:
+    return pack_vector(np.eye(DIMENSION, dtype=np.float32)[number])
 
 
 class UserModel:

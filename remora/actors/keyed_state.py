@@ -37,6 +37,8 @@ __all__ = [
     "ReadValues",
     "SetValue",
     "StaleVersion",
+    "StoredValue",
+    "StoredValues",
     "adopt_keyed",
     "drop_keyed",
     "handle_keyed",
@@ -46,14 +48,14 @@ __all__ = [
 _VALUE_BYTES = 240  # of a value in memory, without key and JSON
 
 
-class ReadValue(msgspec.Struct, frozen=True):
-    """Show a value. Replies a `KeyedValue`, or None."""
+class ReadValue(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Show a value. Replies a `StoredValue`, or None."""
 
     key: str
 
 
-class ReadValues(msgspec.Struct, frozen=True):
-    """Show values by key. Replies a tuple of keys and `KeyedValue`s.
+class ReadValues(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Show values by key. Replies `StoredValues`.
 
     Attributes:
         prefix: only keys that begin with this.
@@ -66,8 +68,8 @@ class ReadValues(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-class SetValue(msgspec.Struct, frozen=True):
-    """Set a value. Replies a `KeyedValue`, or `StaleVersion`.
+class SetValue(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Set a value. Replies a `StoredValue`, or `StaleVersion`.
 
     Raises InvalidInput, and writes nothing, if the key is new and there are too many.
 
@@ -86,7 +88,7 @@ class SetValue(msgspec.Struct, frozen=True):
     max_keys: int
 
 
-class DeleteValue(msgspec.Struct, frozen=True):
+class DeleteValue(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Delete a value. Replies whether there was one, or `StaleVersion`.
 
     Attributes:
@@ -98,7 +100,19 @@ class DeleteValue(msgspec.Struct, frozen=True):
     version: int | None
 
 
-class StaleVersion(msgspec.Struct, frozen=True):
+class StoredValue(msgspec.Struct, frozen=True, array_like=True, tag=111):
+    """The reply to `ReadValue` and `SetValue`: the present value."""
+
+    value: KeyedValue
+
+
+class StoredValues(msgspec.Struct, frozen=True, array_like=True, tag=112):
+    """The reply to `ReadValues`: keys and values, in the order of the keys."""
+
+    values: tuple[tuple[str, KeyedValue], ...]
+
+
+class StaleVersion(msgspec.Struct, frozen=True, array_like=True, tag=113):
     """The reply to a change that gave another version than the present one; nothing was written.
 
     It is a reply, and no exception: it waits until what it shows is durable.
@@ -172,7 +186,8 @@ def handle_keyed(
     values = values or KeyedValues()
     match message:
         case ReadValue(key=key):
-            return Decision(values.by_key.get(key))
+            present = values.by_key.get(key)
+            return Decision(None if present is None else StoredValue(present))
         case ReadValues():
             return Decision(_read(values, message))
         case SetValue():
@@ -181,14 +196,14 @@ def handle_keyed(
             return _delete(values, sid, message)
 
 
-def _read(values: KeyedValues, message: ReadValues) -> tuple[tuple[str, KeyedValue], ...]:
+def _read(values: KeyedValues, message: ReadValues) -> StoredValues:
     prefix, after = message.prefix, message.after
     found = [key for key in values.by_key if key > after and key.startswith(prefix)]
     if message.limit is None:
         found.sort()
     else:
         found = heapq.nsmallest(message.limit, found)
-    return tuple((key, values.by_key[key]) for key in found)
+    return StoredValues(tuple((key, values.by_key[key]) for key in found))
 
 
 def _set(
@@ -206,7 +221,7 @@ def _set(
     value = KeyedValue(values.counter + 1, message.at_us, message.json)
     item = keyed_item(key, value)
     records = [*opening(message.at_us), StateChanged(sid, (item,))]
-    return Decision(value, records, size=len(key) + len(item.value))
+    return Decision(StoredValue(value), records, size=len(key) + len(item.value))
 
 
 def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from remora.actors.user.messages import ChangeMemory, DeleteMemories
+from remora.actors.user.messages import ChangedMemory, ChangeMemory, DeleteMemories
 from remora.errors import InvalidInput
 from remora.ids import UserKey, keyed_memory_id, validate_id
 from remora.messages import dated_line
@@ -19,7 +19,6 @@ from remora.services.parts import PartsHolder, Recalls
 from remora.services.recording import check_importance, check_types, clean_text, name_failures
 from remora.services.remembered import MemoryPage, parse_cursor
 from remora.storage.ports import Scope
-from remora.storage.records import MemoryItem
 
 __all__ = ["AddressableMemories"]
 
@@ -138,7 +137,8 @@ class AddressableMemories:
         request = ChangeMemory(id_, self._agent, at_us, text, importance, encoded, tokens)
         size = len(text or "") + len(encoded or "")
         with name_failures("update_memory", self._user):
-            changed: MemoryItem = await parts.actors.ask(UserKey(self._user), request, size=size)
+            reply: ChangedMemory = await parts.actors.ask(UserKey(self._user), request, size=size)
+        changed = reply.memory
         standing = await recalls.memory(self._user, id_, None) if changed.topic else None
         return standing or recorded_memory(changed)
 

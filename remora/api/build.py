@@ -19,9 +19,11 @@ from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     ReadSynopsis,
     ScoredItem,
+    ScoredItems,
     SearchWorking,
     Synopsis,
 )
+from remora.actors.user.working import pack_vector
 from remora.api.dead_letters import DeadLetters
 from remora.api.models import Models, build_models
 from remora.api.options import Options
@@ -280,9 +282,9 @@ def _build_planner(
     async def search_working(user: str, session: str, query: str) -> Sequence[ScoredItem]:
         assert cached is not None
         (vector,) = await embed_texts(cached, [without_surrogates(query)])
-        message = SearchWorking(vector, config.working.limit, session)
-        found: Sequence[ScoredItem] = await base.registry.ask_control(UserKey(user), message)
-        return found
+        message = SearchWorking(pack_vector(vector), config.working.limit, session)
+        found: ScoredItems = await base.registry.ask_control(UserKey(user), message)
+        return found.items
 
     async def read_synopsis(user: str) -> Synopsis:
         message = ReadSynopsis(base.options.clock.time())

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from remora.actors.keyed_state import DeleteValue, ReadValue, ReadValues, SetValue, StaleVersion
+from remora.actors.keyed_state import (
+    DeleteValue,
+    ReadValue,
+    ReadValues,
+    SetValue,
+    StaleVersion,
+    StoredValue,
+    StoredValues,
+)
 from remora.errors import StateConflict
 from remora.ids import SessionKey, UserKey
 from remora.messages import without_surrogates
@@ -67,8 +74,10 @@ class KeyedState:
         Raises:
             InvalidId: the key is not valid.
         """
-        found = await self._holder.parts.actors.ask(self._key, ReadValue(check_key(key)))
-        return None if found is None else _as_value(key, found)
+        found: StoredValue | None = await self._holder.parts.actors.ask(
+            self._key, ReadValue(check_key(key))
+        )
+        return None if found is None else _as_value(key, found.value)
 
     async def set(self, key: str, value: object, *, version: int | None = None) -> StateValue:
         """Set a value, and return it with its new version.
@@ -103,7 +112,7 @@ class KeyedState:
         reply = await parts.actors.ask(self._key, request, size=len(key) + len(encoded))
         if isinstance(reply, StaleVersion):
             raise _conflict(key, expected, reply.present)
-        return _as_value(key, reply)
+        return _as_value(key, reply.value)
 
     async def delete(self, key: str, *, version: int | None = None) -> bool:
         """Delete a value; returns whether there was one.
@@ -144,9 +153,8 @@ class KeyedState:
             "" if after is None else without_surrogates(check_text(after, "after")),
             None if limit is None else check_int(limit, "limit", low=1),
         )
-        found: Sequence[tuple[str, KeyedValue]] = await self._holder.parts.actors.ask(
-            self._key, request
-        )
+        reply: StoredValues = await self._holder.parts.actors.ask(self._key, request)
+        found = reply.values
         large = sum(len(value.json) for _, value in found) > _BYTES_IN_THREAD
         return await run_in_thread_if(
             large, lambda: [_as_value(key, value) for key, value in found]

@@ -14,12 +14,12 @@ from remora.actors.user.messages import (
     InspectUser,
     Learn,
     PruneNow,
-    ScoredItem,
+    ScoredItems,
     SearchWorking,
     Synopsis,
     UserView,
 )
-from remora.actors.user.working import WorkingItem
+from remora.actors.user.working import WorkingItem, pack_vector
 from remora.api.batches import append_batches
 from remora.api.keyed_state import KeyedState
 from remora.api.memories import Agent, LongTermHandle
@@ -306,7 +306,7 @@ class User(LongTermHandle):
                     session,
                     at_us,
                     size,
-                    vector.astype("<f4").tobytes(),
+                    pack_vector(vector),
                 )
                 for one, size, vector in zip(texts, tokens, vectors, strict=True)
             )
@@ -340,9 +340,8 @@ class User(LongTermHandle):
         if session is not None:
             session = validate_id(session, "a session id")
         (vector,) = await embed_texts(embedder, [query])
-        found: tuple[ScoredItem, ...] = await self._holder.parts.actors.ask(
-            UserKey(self.id), SearchWorking(vector, limit, session)
-        )
+        request = SearchWorking(pack_vector(vector), limit, session)
+        found: ScoredItems = await self._holder.parts.actors.ask(UserKey(self.id), request)
         return [
             WorkingHit(
                 text=one.item.text,
@@ -352,7 +351,7 @@ class User(LongTermHandle):
                 score=one.score,
                 id=one.item.id,
             )
-            for one in found
+            for one in found.items
         ]
 
     def _require_embedder(self) -> CachingEmbedder:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.policies.redaction import redact_text
-from remora.actors.user.working import WorkingItem
+from remora.actors.user.working import WorkingItem, pack_vector
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of
@@ -315,6 +315,6 @@ async def embed_items(embedder: Embedder, items: Sequence[WorkingItem]) -> tuple
     """
     vectors = await embed_texts(embedder, [item.text for item in items])
     return tuple(
-        msgspec.structs.replace(item, vector=vector.astype("<f4").tobytes())
+        msgspec.structs.replace(item, vector=pack_vector(vector))
         for item, vector in zip(items, vectors, strict=True)
     )

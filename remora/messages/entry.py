@@ -31,7 +31,7 @@ _without_seq = attrgetter(
 )
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message as the runtime holds it.
 
     Attributes:

@@ -261,7 +261,7 @@ class UserMachine(RuleBasedStateMachine):
         k=st.integers(1, 5),
     )
     def search(self, number: int, scope: str | None, k: int) -> None:
-        found = self.ask(SearchWorking(axis(number), k, scope))
+        found = self.ask(SearchWorking(axis(number), k, scope)).items
         scores = [one.score for one in found]
         assert scores == sorted(scores, reverse=True)
         assert len(found) <= k

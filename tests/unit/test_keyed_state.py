@@ -13,6 +13,8 @@ from remora.actors.keyed_state import (
     ReadValues,
     SetValue,
     StaleVersion,
+    StoredValue,
+    StoredValues,
     adopt_keyed,
     drop_keyed,
     handle_keyed,
@@ -79,13 +81,13 @@ class Actor:
 def test_a_set_writes_one_item_and_a_read_none() -> None:
     actor = Actor()
     assert actor.ask(ReadValue("a")) == (None, 0)
-    assert actor.ask(ReadValues()) == ((), 0)
+    assert actor.ask(ReadValues()) == (StoredValues(()), 0)
     assert actor.ask(DeleteValue("a", None)) == (False, 0)
     assert not actor.opened
     reply, written = actor.ask(SetValue("a", b"1", 0, AT_US, 3))
-    assert (reply, written) == (KeyedValue(1, AT_US, b"1"), 1)
-    assert actor.ask(SetValue("a", b"2", 0, AT_US, 3)) == (StaleVersion(reply), 0)
-    assert actor.ask(DeleteValue("a", 2)) == (StaleVersion(reply), 0)
+    assert (reply, written) == (StoredValue(KeyedValue(1, AT_US, b"1")), 1)
+    assert actor.ask(SetValue("a", b"2", 0, AT_US, 3)) == (StaleVersion(reply.value), 0)
+    assert actor.ask(DeleteValue("a", 2)) == (StaleVersion(reply.value), 0)
     assert actor.ask(ReadValue("a")) == (reply, 0)
     assert actor.ask(DeleteValue("a", 1)) == (True, 1)
     assert actor.ask(SetValue("a", b"2", 1, AT_US, 3)) == (StaleVersion(None), 0)
@@ -100,7 +102,7 @@ def test_no_version_is_used_twice_after_a_restart() -> None:
     restored = Actor()
     for item in actor.items.values():
         restored.values = put_keyed(restored.values, item)
-    assert restored.set("a", version=0).version == 4
+    assert restored.set("a", version=0).value.version == 4
     assert restored.values is not None
     assert restored.values.image == KeyedImage(
         (("a", KeyedValue(4, AT_US, b"1")), ("b", KeyedValue(2, AT_US, b"1"))), 4
@@ -126,7 +128,7 @@ def test_a_key_too_many_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"state\.max_keys allows 3"):
         actor.set("d")
     assert isinstance(actor.set("d", version=5), StaleVersion)
-    assert actor.set("c").version == 4
+    assert actor.set("c").value.version == 4
 
 
 def test_adopted_versions_were_not_used_here() -> None:

@@ -83,11 +83,12 @@ def test_what_is_learned_is_found() -> None:
     """
     model = UserModel()
     assert model.learn(item("a"), item("b", axis=1), item("c", scope="s1")) == 3
-    found = model.ask(SearchWorking(axis(0), 2))
+    found = model.ask(SearchWorking(axis(0), 2)).items
     assert [(one.item.id, round(one.score, 6)) for one in found] == [("a", 1.0), ("c", 1.0)]
     assert found[0].item == item("a")
-    assert [one.item.id for one in model.ask(SearchWorking(axis(0), 5, "s2"))] == ["a", "b"]
-    assert [one.item.id for one in model.ask(SearchWorking(axis(0), 5, "s1"))] == ["a", "c", "b"]
+    for scope, wanted in (("s2", ["a", "b"]), ("s1", ["a", "c", "b"])):
+        found = model.ask(SearchWorking(axis(0), 5, scope)).items
+        assert [one.item.id for one in found] == wanted
 
 
 def test_an_item_is_learned_once() -> None:
@@ -126,7 +127,9 @@ def test_a_wrong_vector_is_refused_whole(bad: Any) -> None:
         model.learn(item("good"), bad)
     assert (model.held, model.records) == ([], [])
     with pytest.raises(InvalidInput, match="4 finite numbers"):
-        model.ask(SearchWorking(axis(0)[:3], 5))
+        model.ask(SearchWorking(axis(0)[:12], 5))
+    with pytest.raises(InvalidInput, match="cannot have 15 bytes"):
+        model.ask(SearchWorking(axis(0)[:15], 5))
 
 
 def test_without_an_embedder() -> None:

@@ -46,7 +46,7 @@ __all__ = [
 # -- messages --------------------------------------------------------------------------------------
 
 
-class TurnMark(msgspec.Struct, frozen=True, gc=False):
+class TurnMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The turn that a reply belongs to.
 
     Attributes:
@@ -63,7 +63,7 @@ class TurnMark(msgspec.Struct, frozen=True, gc=False):
     sid: int = 0
 
 
-class Append(msgspec.Struct, frozen=True, gc=False):
+class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """Append messages, in order, all or none.
 
     Replies a `Receipt`; for the first append of a turn, a `TurnReceipt`.
@@ -87,13 +87,13 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     turn: TurnMark | None = None
 
 
-class FindTurn(msgspec.Struct, frozen=True, gc=False):
+class FindTurn(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """What is stored of the turn whose keys begin with `root`? Replies a `StoredTurn`."""
 
     root: bytes
 
 
-class Load(msgspec.Struct, frozen=True, gc=False):
+class Load(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     """Show what a model should see, within `max_tokens`. Replies a `Snapshot`.
 
     Attributes:
@@ -108,19 +108,19 @@ class Load(msgspec.Struct, frozen=True, gc=False):
     sid: int = 0
 
 
-class Clear(msgspec.Struct, frozen=True):
+class Clear(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Empty the buffer and the summaries. Replies the number of messages in the buffer."""
 
 
-class Flush(msgspec.Struct, frozen=True):
+class Flush(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Index the messages that have no index job yet. Replies their number."""
 
 
-class Inspect(msgspec.Struct, frozen=True):
+class Inspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Show the session's state. Replies a `SessionView`."""
 
 
-class Remove(msgspec.Struct, frozen=True):
+class Remove(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """Remove messages, by place in the buffer or by id. Replies their number.
 
     Raises IndexOutOfRange and removes nothing if a place is not in the buffer. Unknown ids are
@@ -131,19 +131,19 @@ class Remove(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] = ()
 
 
-class Truncate(msgspec.Struct, frozen=True):
+class Truncate(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """Keep the newest `keep` messages, or fewer at a unit's boundary. Replies how many left."""
 
     keep: int
 
 
-class Rewind(msgspec.Struct, frozen=True):
+class Rewind(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Go back to where message `to` was the newest. Replies how many messages are gone."""
 
     to: int
 
 
-class Replace(msgspec.Struct, frozen=True):
+class Replace(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Replace the buffer's messages and summary by these. Replies a `Receipt`."""
 
     entries: tuple[Entry, ...]
@@ -228,7 +228,7 @@ class BlocksReady(msgspec.Struct, frozen=True):
 # -- replies ---------------------------------------------------------------------------------------
 
 
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
     """What `load` shows of a session. Entries are immutable and shared.
 
     Attributes:
@@ -271,7 +271,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     id_prefix: str = ""
 
 
-class StoredTurn(msgspec.Struct, frozen=True):
+class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):
     """What a session holds of a turn.
 
     Attributes:
@@ -292,7 +292,7 @@ class StoredTurn(msgspec.Struct, frozen=True):
     overtaken: bool = False
 
 
-class TurnReceipt(Receipt, frozen=True, gc=False):
+class TurnReceipt(Receipt, frozen=True, array_like=True, tag=102, gc=False):
     """What the first append of a turn returns.
 
     Attributes:
@@ -302,7 +302,7 @@ class TurnReceipt(Receipt, frozen=True, gc=False):
     sid: int = 0
 
 
-class TurnView(msgspec.Struct, frozen=True):
+class TurnView(msgspec.Struct, frozen=True, array_like=True):
     """What a context shows for a turn that is resumed.
 
     Attributes:
@@ -319,7 +319,7 @@ class TurnView(msgspec.Struct, frozen=True):
     replies: tuple[Entry, ...] = ()
 
 
-class SessionView(msgspec.Struct, frozen=True):
+class SessionView(msgspec.Struct, frozen=True, array_like=True, tag=105):
     """The state of a session, for people and tools.
 
     Attributes:

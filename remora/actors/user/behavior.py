@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from remora.actors.keyed_state import (
@@ -42,6 +43,7 @@ from remora.actors.user.messages import (
     ReadSynopsis,
     Remember,
     ScoredItem,
+    ScoredItems,
     SearchWorking,
     SynopsisReady,
     TakeFacts,
@@ -66,7 +68,7 @@ from remora.actors.user.synopsis import (
     read_synopsis,
     take_synopsis,
 )
-from remora.actors.user.working import WorkingItem, WorkingMemory
+from remora.actors.user.working import WorkingItem, WorkingMemory, unpack_vector
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import UserKey
 from remora.runtime.actor import Decision, NeedsLookup
@@ -143,8 +145,10 @@ class UserBehavior:
             case Learn():
                 return self._learn(state, message.items)
             case SearchWorking():
-                found = self._working(state).search(message.vector, message.k, message.scope)
-                return Decision(tuple(ScoredItem(item, score) for item, score in found))
+                working = self._working(state)
+                vector = unpack_vector(message.vector)
+                found = working.search(vector, message.k, message.scope)
+                return Decision(ScoredItems(tuple(starmap(ScoredItem, found))))
             case ReadSynopsis():
                 return read_synopsis(state, self._terms, message)
             case SynopsisReady():

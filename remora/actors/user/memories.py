@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from remora.actors.user.messages import (
+    ChangedMemory,
     ChangeMemory,
     DeleteMemories,
     Remember,
@@ -166,7 +167,7 @@ def change_memory(state: UserState, message: ChangeMemory) -> Decision | NeedsLo
         wanted["metadata"] = message.metadata
     item = msgspec.structs.replace(present, **wanted)
     if item == present:
-        return Decision(present)
+        return Decision(ChangedMemory(present))
     item = msgspec.structs.replace(
         item,
         updated_us=max(message.at_us, present.updated_us, present.created_us),
@@ -184,7 +185,7 @@ def change_memory(state: UserState, message: ChangeMemory) -> Decision | NeedsLo
     changes = StateChanged(state.sid, tuple(put))
     records = [*([changes] if put else []), MemoryChanged(state.sid, item, jobs)]
     size = len(item.content) + len(item.metadata)
-    decision = Decision(item, records, jobs=jobs, size=size)
+    decision = Decision(ChangedMemory(item), records, jobs=jobs, size=size)
     return _expire_synopsis(state, decision) if "content" in wanted else decision
 
 

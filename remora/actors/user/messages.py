@@ -10,12 +10,12 @@ from typing import Literal
 import msgspec
 
 from remora.actors.user.working import WorkingItem
-from remora.storage.ports import Vector
 from remora.storage.records import JobAdvanced, MemoryItem, StateItem
 
 __all__ = [
     "AdoptUser",
     "ChangeMemory",
+    "ChangedMemory",
     "CleanUp",
     "DeleteMemories",
     "ExpireSynopsis",
@@ -28,6 +28,7 @@ __all__ = [
     "Remember",
     "RememberReceipt",
     "ScoredItem",
+    "ScoredItems",
     "SearchWorking",
     "Synopsis",
     "SynopsisReady",
@@ -41,7 +42,7 @@ __all__ = [
 # -- working memory --------------------------------------------------------------------------------
 
 
-class Learn(msgspec.Struct, frozen=True):
+class Learn(msgspec.Struct, frozen=True, array_like=True, tag=21):
     """Add items to working memory. Replies how many were new.
 
     Beyond twice the limit, the oldest are evicted at once (G10).
@@ -50,16 +51,16 @@ class Learn(msgspec.Struct, frozen=True):
     items: tuple[WorkingItem, ...]
 
 
-class SearchWorking(msgspec.Struct, frozen=True):
-    """Find the `k` nearest items. Replies a tuple of `ScoredItem`, best first.
+class SearchWorking(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """Find the `k` nearest items. Replies `ScoredItems`.
 
     Attributes:
-        vector: the query, a unit vector.
+        vector: the query, a unit vector: float32, little endian.
         k: how many at most.
         scope: a session: its items and those of no session; None for all.
     """
 
-    vector: Vector
+    vector: bytes
     k: int
     scope: str | None = None
 
@@ -83,10 +84,16 @@ class ScoredItem(msgspec.Struct, frozen=True):
     score: float
 
 
+class ScoredItems(msgspec.Struct, frozen=True, array_like=True, tag=123):
+    """The reply to `SearchWorking`: the best first."""
+
+    items: tuple[ScoredItem, ...]
+
+
 # -- long-term memory ------------------------------------------------------------------------------
 
 
-class Remember(msgspec.Struct, frozen=True):
+class Remember(msgspec.Struct, frozen=True, array_like=True, tag=23):
     """Record memories durably, and index them. Replies a `RememberReceipt`.
 
     Raises KeyConflict, and writes nothing, if a key names another memory.
@@ -100,8 +107,8 @@ class Remember(msgspec.Struct, frozen=True):
     replace: bool = False
 
 
-class ChangeMemory(msgspec.Struct, frozen=True):
-    """Change a memory. Replies it as it is then; raises NoSuchMemory.
+class ChangeMemory(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Change a memory. Replies a `ChangedMemory`; raises NoSuchMemory.
 
     Attributes:
         id: which one.
@@ -121,7 +128,13 @@ class ChangeMemory(msgspec.Struct, frozen=True):
     tokens: int = 0
 
 
-class DeleteMemories(msgspec.Struct, frozen=True):
+class ChangedMemory(msgspec.Struct, frozen=True, array_like=True, tag=122):
+    """The reply to `ChangeMemory`: the memory as it is then."""
+
+    memory: MemoryItem
+
+
+class DeleteMemories(msgspec.Struct, frozen=True, array_like=True, tag=25):
     """Delete those of these memories that there are. Replies how many.
 
     Attributes:
@@ -133,7 +146,7 @@ class DeleteMemories(msgspec.Struct, frozen=True):
     agent: str | None
 
 
-class RememberReceipt(msgspec.Struct, frozen=True):
+class RememberReceipt(msgspec.Struct, frozen=True, array_like=True, tag=121):
     """The reply to `Remember`.
 
     Attributes:
@@ -206,7 +219,7 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
     refresh: bool = False
 
 
-class ExpireSynopsis(msgspec.Struct, frozen=True):
+class ExpireSynopsis(msgspec.Struct, frozen=True, array_like=True, tag=26):
     """Memories were deleted, rewound or pruned: drop the synopsis. Replies nothing."""
 
 
@@ -256,7 +269,7 @@ class Synopsis(msgspec.Struct, frozen=True):
 Right = Literal["read", "write", "own"]
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(msgspec.Struct, frozen=True, array_like=True, tag=27):
     """Change a right in a shared scope. The first grant makes its `by` the owner. Replies nothing.
 
     Raises NotGranted if `by` is not an owner.
@@ -272,18 +285,18 @@ class Grant(msgspec.Struct, frozen=True):
     right: Right | None
 
 
-class ReadGrants(msgspec.Struct, frozen=True):
+class ReadGrants(msgspec.Struct, frozen=True, array_like=True, tag=28):
     """Show all rights. Replies a dict from name to right."""
 
 
 # -- looking ---------------------------------------------------------------------------------------
 
 
-class InspectUser(msgspec.Struct, frozen=True):
+class InspectUser(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """Show the actor's state. Replies a `UserView`."""
 
 
-class UserView(msgspec.Struct, frozen=True):
+class UserView(msgspec.Struct, frozen=True, array_like=True, tag=124):
     """The state of a user's own actor.
 
     Attributes:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # loaded when the first item comes
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["WorkingItem", "WorkingMemory"]
+__all__ = ["WorkingItem", "WorkingMemory", "pack_vector", "unpack_vector"]
 
 _FIRST_ROWS = 8
 _SLOTS = 8 + 64  # bytes of an item in a deque and, about, in a set (27 to 107)
@@ -53,6 +53,24 @@ class WorkingItem(msgspec.Struct, frozen=True, gc=False):
     at_us: int
     tokens: int
     vector: bytes
+
+
+def pack_vector(vector: npt.NDArray[np.float32]) -> bytes:
+    """A vector as items and messages hold it: float32, little endian."""
+    return vector.astype("<f4", copy=False).tobytes()
+
+
+def unpack_vector(vector: bytes) -> npt.NDArray[np.float32]:
+    """The inverse of `pack_vector`; the array is read-only.
+
+    Raises:
+        InvalidInput: it ends within a number.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if len(vector) % 4:
+        raise InvalidInput(f"a vector of float32 numbers cannot have {len(vector)} bytes")
+    return np.frombuffer(vector, dtype="<f4")
 
 
 class WorkingMemory:
@@ -258,8 +276,8 @@ class WorkingMemory:
     def _with_vector(self, item: WorkingItem, index: int) -> WorkingItem:
         """The item at `index`, with its vector."""
         assert self._rows is not None
-        vector = self._rows.vectors[self._start + index].astype("<f4", copy=False).tobytes()
-        return msgspec.structs.replace(item, vector=vector)
+        vector = self._rows.vectors[self._start + index]
+        return msgspec.structs.replace(item, vector=pack_vector(vector))
 
     def _ensure_room(self) -> _Rows:
         """The rows, with one free behind the newest."""
