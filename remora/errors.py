@@ -77,6 +77,9 @@ __all__ = [
 class RemoraError(Exception):
     """The root of every exception that remora raises on purpose.
 
+    It holds a text, and keyword arguments as attributes, all of them plain data: so another process
+    can raise the same error.
+
     Attributes:
         retryable: whether the same call may succeed later.
     """
@@ -441,10 +444,12 @@ class RecordingFailed(StorageError):
         op: the method, for instance ``"remember"``.
         user: the owner of the memories.
         session: the session that they were recorded for; empty for none.
-        cause: the journal's error.
+        cause: name of the journal's error: ``"CommitFailed"`` (nothing is stored) or
+            ``"OutcomeUnknown"``, for instance. In the process of the journal, ``__cause__`` is the
+            error itself.
     """
 
-    def __init__(self, text: str, *, op: str, user: str, session: str, cause: Exception) -> None:
+    def __init__(self, text: str, *, op: str, user: str, session: str, cause: str) -> None:
         super().__init__(text)
         self.op = op
         self.user = user
@@ -459,9 +464,9 @@ class DirectoryUnusable(StorageError):
         path: the directory.
     """
 
-    def __init__(self, text: str, *, path: Path) -> None:
+    def __init__(self, text: str, *, path: Path | str) -> None:
         super().__init__(text)
-        self.path = path
+        self.path = str(path)
 
 
 class DirectoryLocked(DirectoryUnusable):
@@ -472,7 +477,7 @@ class DirectoryLocked(DirectoryUnusable):
         since: when the owner opened it (ISO 8601), if known.
     """
 
-    def __init__(self, text: str, *, path: Path, pid: int | None, since: str | None) -> None:
+    def __init__(self, text: str, *, path: Path | str, pid: int | None, since: str | None) -> None:
         super().__init__(text, path=path)
         self.pid = pid
         self.since = since

@@ -68,7 +68,7 @@ def name_failures(op: str, user: str, session: str = "") -> Iterator[None]:
             op=op,
             user=user,
             session=session,
-            cause=e,
+            cause=type(e).__name__,
         ) from e
 
 

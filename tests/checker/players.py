@@ -19,6 +19,7 @@ from remora.errors import (
     MailboxFull,
     ModelError,
     OutcomeUnknown,
+    OwnershipLost,
     RecordingFailed,
     ReentrantAsk,
     RuntimeClosed,
@@ -36,6 +37,7 @@ UNBOUNDED = 10**9
 
 _QUERY = "what is lorem worth knowing"
 _NOTHING_RAN = (CommitFailed, MailboxFull, SessionQuarantined, ErasureInProgress)
+_NOTHING_STORED = (CommitFailed.__name__, OwnershipLost.__name__)
 _READS = frozenset({"load", "messages", "history", "recall", "synopsis"})
 
 
@@ -221,7 +223,7 @@ async def _record_call(
         history.unknown(record, e)
         return None
     except RecordingFailed as e:
-        if isinstance(e.cause, CommitFailed):
+        if e.cause in _NOTHING_STORED:
             history.nothing(record, e)
         else:
             history.unknown(record, e)

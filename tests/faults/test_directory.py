@@ -146,7 +146,7 @@ async def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(DirectoryUnusable) as caught:
             await say(path, "no")
-        assert caught.value.path == path
+        assert caught.value.path == str(path)
 
 
 @pytest.mark.skipif(

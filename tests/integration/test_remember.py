@@ -371,7 +371,7 @@ async def test_a_failing_journal_is_named(
                 op,
                 "alice",
                 "s1",
-                failure,
+                type(failure).__name__,
             )
             assert error.__cause__ is failure
             assert "alice" in str(error)
