@@ -1,13 +1,14 @@
 """How much of the known evidence for a question recall finds.
 
-    python -m benchmarks.recall --data FILE [--embedder wordllama|none|hash|MODULE:NAME]
+    python -m benchmarks.recall [--data FILE] [--embedder wordllama|none|hash|MODULE:NAME]
         [--limit N] [--facts FILE] [--json OUT]
 
 FILE is JSONL as in docs/reference/replay-format.md, with questions among the turns:
 ``{"type": "qa", "conv", "question", "category", "evidence": [turn ids]}``. LoCoMo
 (snap-research/LoCoMo, `data/locomo10.json`) and the memory questions of BFCL
-(ShishirPatil/gorilla) can be written that way. Questions of category 5 (without an answer) and
-without evidence are left out.
+(ShishirPatil/gorilla) can be written that way. Without it, the chats of `benchmarks.synthetic` are
+taken. Questions without evidence are left out; of those without an answer (category 5 or
+``unanswerable``) only the size of what `load` recalls is measured.
 
 The conversations are replayed through remora itself: append, summarize, index, optimize LanceDB.
 Then each question is asked by `user.recall(question, limit=20)`, and by `load(query=question)` in
@@ -22,8 +23,8 @@ With ``--facts``, extraction is switched on, and the file stands for the chat mo
 Recall@k is the share of a question's evidence turns among the first k; hit@k says whether any of
 them is; MRR goes by the first of them within 20. Intervals of 95 % are of a bootstrap over
 conversations. The environment sets what is to be tried
-(``REMORA_RECALL__DEPTH=200``). Without the file the exit code is 77, which most test harnesses
-count as skipped.
+(``REMORA_RECALL__DEPTH=200``). If the file is not there, the exit code is 77, which most test
+harnesses count as skipped.
 """
 
 from __future__ import annotations
@@ -44,14 +45,23 @@ from typing import Any
 import anyio
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.embedders import Hashing
-from benchmarks.recall_contexts import BUDGETS, evidence_in, fill, interval
+from benchmarks.recall_contexts import (
+    BUDGETS,
+    LINE_TOKENS,
+    fill_contexts,
+    interval,
+    judged_contexts,
+    show_contexts,
+    show_unanswerable,
+)
+from benchmarks.recall_data import Answer, Place, Question, Rows, read_questions, read_unanswerable
 from benchmarks.recall_facts import GivenFacts, place_of
 from benchmarks.reference import Reference
+from benchmarks.synthetic.__main__ import CHATS
 from remora import Config, Runtime
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.replay import percentile, replay
@@ -62,58 +72,6 @@ from remora.tokens import HeuristicCounter
 
 EXIT_SKIPPED = 77
 DEPTHS = (1, 5, 10, 20)
-Place = tuple[str, int]  # session, seq
-
-
-class Question(msgspec.Struct, frozen=True):
-    """One question, and where its evidence stands."""
-
-    user: str
-    category: str
-    text: str
-    evidence: tuple[Place, ...]
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What one method gave for one question."""
-
-    found: list[Place]
-    seconds: float
-
-
-class Rows(msgspec.Struct):
-    """One user's rows as LanceDB holds them, in order."""
-
-    places: list[Place]
-    turns: list[str]
-    tokens: list[int]
-    newest_first: list[int]
-    vectors: npt.NDArray[np.float32] | None
-
-
-def read_questions(path: Path, conversations: Conversations) -> list[Question]:
-    """The file's questions that have an answer and evidence; evidence that names no turn is left
-    out.
-    """
-    places = {
-        (session.user, planned.key.removeprefix("replay:")): (session.session, number)
-        for session, messages in conversations.sessions.items()
-        for number, planned in enumerate(messages, start=1)
-    }
-    questions = []
-    for line in path.read_text(encoding="utf-8-sig").splitlines():
-        row = json.loads(line) if '"qa"' in line else {}
-        if row.get("type") != "qa" or row.get("category") == 5:
-            continue
-        user = str(row["conv"])
-        evidence = dict.fromkeys(
-            places[user, turn] for turn in row.get("evidence") or () if (user, turn) in places
-        )
-        if evidence:
-            questions.append(
-                Question(user, str(row.get("category", "")), row["question"], tuple(evidence))
-            )
-    return questions
 
 
 def make_embedder(name: str) -> Embedder | None:
@@ -135,11 +93,15 @@ async def ask_remora(
     directory: Path,
     conversations: Conversations,
     questions: Sequence[Question],
+    unanswerable: Sequence[Question],
     embedder: Embedder | None,
     bar: Progress,
     facts: GivenFacts | None,
 ) -> tuple[list[Answer], dict[int, list[Answer]]]:
-    """Replay everything, and ask every question by `recall`, and by `load` with each budget."""
+    """Replay everything, and ask every question by `recall`, and by `load` with each budget.
+
+    Questions without an answer are asked by `load` only.
+    """
     given = Config.from_environment()
     config = msgspec.structs.replace(
         given,
@@ -168,7 +130,7 @@ async def ask_remora(
         )
         await runtime.settle()
         await (await runtime.internals.long_term()).compact()
-        task = bar.add_task("asking remora", total=len(questions))
+        task = bar.add_task("asking remora", total=len(questions) + len(unanswerable))
         for name in conversations.users:  # what a first query has to load is no part of the figures
             await runtime.user(name).recall("warm", limit=1)
         for question in questions:
@@ -180,16 +142,24 @@ async def ask_remora(
                     [place_of(m, question.evidence) for m in memories], time.perf_counter() - begun
                 )
             )
-            for budget, answers in loaded.items():
-                begun = time.perf_counter()
-                context = await user.session("the-question").load(
-                    query=question.text, max_tokens=budget
-                )
-                seconds = time.perf_counter() - begun
-                places = [place_of(m, question.evidence) for m in context.memories]
-                answers.append(Answer(places, seconds))
+            await load(runtime, question, loaded)
+            bar.advance(task)
+        for question in unanswerable:
+            await load(runtime, question, loaded)
             bar.advance(task)
     return recalled, loaded
+
+
+async def load(runtime: Runtime, question: Question, loaded: dict[int, list[Answer]]) -> None:
+    """Ask by `load` with each budget, in a new session."""
+    session = runtime.user(question.user).session("the-question")
+    for budget, answers in loaded.items():
+        begun = time.perf_counter()
+        context = await session.load(query=question.text, max_tokens=budget)
+        seconds = time.perf_counter() - begun
+        places = [place_of(m, question.evidence) for m in context.memories]
+        tokens = sum(m.tokens + LINE_TOKENS for m in context.memories)
+        answers.append(Answer(places, seconds, tokens))
 
 
 async def ask_lancedb(
@@ -330,68 +300,37 @@ def judged(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str
     return figures
 
 
-def fill_contexts(
-    rows: dict[str, Rows], questions: Sequence[Question], bar: Progress
-) -> dict[str, dict[int, list[Answer]]]:
-    """Contexts that plain BM25 fills, and contexts of the newest messages, of each size."""
-    task = bar.add_task("filling contexts", total=len(questions))
-    references = {
-        user: Reference([session for session, _ in one.places], one.turns, None)
-        for user, one in rows.items()
-    }
-    filled: dict[str, dict[int, list[Answer]]] = {
-        name: {budget: [] for budget in BUDGETS}
-        for name in ("filled by BM25", "the newest messages")
-    }
-    for question in questions:
-        mine = rows[question.user]
-        orders = references[question.user].bm25(question.text), mine.newest_first
-        for order, answers in zip(orders, filled.values(), strict=True):
-            for budget, found in answers.items():
-                shown = fill(order, mine.tokens, budget)
-                found.append(Answer([mine.places[number] for number in shown], 0.0))
-        bar.advance(task)
-    return filled
-
-
-def judged_contexts(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
-    """In how many contexts all, and any, of the evidence stands; also of each category."""
-    seconds = [answer.seconds for answer in answers]
-    figures: dict[str, Any] = {
-        "p50_ms": percentile(seconds, 0.5) * 1e3,
-        "p95_ms": percentile(seconds, 0.95) * 1e3,
-    }
-    for category in ["all", *sorted({question.category for question in questions})]:
-        chosen = [
-            (question, answer)
-            for question, answer in zip(questions, answers, strict=True)
-            if category in ("all", question.category)
-        ]
-        figures[category] = evidence_in(
-            [question.evidence for question, _ in chosen],
-            [answer.found for _, answer in chosen],
-            [question.user for question, _ in chosen],
-        )
-    return figures
-
-
 async def measure(
     directory: Path,
     conversations: Conversations,
     questions: Sequence[Question],
+    unanswerable: Sequence[Question],
     embedder: Embedder | None,
     bar: Progress,
     facts: GivenFacts | None,
 ) -> dict[str, Any]:
-    recalled, loaded = await ask_remora(directory, conversations, questions, embedder, bar, facts)
+    recalled, loaded = await ask_remora(
+        directory, conversations, questions, unanswerable, embedder, bar, facts
+    )
     rows, answers = await ask_lancedb(directory, conversations.users, questions, embedder, bar)
     answers = {"remora": recalled, **answers, **await ask_reference(rows, questions, embedder, bar)}
-    contexts = {"remora": loaded, **fill_contexts(rows, questions, bar)}
+    contexts = {"remora": loaded, **fill_contexts(rows, [*questions, *unanswerable], bar)}
+    count = len(questions)
     return {
         "methods": {name: judged(questions, found) for name, found in answers.items()},
         "contexts": {
-            name: {budget: judged_contexts(questions, found) for budget, found in sizes.items()}
+            name: {
+                budget: judged_contexts(questions, found[:count]) for budget, found in sizes.items()
+            }
             for name, sizes in contexts.items()
+        },
+        "unanswerable": {
+            name: {
+                budget: float(np.mean([answer.tokens for answer in found[count:]]))
+                for budget, found in sizes.items()
+            }
+            for name, sizes in contexts.items()
+            if unanswerable
         },
         "rows": sum(len(one.places) for one in rows.values()),
     }
@@ -415,6 +354,8 @@ def show(figures: dict[str, Any]) -> None:
             name = f"  category {category} ({one['questions']:,})"
             print(f"{name:<20}" + "".join(f"{one[key]:>8.3f}" for key in keys))
     show_contexts(figures["contexts"])
+    if figures["unanswerable"]:
+        show_unanswerable(figures["unanswerable"], figures["unanswerable_questions"])
     in_memory = [one for name, one in figures["methods"].items() if name.endswith("in memory")]
     best = {key: max(one["all"][key] for one in in_memory) for key in ("recall@5", "recall@10")}
     print(
@@ -423,25 +364,10 @@ def show(figures: dict[str, Any]) -> None:
     )
 
 
-def show_contexts(contexts: dict[str, dict[int, dict[str, Any]]]) -> None:
-    print("evidence in contexts of so many tokens, all / any of it")
-
-    def line(name: str, cells: Sequence[str]) -> None:
-        print(f"{name:<24}" + "".join(f"{cell:>16}" for cell in cells))
-
-    line("", [f"{budget:,}" for budget in BUDGETS])
-    for method, sizes in contexts.items():
-        overall = [one["all"] for one in sizes.values()]
-        line(method, [f"{one['all_of_it']:.3f} / {one['any_of_it']:.3f}" for one in overall])
-    remora = contexts["remora"].values()
-    for category in [
-        name for name in next(iter(remora)) if name not in {"all", "p50_ms", "p95_ms"}
-    ]:
-        line(f"  category {category}, all", [f"{one[category]['all_of_it']:.3f}" for one in remora])
-    if all(bounds := [one["all"]["all_of_it_95"] for one in remora]):
-        line("  remora, all, 95 %", [f"{low:.3f} - {high:.3f}" for low, high in bounds])
-    line("  memories", [f"{one['all']['memories']:.1f}" for one in remora])
-    line("  p50 / p95 ms", [f"{one['p50_ms']:.1f} / {one['p95_ms']:.1f}" for one in remora])
+def spread(questions: list[Question], limit: int) -> list[Question]:
+    """At most so many of the questions, from all over the file."""
+    count = min(limit, len(questions))
+    return [questions[n * len(questions) // count] for n in range(count)]
 
 
 def main() -> None:
@@ -451,9 +377,9 @@ def main() -> None:
     parser.add_argument(
         "--data",
         type=Path,
-        required=True,
+        default=CHATS,
         metavar="FILE",
-        help="conversations and questions, JSONL",
+        help="conversations and questions, JSONL (default: those of benchmarks.synthetic)",
     )
     parser.add_argument(
         "--embedder",
@@ -483,8 +409,10 @@ def main() -> None:
     )  # each load is told of a summarizer that it does not use
     conversations = read_conversations(options.data)
     questions = read_questions(options.data, conversations)
+    unanswerable = read_unanswerable(options.data, conversations)
     if options.limit and options.limit < len(questions):
-        questions = [questions[n * len(questions) // options.limit] for n in range(options.limit)]
+        questions = spread(questions, options.limit)
+        unanswerable = spread(unanswerable, options.limit)
     if not questions:
         print(f"skipped: {options.data} has no questions with evidence", file=sys.stderr)
         raise SystemExit(EXIT_SKIPPED)
@@ -501,7 +429,14 @@ def main() -> None:
         tempfile.TemporaryDirectory() as temporary,
     ):
         figures = anyio.run(
-            measure, Path(temporary), conversations, questions, embedder, bar, facts
+            measure,
+            Path(temporary),
+            conversations,
+            questions,
+            unanswerable,
+            embedder,
+            bar,
+            facts,
         )
     figures = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
@@ -509,6 +444,7 @@ def main() -> None:
         "data": options.data.name,
         "embedder": embedder.name if embedder else "none",
         "questions": len(questions),
+        "unanswerable_questions": len(unanswerable),
         **figures,
     }
     show(figures)

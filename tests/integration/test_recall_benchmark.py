@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.recall import Answer, Question, judged, judged_contexts, read_questions
+from benchmarks.recall import judged
+from benchmarks.recall_contexts import judged_contexts
+from benchmarks.recall_data import Answer, Question, read_questions, read_unanswerable
 from benchmarks.reference import Bm25, Reference, words
+from benchmarks.synthetic.__main__ import CHATS
+from benchmarks.synthetic.chats import make_chats, to_jsonl
 from remora.cli.reader import read_conversations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,6 +112,8 @@ def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
         assert set(sizes) == {"1000", "2000", "4000", "8000"}, method
         assert sizes["1000"]["all"]["any_of_it"] == 1.0, "so few messages all fit"
         assert sizes["1000"]["1"]["all_of_it"] == 1.0
+    assert figures["unanswerable_questions"] == 1
+    assert figures["unanswerable"]["the newest messages"]["1000"] > 0
 
 
 @pytest.mark.parametrize(
@@ -138,6 +144,24 @@ def test_questions_are_those_with_evidence(tmp_path: Path) -> None:
     assert [question.text for question in questions] == [asked["question"] for asked in ASKED[:3]]
     assert questions[1].evidence == (("session-2", 1), ("session-2", 3))
     assert questions[2].evidence == (("session-1", 1),)
+
+
+def test_the_synthetic_chats_are_what_their_generator_makes() -> None:
+    """S5.06: anybody gets the same questions, and each has evidence that was said to its user, or
+    none at all.
+    """
+    assert CHATS.read_text(encoding="utf-8") == to_jsonl(make_chats())
+    assert CHATS.stat().st_size < 2_000_000
+    conversations = read_conversations(CHATS)
+    assert conversations.bad == []
+    questions = read_questions(CHATS, conversations)
+    unanswerable = read_unanswerable(CHATS, conversations)
+    assert (len(questions), len(unanswerable), len(conversations.users)) == (416, 64, 8)
+    given = [row for row in make_chats() if row.get("type") == "qa" and row["evidence"]]
+    assert [len(one.evidence) for one in questions] == [len(row["evidence"]) for row in given]
+    lists = [one for one in questions if one.category in {"list", "count"}]
+    for one in lists:
+        assert len({session for session, _ in one.evidence}) == len(one.evidence) >= 3
 
 
 def test_the_figures_are_what_they_are_called() -> None:
