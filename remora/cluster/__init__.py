@@ -1,0 +1,1 @@
+"""Several worker processes that share one memory, which a process of its own owns."""
