@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -84,10 +85,16 @@ class Foundation(msgspec.Struct, frozen=True):
     schedule: Schedule
     retry: RetryPolicy
 
-    def add_queue(self, name: str, handler: Any, concurrency: int) -> None:
-        """Have the supervisor run the jobs of this queue."""
+    def add_queue(
+        self,
+        name: str,
+        handler: Any,
+        concurrency: int,
+        line: Callable[[Any], Hashable] | None = None,
+    ) -> None:
+        """Have the supervisor run the jobs of this queue; see `JobQueue` for `line`."""
         self.supervisor.add_queue(
-            JobQueue(name, handler, concurrency=concurrency, retry=self.retry)
+            JobQueue(name, handler, concurrency=concurrency, retry=self.retry, line=line)
         )
 
 
@@ -266,7 +273,12 @@ def add_facts(
         redact_long_term=options.redact_long_term,
         timeout_s=config.models.timeout_s,
     )
-    base.add_queue(FACTS_QUEUE, facts, config.supervisor.summarize_concurrency)
+    base.add_queue(
+        FACTS_QUEUE,
+        facts,
+        config.supervisor.summarize_concurrency,
+        line=attrgetter("user"),  # each job finds the facts that the one before it recorded
+    )
     return facts
 
 
@@ -303,7 +315,12 @@ def add_blocks(base: Foundation) -> BlockView | None:
         redact=options.redact_long_term,
     )
     # as many at once as summaries: blocks wait for the chat model as well
-    base.add_queue(BLOCKS_QUEUE, feed, config.supervisor.summarize_concurrency)
+    base.add_queue(
+        BLOCKS_QUEUE,
+        feed,
+        config.supervisor.summarize_concurrency,
+        line=lambda key: key,  # a session's next job finds the states that this one leaves
+    )
     return BlockView(
         blocks,
         count=partial(count_message, models.counter),

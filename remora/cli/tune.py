@@ -88,7 +88,10 @@ def add_tune_parser(
     )
     command.add_argument("labels", type=Path, metavar="LABELS.jsonl", help="labelled questions")
     command.add_argument(
-        "--output", type=Path, metavar="FILE.toml", help="write the section there as well"
+        "--output",
+        type=Path,
+        metavar="FILE.toml",
+        help="write the section there as well, if a weight changes",
     )
     command.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     command.add_argument(
@@ -124,7 +127,7 @@ async def command_tune(console: Console, arguments: argparse.Namespace) -> int:
         config = arguments.configured.recall
         report = fit_weights(questions, config, gain=1 + importance, progress=advance)
     section = _section(report, arguments.configured.recall)
-    if output is not None:
+    if output is not None and report.weights:
         await anyio.Path(output).write_text(section, encoding="utf-8")
     if arguments.json:
         print_json(
@@ -137,6 +140,8 @@ async def command_tune(console: Console, arguments: argparse.Namespace) -> int:
         return 0
     _print(console, report, left_out=len(missing))
     console.print(f"\n{section}", markup=False, highlight=False, end="", soft_wrap=True)
+    if output is not None and not report.weights:
+        console.print(f"{output} was not written: no weight changes", highlight=False, markup=False)
     return 0
 
 

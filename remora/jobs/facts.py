@@ -51,7 +51,6 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import Job, JobAttempt, JobResult
-from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import FactsSpec, JobAdvanced, MemoryItem
@@ -93,7 +92,9 @@ class FactStatistics(msgspec.Struct, frozen=True):
 
 
 class FactsHandler:
-    """Runs the jobs of the facts queue.
+    """Runs the jobs of the facts queue, those of a user one after the other.
+
+    So each finds the facts that the one before it recorded.
 
     Args:
         journal: has the messages and the facts.
@@ -138,7 +139,6 @@ class FactsHandler:
         self._redact = redact
         self._redact_long_term = redact_long_term
         self._timeout_s = timeout_s
-        self._users = KeyedLocks()
         self._calls = self._recorded = self._superseding = 0
         self._dropped: Counter[str] = Counter()
         self._repaired: Counter[str] = Counter()
@@ -162,9 +162,7 @@ class FactsHandler:
         """
         key = attempt.job.key
         assert isinstance(key, SessionKey)
-        # One at a time, so that each finds the facts that the one before it recorded.
-        async with self._users(key.user):
-            await self._run(key, attempt.job)
+        await self._run(key, attempt.job)
         return JobResult()
 
     async def _run(self, key: SessionKey, job: Job) -> None:

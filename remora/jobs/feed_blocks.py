@@ -37,7 +37,6 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
-from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
 from remora.storage.records import BlocksSpec, StateItem
@@ -77,10 +76,9 @@ class BlocksHandler:
         self._batch_tokens = batch_tokens
         self._redact = redact
         self._put_s = put_s
-        self._sessions = KeyedLocks()
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
-        """Run one attempt: all blocks at once, one job of a session at a time.
+        """Run one attempt: all blocks at once.
 
         Raises:
             BlockFailed: at least one block failed; what the others did is durable.
@@ -88,14 +86,11 @@ class BlocksHandler:
         spec, key = attempt.job.payload, attempt.job.key
         assert isinstance(spec, BlocksSpec)
         assert isinstance(key, SessionKey)
-        async with self._sessions(key):
-            state_items, failures = await self._show(key, spec.through, last=attempt.last)
-            if not failures:
-                # Not left to the supervisor: the session's next job must find these states.
-                await self._tell(key, BlocksReady(tuple(state_items), attempt.job.id))
-                return JobResult(ended=True)
-            if state_items:
-                await self._tell(key, BlocksReady(tuple(state_items)))
+        state_items, failures = await self._show(key, spec.through, last=attempt.last)
+        if not failures:
+            return JobResult(message=BlocksReady(tuple(state_items), attempt.job.id))
+        if state_items:
+            await self._tell(key, BlocksReady(tuple(state_items)))
         raise BlockFailed(
             "; ".join(
                 f"the memory block {name} failed: {type(e).__name__}: {e}"

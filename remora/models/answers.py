@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import msgspec
@@ -9,6 +10,13 @@ import msgspec
 __all__ = ["find_json", "strip_fence"]
 
 _FENCE = "```"
+_ESCAPE = re.compile(
+    rb"\\\\"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""An escaped backslash, a whole pair of surrogates, or half of one."""
+_HALF = len(rb"\ud800")
 Value = TypeVar("Value")
 
 
@@ -28,10 +36,21 @@ def strip_fence(answer: str) -> str:
 
 
 def find_json(text: str, kind: type[Value]) -> Value | None:
-    """The JSON value of this type that a text is, or the object within its prose; None if none."""
+    """The JSON value of this type that a text is, or the object within its prose; None if none.
+
+    An escape of half a character, such as an emoji that a model cut, is read as a replacement
+    character: one of them must not cost the whole answer.
+    """
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
-        try:
-            return msgspec.json.decode(candidate, type=kind)
-        except (msgspec.MsgspecError, RecursionError):
-            continue
+        given = candidate.encode(errors="replace")
+        for read in (bytes, _mend_escapes):
+            try:
+                return msgspec.json.decode(read(given), type=kind)
+            except (msgspec.MsgspecError, RecursionError):
+                continue
     return None
+
+
+def _mend_escapes(text: bytes) -> bytes:
+    """Replace halves of surrogate pairs."""
+    return _ESCAPE.sub(lambda found: found[0] if len(found[0]) != _HALF else rb"\ufffd", text)

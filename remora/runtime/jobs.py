@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import anyio
 import msgspec
+
+from remora.runtime.probes import probe
 
 __all__ = [
     "DeadLetterRetried",
@@ -101,12 +103,10 @@ class JobResult(msgspec.Struct, frozen=True):
     Attributes:
         message: for the job's actor, which journals the result and the job's end together.
         records: for the log, if there is no message; the job's end is added to them.
-        ended: the handler has made the result and the job's end durable itself.
     """
 
     message: Any = None
     records: Sequence[Any] = ()
-    ended: bool = False
 
 
 Handler: TypeAlias = Callable[[JobAttempt], Awaitable[JobResult]]
@@ -147,19 +147,32 @@ _STALLED_S = 5.0
 class JobQueue:
     """Jobs of one kind, and how they are run.
 
+    With `line`, jobs of one line run one after the other, in the order in which they came, and
+    lines take turns: many jobs of one do not hold up the others. Without it each job is a
+    line of its own.
+
     While a store refuses everything, a full disk for instance, each job's pause doubles. So one of
     them, the first in `stalled`, tries more often, and when it succeeds the others run, too:
     otherwise they would wait for a minute and more on a store that works.
     """
 
     def __init__(
-        self, name: str, handler: Handler, *, concurrency: int, retry: RetryPolicy
+        self,
+        name: str,
+        handler: Handler,
+        *,
+        concurrency: int,
+        retry: RetryPolicy,
+        line: Callable[[Any], Hashable] | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
         self.concurrency = concurrency
         self.retry = retry
-        self.waiting: deque[Job] = deque()
+        self._line = line
+        self._behind: dict[Hashable, deque[Job]] = {}
+        """By line: jobs behind one that is in `_ready` or runs."""
+        self._ready: deque[Job] = deque()
         self.delayed: list[tuple[float, int, Job]] = []
         """A heap of jobs in back-off: when due, ticket, job."""
         self.stalled: dict[str, None] = {}
@@ -169,14 +182,70 @@ class JobQueue:
         self.running = self.done = self.retried = self.dead_lettered = 0
 
     def push(self, job: Job) -> None:
-        """Add a job at the end."""
-        self.waiting.append(job)
+        """Add a job at the end of its line."""
+        if self._line is not None:
+            line = self._line(job.key)
+            if (behind := self._behind.get(line)) is not None:
+                behind.append(job)
+                return
+            self._behind[line] = deque()
+        self._ready.append(job)
         self.event.set()
 
     def push_first(self, job: Job) -> None:
-        """Add a job that runs next."""
-        self.waiting.appendleft(job)
+        """Add a job that runs next; of a line, when the one that runs has ended."""
+        if self._line is not None:
+            line = self._line(job.key)
+            if (behind := self._behind.get(line)) is not None:
+                behind.appendleft(job)
+                return
+            self._behind[line] = deque()
+        self._ready.appendleft(job)
         self.event.set()
+
+    async def take(self) -> Job:
+        """Wait for the job that runs next; `end` follows."""
+        while not self._ready:
+            if self.event.is_set():
+                self.event = anyio.Event()
+            await self.event.wait()
+        self.running += 1
+        return self._ready.popleft()
+
+    def end(self, job: Job) -> None:
+        """An attempt of a job that was taken is over: the next of its line may run."""
+        self.running -= 1
+        self._advance(job)
+
+    def _advance(self, job: Job) -> None:
+        if self._line is None:
+            return
+        line = self._line(job.key)
+        if behind := self._behind[line]:
+            self._ready.append(behind.popleft())
+            self.event.set()
+        else:
+            del self._behind[line]
+
+    def pull(self, job: Job) -> bool:
+        """Take a job out of its line or its back-off; False if it is in neither."""
+        if one := _find(self._ready, job):
+            probe("job_pulled_from_queue")
+            self._ready.remove(one)
+            self._advance(one)
+            return True
+        for behind in self._behind.values():
+            if one := _find(behind, job):
+                probe("job_pulled_from_line")
+                behind.remove(one)
+                return True
+        kept = [entry for entry in self.delayed if entry[2].id != job.id]
+        found = len(kept) < len(self.delayed)
+        if found:
+            probe("job_pulled_from_backoff")
+            heapq.heapify(kept)
+            self.delayed = kept
+        return found
 
     def stall(self, job: Job, pause_s: float) -> float:
         """Note that a store refused a job's work. The pause before its next attempt, in seconds."""
@@ -197,10 +266,14 @@ class JobQueue:
     def statistics(self) -> QueueStatistics:
         """Counters."""
         return QueueStatistics(
-            waiting=len(self.waiting),
+            waiting=len(self._ready) + sum(map(len, self._behind.values())),
             delayed=len(self.delayed),
             running=self.running,
             done=self.done,
             retried=self.retried,
             dead_lettered=self.dead_lettered,
         )
+
+
+def _find(jobs: Iterable[Job], job: Job) -> Job | None:
+    return next((one for one in jobs if one.id == job.id), None)

@@ -153,7 +153,7 @@ class Supervisor:
             if scope := self._scopes.get(id_):
                 probe("job_cancelled_running")
                 scope.cancel()
-            elif self._pull(job):
+            elif self._queues[job.queue].pull(job):
                 self._forget(job)
             else:
                 probe("job_cancelled_while_recorded")
@@ -184,28 +184,12 @@ class Supervisor:
             if scope := self._scopes.get(id_):
                 probe("job_expedited_running")
                 scope.cancel()
-            elif self._pull(job):
+            elif queue.pull(job):
                 if self._tasks is None:
                     queue.push_first(job)
                 else:  # in addition to the queue's workers, which may all be busy
                     name = f"remora.{queue.name}.expedited"
                     self._tasks.start_soon(self._run_guarded, queue, self._known[id_], name=name)
-
-    def _pull(self, job: Job) -> bool:
-        """Take a job out of its queue or its back-off; False if it is in neither."""
-        queue = self._queues[job.queue]
-        waiting = next((one for one in queue.waiting if one.id == job.id), None)
-        if waiting is not None:
-            probe("job_pulled_from_queue")
-            queue.waiting.remove(waiting)
-            return True
-        kept = [entry for entry in queue.delayed if entry[2].id != job.id]
-        found = len(kept) < len(queue.delayed)
-        if found:
-            probe("job_pulled_from_backoff")
-            heapq.heapify(kept)
-            queue.delayed = kept
-        return found
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -277,17 +261,11 @@ class Supervisor:
 
     async def _work(self, queue: JobQueue) -> None:
         while True:
-            if not queue.waiting:
-                if queue.event.is_set():
-                    queue.event = anyio.Event()
-                await queue.event.wait()
-                continue
-            job = queue.waiting.popleft()
-            queue.running += 1
+            job = await queue.take()
             try:
                 await self._run_guarded(queue, job)
             finally:
-                queue.running -= 1
+                queue.end(job)
 
     async def _run_guarded(self, queue: JobQueue, job: Job) -> None:
         try:
@@ -335,7 +313,7 @@ class Supervisor:
     async def _record_result(self, job: Job, result: JobResult) -> None:
         if result.message is not None:
             await self._tell(job.key, result.message)
-        elif not result.ended:
+        else:
             await commit_records(self._log, (*result.records, JobDone(job.id)))
 
     async def _handle_failure(

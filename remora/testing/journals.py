@@ -15,13 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
 from remora.actors.policies.buffer import BufferPolicy
 from remora.errors import InvalidMessage
 from remora.ids import SessionKey, UserKey
 from remora.messages import Message
-from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered
+from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone
 from remora.runtime.log import Write, commit_records
 from remora.storage.records import (
+    FactsSpec,
+    JobAdvanced,
     JobsStarted,
     Opened,
     RecordSpec,
@@ -260,6 +264,28 @@ async def dead_letters_can_be_retried_and_dropped(opened: OpenJournal) -> None:
         assert waiting.resumed, "an earlier attempt may have had effects, which must not be doubled"
 
 
+async def a_job_goes_on_where_it_was(opened: OpenJournal) -> None:
+    """What a job has done is taken off it, and brings back none that has ended."""
+    key = SessionKey("alice", "chat")
+    job = Job("facts-1", "elsewhere", key, FactsSpec(1, 1, 9))
+    rest = msgspec.structs.replace(job, payload=FactsSpec(1, 5, 9))
+    async with open_runtime(opened) as runtime:
+        sid = (await runtime.session(*key).inspect()).sid
+        await runtime.session(*key).append(user_message("hello"))
+        journal = runtime.internals.journal
+        await commit_records(journal, [JobsStarted(sid, (job,))])
+        await commit_records(journal, [JobAdvanced(sid, rest)])
+        assert [one.payload for one in await journal.user_jobs("alice")] == [rest.payload]
+    async with open_runtime(opened) as runtime:
+        journal = runtime.internals.journal
+        (left,) = [one for one in await journal.jobs() if one.id == job.id]
+        assert (left.payload, left.queue, left.key) == (rest.payload, job.queue, key)
+        await commit_records(journal, [JobDone(job.id)])
+        await commit_records(journal, [JobAdvanced(sid, rest)])
+    async with open_runtime(opened) as runtime:
+        assert list(await runtime.internals.journal.jobs()) == []
+
+
 journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
@@ -276,6 +302,7 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     settings_change_together,
     what_an_actor_keeps_can_be_read,
     dead_letters_can_be_retried_and_dropped,
+    a_job_goes_on_where_it_was,
     forgetting_a_user_leaves_nothing_of_them,
     forgetting_a_session_leaves_the_users_others,
     what_is_being_forgotten_is_noted_until_it_is_gone,

@@ -112,10 +112,13 @@ def test_random_labels_are_no_better(
 ) -> None:
     """Questions about nothing that was said: there is nothing to fit, and it says so."""
     labels = [question(user, topic, query="zzz") for user in USERS for topic in TOPICS]
-    assert tune(memory, write(tmp_path / "labels.jsonl", *labels)) == 0
+    output = tmp_path / "recall.toml"
+    labelled = write(tmp_path / "labels.jsonl", *labels)
+    assert tune(memory, labelled, "--output", str(output)) == 0
     shown = capsys.readouterr().out
     assert "keep them" in shown
-    assert "no weight changes" in shown
+    assert "was not written: no weight changes" in " ".join(shown.split())
+    assert not output.exists()
 
 
 def test_one_user(memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from remora.actors.blocks.fact import parse_facts
-from remora.models.answers import strip_fence
+from remora.models.answers import find_json, strip_fence
 from remora.models.ports import MAX_ANSWER_CHARACTERS
 
 
@@ -35,3 +36,24 @@ def test_the_longest_answer_takes_no_time(unit: str, begin: str) -> None:
     answer = begin + unit * ((MAX_ANSWER_CHARACTERS - 10) // len(unit)) + "x"
     assert strip_fence(answer)
     assert len(parse_facts(answer)) <= 1
+
+
+class Said(msgspec.Struct):
+    """What an answer is read as."""
+
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("escaped", "read"),
+    [
+        (r"\ud83d\ude00", "\U0001f600"),
+        (r"\ud83d", "\ufffd"),
+        (r"\ude00 and \uD83D\uDE00", "\ufffd and \U0001f600"),
+        (r"\\ud83d", r"\ud83d"),
+        (r"\ud83d\\ude00", "\ufffd" + r"\ude00"),
+    ],
+)
+def test_half_a_character_does_not_cost_the_answer(escaped: str, read: str) -> None:
+    """An emoji that a model cut is one replacement character; a written backslash stays."""
+    assert find_json(f'Sure: {{"text": "{escaped}"}}', Said) == Said(read)

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import inspect
 import logging
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from typing import Any
 
 from remora.runtime.probes import ignore_probes
 
-__all__ = ["close_tasks"]
+__all__ = ["close_tasks", "close_unstarted"]
 
 _TRIES = 20
 """A coroutine that awaits in a `finally` block is closed again, for each such block."""
@@ -81,6 +83,9 @@ def _close_awaited(
 
 
 def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: Any) -> None:
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == "CORO_CREATED":
+        close_unstarted(coroutine)
+        return
     asyncio.tasks._enter_task(loop, task)  # anyio's scopes look who it is that leaves them
     try:
         for _ in range(_TRIES):
@@ -92,3 +97,12 @@ def _close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any], coroutine: 
                 break
     finally:
         asyncio.tasks._leave_task(loop, task)
+
+
+def close_unstarted(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Close a coroutine that has not begun, and the one that it would run: anyio wraps them."""
+    frame = getattr(coroutine, "cr_frame", None)
+    wrapped = [] if frame is None else gc.get_referents(*frame.f_locals.values())
+    for one in (coroutine, *wrapped):
+        if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == "CORO_CREATED":
+            one.close()

@@ -31,7 +31,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from remora.testing.simulation.closing import close_tasks
+from remora.testing.simulation.closing import close_tasks, close_unstarted
 from remora.testing.simulation.waiting import who_waits
 
 __all__ = ["Deadlock", "PowerCut", "SeededLoop", "Stuck"]
@@ -225,6 +225,9 @@ class SeededLoop(asyncio.AbstractEventLoop):
         """A task with a queue of its own."""
         self._numbers += 1
         made = _SimulatedTask(coro, queue=_Queue(self._numbers), loop=self, **options)
+        if self._dead:  # asked for by a `finally` block: it will not run
+            close_unstarted(coro)
+            return made
         if len(self._tasks) >= self._most_tasks:
             # tasks whose exception was not retrieved stay: it may still be asked for
             self._tasks = [task for task in self._tasks if not task.done() or task._log_traceback]
