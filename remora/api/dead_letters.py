@@ -45,7 +45,7 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "check_droppable"]
 
 _logger = get_logger(__name__)
 
@@ -122,8 +122,12 @@ class DeadLetters:
         return [dead[id_] for id_ in wanted]
 
 
-def _drop_records(job: Job) -> list[Any]:
-    """The records that end the job without its effect."""
+def check_droppable(job: Job) -> None:
+    """Check that a dead letter may be dropped.
+
+    Raises:
+        InvalidInput: it can only be retried.
+    """
     match job.payload:
         case SummarizeSpec():
             raise InvalidInput(
@@ -135,6 +139,14 @@ def _drop_records(job: Job) -> list[Any]:
                 f"{job.id} cannot be dropped: messages that were deleted would still be found; "
                 f"remove the cause of its failure ({job.error}) and retry it; nothing was changed"
             )
+        case _:
+            pass
+
+
+def _drop_records(job: Job) -> list[Any]:
+    """The records that end the job without its effect."""
+    check_droppable(job)
+    match job.payload:
         case FlushSpec(sid=sid, first=first, through=through):
             assert isinstance(job.key, SessionKey)
             cleanup = _cleanup_job(job)

@@ -24,6 +24,7 @@ from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
 from remora.storage.lance.allocators import limit_arenas
+from remora.storage.layout import check_unsharded
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
@@ -132,7 +133,9 @@ class Lifetime:
         try:
             if lock is not None:
                 await anyio.to_thread.run_sync(preload)
+                await self._check_whole()  # whoever has a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
+                await self._check_whole()
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
@@ -142,6 +145,11 @@ class Lifetime:
             with anyio.CancelScope(shield=True):
                 if lock is not None:
                     await anyio.to_thread.run_sync(lock.release)
+
+    async def _check_whole(self) -> None:
+        path = self.options.path
+        if path is not None and self.options.shard is None:
+            await anyio.to_thread.run_sync(check_unsharded, path)
 
     @asynccontextmanager
     async def _open_journal(self) -> AsyncIterator[Journal]:
@@ -162,6 +170,7 @@ class Lifetime:
                 durability=config.durability,
                 max_batch_writes=config.max_batch_writes,
                 max_wal_mb=config.max_wal_mb,
+                first_settings=None if options.shard is None else options.shard.settings,
             )
         try:
             yield journal

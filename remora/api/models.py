@@ -20,7 +20,7 @@ from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.services.preload import preload
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
-__all__ = ["Models", "build_models"]
+__all__ = ["Models", "SharedModels", "build_models"]
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -53,6 +53,8 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     Raises:
         ConfigError: one of them cannot be used.
     """
+    if options.models is not None:
+        return await options.models.build(options, closers)
     # in threads: a model's module may import half a framework
     in_thread = anyio.to_thread.run_sync
     counter = options.counter
@@ -65,11 +67,53 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     cached = None
     if embedder is not None:
         cached = CachingEmbedder(embedder, size=options.config.working.embedding_cache)
+    reranker = await in_thread(_make_reranker, options, closers)
+    summarizer, fallback = _make_summarizers(options, counter, chat)
+    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
+
+
+class SharedModels:
+    """Models of several runtimes of one event loop, all with the same options.
+
+    The first runtime that opens makes them, the last one that closes closes them. Each has
+    summarizers of its own, which count what they did.
+    """
+
+    def __init__(self) -> None:
+        self._made: Models | None = None
+        self._closers: list[Callable[[], Any]] = []
+        self._users = 0
+
+    async def build(self, options: Options, closers: list[Callable[[], Any]]) -> Models:
+        """Models for one more runtime; `closers` gets what must be called when it closes.
+
+        Raises:
+            ConfigError: one of them cannot be used.
+        """
+        self._users += 1
+        closers.append(self._leave)
+        if self._made is None:
+            alone = msgspec.structs.replace(options, models=None)
+            self._made = await build_models(alone, self._closers)
+        made = self._made
+        summarizer, fallback = _make_summarizers(options, made.counter, made.chat)
+        return msgspec.structs.replace(made, summarizer=summarizer, fallback=fallback)
+
+    async def _leave(self) -> None:
+        self._users -= 1
+        if not self._users:
+            closers, self._closers, self._made = self._closers, [], None
+            for close in closers:
+                await close()
+
+
+def _make_summarizers(
+    options: Options, counter: TokenCounter, chat: ChatModel | None
+) -> tuple[CompressionMeter, CompressionMeter]:
+    """The summarizer, and the one for when it fails."""
     fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
     chosen = _choose_summarizer(options, counter, chat)
-    summarizer = fallback if chosen is None else CompressionMeter(chosen, counter.count)
-    reranker = await in_thread(_make_reranker, options, closers)
-    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
+    return fallback if chosen is None else CompressionMeter(chosen, counter.count), fallback
 
 
 def _make_counter(config: Config) -> TokenCounter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -16,8 +16,12 @@ from remora.errors import ConfigError
 from remora.messages import ChatDict
 from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.runtime.clock import Clock
+from remora.storage.layout import ShardPlace
 from remora.storage.ports import Journal, LongTermStore
 from remora.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from remora.api.models import SharedModels
 
 __all__ = ["JournalLike", "Options", "check_options"]
 
@@ -26,7 +30,12 @@ JournalLike: TypeAlias = Journal | Callable[[], Awaitable[Journal]]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the application passed to `remora.Runtime`, checked; see there."""
+    """What the application passed to `remora.Runtime`, checked; see there.
+
+    Attributes:
+        shard: which shard of a memory this runtime is; None if it is a whole one.
+        models: shared with other runtimes; None for models of its own.
+    """
 
     path: Path | None
     config: Config
@@ -45,6 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalLike | None
     clock: Clock
     rng: random.Random
+    shard: ShardPlace | None = None
+    models: SharedModels | None = None
 
 
 def check_options(config: Config | None, journal: JournalLike | None, *, reembed: bool) -> Config:

@@ -20,7 +20,8 @@ class LocalTransfers:
     """Sessions and users as plain data: single sessions, or everything in files."""
 
     def __init__(self, parts: TransferParts) -> None:
-        self._parts = parts
+        self.parts = parts
+        """For what exports and imports several runtimes together."""
 
     # The modules that are imported below were preloaded when the runtime was opened.
 
@@ -28,13 +29,13 @@ class LocalTransfers:
         """See `remora.Session.export`."""
         from remora.maintenance.export import export_session  # noqa: PLC0415
 
-        return await export_session(self._parts, key)
+        return await export_session(self.parts, key)
 
     async def import_session(self, export: SessionExport, key: SessionKey) -> None:
         """See `remora.User.import_session`."""
         from remora.maintenance.import_ import import_session  # noqa: PLC0415
 
-        await import_session(self._parts, export, key)
+        await import_session(self.parts, export, key)
 
     async def export_to(
         self, path: Path, *, overwrite: bool, progress: Progress | None
@@ -45,7 +46,7 @@ class LocalTransfers:
 
         target = check_target(path)
         return await run_to_end(
-            export_to, self._parts, target, overwrite=overwrite, progress=progress
+            export_to, [self.parts], target, overwrite=overwrite, progress=progress
         )
 
     async def import_from(
@@ -55,5 +56,5 @@ class LocalTransfers:
         from remora.maintenance.import_ import import_from  # noqa: PLC0415
 
         return await run_to_end(
-            import_from, self._parts, path, skip_existing=skip_existing, progress=progress
+            import_from, [self.parts], path, skip_existing=skip_existing, progress=progress
         )

@@ -204,15 +204,21 @@ def _renumber_fact(item: MemoryItem, sessions: Mapping[str, Renumbering]) -> Mem
 
 
 async def export_to(
-    source: TransferParts, path: Path, *, overwrite: bool, progress: Progress | None
+    sources: Sequence[TransferParts], path: Path, *, overwrite: bool, progress: Progress | None
 ) -> TransferReport:
     """Write everything to `path`: a file if its name ends in ``.jsonl``, else Parquet files.
+
+    Args:
+        sources: the runtime, or each shard of a memory.
+        path: the file or directory.
+        overwrite: replace what is there.
+        progress: called with the number of messages done, and of all.
 
     Raises:
         InvalidInput: `path` exists, or its name ends like that of another kind of file.
         StorageError: see `export_session`; or the disk failed. Nothing is left at `path`.
     """
-    journal = source.journal
+    journal = sources[0].journal
     remora = await anyio.to_thread.run_sync(_version)
     header = ExportHeader(
         FORMAT,
@@ -224,7 +230,7 @@ async def export_to(
     target = await anyio.to_thread.run_sync(lambda: AtomicTarget(path, overwrite=overwrite))
     writer = await anyio.to_thread.run_sync(open_writer, target, header)
     try:
-        report = await _write_all(source, writer.write, progress)
+        report = await _write_all(sources, writer.write, progress)
         await anyio.to_thread.run_sync(writer.close)
         await anyio.to_thread.run_sync(target.commit)
     except OSError as e:
@@ -251,37 +257,73 @@ def _write_sessions(
 
 
 async def _write_all(
-    source: TransferParts, write: Callable[[Sequence[Exported]], None], progress: Progress | None
+    sources: Sequence[TransferParts],
+    write: Callable[[Sequence[Exported]], None],
+    progress: Progress | None,
 ) -> TransferReport:
-    total = (await source.journal.counts()).messages
+    """All sessions, then all users, as the readers of both forms expect."""
+    total = sum([(await source.journal.counts()).messages for source in sources])
+    written = _Written()
+    gaps: dict[str, dict[str, Renumbering]] = {}
+
+    def tell() -> None:
+        if progress is not None:
+            progress(min(written.messages, total), total)
+
+    for source in sources:
+        await _write_all_sessions(source, write, gaps, written, tell)
+    for source in sources:
+        await _write_all_users(source, write, gaps, written)
+    if progress is not None:
+        progress(total, total)
+    return TransferReport(written.sessions, written.messages, written.users, written.memories)
+
+
+class _Written(msgspec.Struct):
+    """How much was written."""
+
+    sessions: int = 0
+    messages: int = 0
+    users: int = 0
+    memories: int = 0
+
+
+async def _write_all_sessions(
+    source: TransferParts,
+    write: Callable[[Sequence[Exported]], None],
+    gaps: dict[str, dict[str, Renumbering]],
+    written: _Written,
+    tell: Callable[[], None],
+) -> None:
     keys = [key for key, _ in await source.journal.indexed_through()]
     sessions = [key for key in keys if isinstance(key, SessionKey)]
-    # a live user may have access counts that are not in the journal
-    live = source.registry.live_keys()
-    users = list(dict.fromkeys(key for key in (*keys, *live) if isinstance(key, UserKey)))
-    gaps: dict[str, dict[str, Renumbering]] = {}
-    count = messages = done = 0
     for start in range(0, len(sessions), _AT_ONCE):
         chunk = sessions[start : start + _AT_ONCE]
         read = await map_concurrently(partial(_session, source), chunk, concurrency=_AT_ONCE)
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers
-        written = await anyio.to_thread.run_sync(_write_sessions, write, read)
-        count, messages = count + written[0], messages + written[1]
-        done = min(messages, total)
-        if progress is not None:
-            progress(done, total)
-    owners = memories = 0
-    for user in users:
-        exported = await _user(source, user, gaps.get(user.user, {}))
+        count, messages = await anyio.to_thread.run_sync(_write_sessions, write, read)
+        written.sessions += count
+        written.messages += messages
+        tell()
+
+
+async def _write_all_users(
+    source: TransferParts,
+    write: Callable[[Sequence[Exported]], None],
+    gaps: dict[str, dict[str, Renumbering]],
+    written: _Written,
+) -> None:
+    keys = [key for key, _ in await source.journal.indexed_through()]
+    # a live user may have access counts that are not in the journal
+    live = source.registry.live_keys()
+    for key in dict.fromkeys(key for key in (*keys, *live) if isinstance(key, UserKey)):
+        exported = await _user(source, key, gaps.get(key.user, {}))
         if exported is not None:
             await anyio.to_thread.run_sync(write, [exported])
-            owners += 1
-            memories += len(exported.memories)
-    if progress is not None:
-        progress(total, total)
-    return TransferReport(count, messages, owners, memories)
+            written.users += 1
+            written.memories += len(exported.memories)
 
 
 def _version() -> str:

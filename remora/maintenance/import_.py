@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -54,7 +54,10 @@ from remora.storage.keyed_values import KEYED_DECODERS
 from remora.storage.records import ENTRY_KIND, EntryFlushSpec, MemoryItem, StateItem, Summary
 from remora.tokens import count_message
 
-__all__ = ["check_session", "import_from", "import_session"]
+__all__ = ["FindTarget", "check_session", "import_from", "import_session"]
+
+FindTarget: TypeAlias = Callable[[str], TransferParts]
+"""The runtime that a user is in."""
 
 _AT_ONCE = 32  # sessions read, counted and written together
 _BYTES_AT_ONCE = 64 << 20  # or fewer, if they take more
@@ -235,10 +238,11 @@ class _Contents(msgspec.Struct):
     messages: int
 
 
-def _validate(reader: ExportReader, target: TransferParts) -> _Contents:
+def _validate(reader: ExportReader, find_target: FindTarget) -> _Contents:
     found = _Contents(set(), 0)
     for line, one in reader.read():
         try:
+            target = find_target(one.user)
             if isinstance(one, UserExport):
                 _check_user(one, target)
                 continue
@@ -404,9 +408,14 @@ def _are_sound(items: Sequence[WorkingItem], dimension: int) -> bool:
 
 
 async def import_from(
-    target: TransferParts, path: Path, *, skip_existing: bool, progress: Progress | None
+    targets: Sequence[TransferParts],
+    path: Path,
+    *,
+    find_target: FindTarget | None = None,
+    skip_existing: bool,
+    progress: Progress | None,
 ) -> TransferReport:
-    """Import the export at `path`.
+    """Import the export at `path` into one runtime, or into that of `targets` that a user is in.
 
     Raises:
         InvalidExport: it is invalid or incomplete; nothing was written.
@@ -414,13 +423,15 @@ async def import_from(
             nothing was written.
         RedactionFailed: the redaction hook failed on a session; those before it were imported.
     """
-    opening = partial(open_reader, path, max_bytes=target.import_bytes)
+    find = find_target or (lambda _: targets[0])
+    opening = partial(open_reader, path, max_bytes=targets[0].import_bytes)
     reader = await anyio.to_thread.run_sync(opening)
     try:
-        contents = await anyio.to_thread.run_sync(_validate, reader, target)
-        there = contents.sessions.intersection(
-            [key for key, _ in await target.journal.indexed_through()]
-        )
+        contents = await anyio.to_thread.run_sync(_validate, reader, find)
+        there: set[SessionKey] = set()
+        for target in targets:
+            keys = [key for key, _ in await target.journal.indexed_through()]
+            there |= contents.sessions.intersection(keys)
         if there and not skip_existing:
             some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
             raise InvalidInput(
@@ -428,14 +439,14 @@ async def import_from(
                 "instance: nothing was written; pass skip_existing=True (--skip-existing) to "
                 "import the others"
             )
-        return await _import_all(target, reader.read(), contents, there, progress)
+        return await _import_all(find, reader.read(), contents, there, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(reader.close)
 
 
 async def _import_all(
-    target: TransferParts,
+    find_target: FindTarget,
     placed: Iterator[Placed],
     contents: _Contents,
     there: set[SessionKey],
@@ -445,8 +456,8 @@ async def _import_all(
 
     async def take(one: Exported) -> int:
         if isinstance(one, UserExport):
-            return await _adopt_user(target, one)
-        return await import_session(target, one, SessionKey(one.user, one.session))
+            return await _adopt_user(find_target(one.user), one)
+        return await import_session(find_target(one.user), one, SessionKey(one.user, one.session))
 
     async def take_all(chunk: Sequence[Exported]) -> None:
         nonlocal sessions, messages, users, memories, done

@@ -30,7 +30,9 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _JOURNAL = "journal.db"
+_SHARDS = "shards.json"
 _FILES = (
+    _SHARDS,
     "remora.lock",
     "owner.json",
     _JOURNAL,
@@ -38,7 +40,7 @@ _FILES = (
     f"{_JOURNAL}-shm",
     "journal.mark",
 )
-_LONG_TERM = re.compile(r"longterm(-\d+)?")
+_DIRECTORIES = re.compile(r"longterm(-\d+)?|shard-\d{2,3}(-\d+)?")
 _DIRECTORY, _FILE = 0o700, 0o600
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022
@@ -126,7 +128,8 @@ def prepare_directory(directory: Path) -> None:
     own = list(_own(directory))
     changed = [path.name for path in own if make_private(path)]
     # a directory with the sticky bit is everybody's, and one with other files may be for others
-    ours = directory / _JOURNAL in own or not any(directory.iterdir())
+    memory = any(path.name in {_JOURNAL, _SHARDS} for path in own)
+    ours = memory or not any(directory.iterdir())
     if ours and not directory.stat().st_mode & stat.S_ISVTX and make_private(directory) and own:
         changed.insert(0, ".")
     if changed:
@@ -145,5 +148,5 @@ def prepare_directory(directory: Path) -> None:
 def _own(directory: Path) -> Iterator[Path]:
     """What remora has in a memory directory."""
     for path in sorted(directory.iterdir()):
-        if path.name in _FILES or _LONG_TERM.fullmatch(path.name):
+        if path.name in _FILES or _DIRECTORIES.fullmatch(path.name):
             yield path

@@ -63,7 +63,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         max_batch_writes: int,
         max_wal_bytes: int,
     ) -> None:
-        JournalReader.__init__(self, reader, next_sid=ownership.next_sid)
+        JournalReader.__init__(self, reader, numbers=ownership.numbers)
         JournalWriter.__init__(self, path, writer, ownership, max_batch_writes=max_batch_writes)
         self._files = JournalFiles(self, writer, self._read, max_wal_bytes=max_wal_bytes)
 
@@ -75,6 +75,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         durability: Durability,
         max_batch_writes: int = 8_192,
         max_wal_mb: int = 64,
+        first_settings: Mapping[str, str] | None = None,
     ) -> SqliteJournal:
         """Open or create a journal, bring its schema up to date, and take it over.
 
@@ -85,6 +86,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             durability: what an acknowledged write survives (G3).
             max_batch_writes: writes joined in one group commit.
             max_wal_mb: size of the write-ahead log from which a reader that holds it is reported.
+            first_settings: what a new journal's settings are to be; those that exist stay.
 
         Raises:
             JournalTooNew: a newer remora wrote it; it was not touched.
@@ -112,7 +114,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             await reader
             await reader.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
-            ownership = await take_ownership(writer, path, durability)
+            ownership = await take_ownership(writer, path, durability, first_settings or {})
             writer.place = await anyio.to_thread.run_sync(JournalPlace, path)
             return cls(
                 path,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import aiosqlite
@@ -31,6 +33,7 @@ __all__ = [
     "check_format",
     "migrate",
     "migration_script",
+    "number_actors",
     "open_error",
     "take_ownership",
 ]
@@ -52,19 +55,19 @@ class Ownership:
         epoch: the number of its owners so far; only the newest may write.
         instance: six hex digits that tell its message ids from another journal's.
         commits: counted commits; see `mark`.
-        next_sid: number of the next actor.
+        numbers: of the actors to come.
         mark: the commit mark.
         uses_complete: when sessions were last used is written; see `uses`.
     """
 
-    __slots__ = ("commits", "epoch", "instance", "mark", "next_sid", "uses_complete")
+    __slots__ = ("commits", "epoch", "instance", "mark", "numbers", "uses_complete")
 
     def __init__(
         self,
         epoch: int,
         instance: str,
         commits: int,
-        next_sid: int,
+        numbers: Iterator[int],
         mark: CommitMark,
         *,
         uses_complete: bool,
@@ -72,7 +75,7 @@ class Ownership:
         self.epoch = epoch
         self.instance = instance
         self.commits = commits
-        self.next_sid = next_sid
+        self.numbers = numbers
         self.mark = mark
         self.uses_complete = uses_complete
 
@@ -169,10 +172,18 @@ async def check_commit_mark(path: Path) -> None:
 
 
 async def take_ownership(
-    writer: aiosqlite.Connection, path: Path, durability: Durability
+    writer: aiosqlite.Connection,
+    path: Path,
+    durability: Durability,
+    first_settings: Mapping[str, str],
 ) -> Ownership:
-    """Take the journal over: an earlier owner can store nothing from then on."""
+    """Take the journal over: an earlier owner can store nothing from then on.
+
+    `first_settings` are those of a new journal.
+    """
     await writer.execute("BEGIN IMMEDIATE")
+    for setting in first_settings.items():
+        await writer.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", setting)
     await writer.execute(
         "INSERT INTO settings VALUES ('epoch', '1') ON CONFLICT DO UPDATE SET value = CAST(value "
         "AS INTEGER) + 1"
@@ -191,9 +202,8 @@ async def take_ownership(
     if begun:  # a mark is recognized by it, though the write-ahead log may be lost
         await writer.execute_fetchall("PRAGMA wal_checkpoint(TRUNCATE)")
     try:
-        epoch, commits, used = (
-            int(settings.get(name, "0")) for name in ("epoch", "commits", "last_sid")
-        )
+        epoch, commits = (int(settings.get(name, "0")) for name in ("epoch", "commits"))
+        numbers = number_actors(int(last_sid), settings)
     except ValueError as e:
         raise JournalDamaged(
             f"{path} is damaged: a setting that is a number is none ({e}); restore a backup"
@@ -207,15 +217,33 @@ async def take_ownership(
     mark = await anyio.to_thread.run_sync(
         CommitMark.open, mark_path(path), settings["lineage"], durability, commits
     )
-    next_sid = max(int(last_sid), used) + 1
     return Ownership(
         epoch,
         settings["instance"],
         commits,
-        next_sid,
+        numbers,
         mark,
-        uses_complete=USES_COMPLETE in settings or next_sid == 1,
+        uses_complete=USES_COMPLETE in settings or not last_sid,
     )
+
+
+def number_actors(last_sid: int, settings: Mapping[str, str]) -> Iterator[int]:
+    """The numbers of the actors to come.
+
+    A shard's are those of a residue class, so that two shards of a memory never have the same.
+
+    Args:
+        last_sid: the highest that an actor has.
+        settings: the journal's; ``last_sid`` is the highest that any actor had.
+
+    Raises:
+        ValueError: a setting is not a number.
+    """
+    step, offset = int(settings.get("sid_step", "1")), int(settings.get("sid_offset", "0"))
+    if step < 1:
+        raise ValueError(f"sid_step is {step}")
+    first = max(last_sid, int(settings.get("last_sid", "0"))) + 1
+    return count(first + (offset - first) % step, step)
 
 
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -37,8 +38,8 @@ class ReadOnlyJournal(JournalReader):
         instance: of the journal.
     """
 
-    def __init__(self, reader: JournalConnection, *, instance: str, next_sid: int) -> None:
-        super().__init__(reader, next_sid=next_sid)
+    def __init__(self, reader: JournalConnection, *, instance: str, numbers: Iterator[int]) -> None:
+        super().__init__(reader, numbers=numbers)
         self.instance = instance
         self._refused: list[Write] = []
         self._queued = anyio.Event()
@@ -81,7 +82,8 @@ class ReadOnlyJournal(JournalReader):
             if isinstance(e, sqlite3.Error | UnicodeDecodeError):
                 raise open_error(e, path) from e
             raise
-        return cls(reader, instance=settings.get("instance", "000000"), next_sid=int(last_sid) + 1)
+        instance = settings.get("instance", "000000")
+        return cls(reader, instance=instance, numbers=count(int(last_sid) + 1))
 
     # -- writing -----------------------------------------------------------------------------------
 

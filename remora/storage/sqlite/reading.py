@@ -89,23 +89,19 @@ class JournalReader:
 
     Args:
         reader: the connection; used by nothing else.
-        next_sid: number of the next actor.
+        numbers: of the actors to come.
     """
 
-    def __init__(self, reader: aiosqlite.Connection, *, next_sid: int) -> None:
+    def __init__(self, reader: aiosqlite.Connection, *, numbers: Iterator[int]) -> None:
         # Text that is not UTF-8 is damage of one row, and must not fail a query over others.
         reader.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         self._reader = reader
-        self._next_sid = next_sid
+        self._numbers = numbers
 
     # -- activation --------------------------------------------------------------------------------
 
     async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
-        return await restore_actors(self._read, keys, self._number)
-
-    def _number(self) -> int:
-        self._next_sid += 1
-        return self._next_sid - 1
+        return await restore_actors(self._read, keys, self._numbers.__next__)
 
     async def fetch(self, key: Hashable, query: Any) -> Answer:
         if isinstance(query, MemoryLookup):

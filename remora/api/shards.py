@@ -1,0 +1,93 @@
+"""Runtimes for the shards of a memory, made from one that was not opened."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remora.api.lifetime import Lifetime
+from remora.api.models import SharedModels
+from remora.api.options import Options
+from remora.api.runtime import Runtime
+from remora.config import Config, Secret
+from remora.errors import ConfigError
+from remora.services.index_directory import location_of
+from remora.storage.layout import ShardLayout
+
+__all__ = ["make_shards", "options_of"]
+
+_LEAST_HOT_MB = 16
+
+
+def options_of(runtime: Runtime) -> Options:
+    """What the application passed to a runtime."""
+    return runtime._lifetime.options  # noqa: SLF001  # a part of the runtime
+
+
+def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
+    """A runtime for each shard of the memory in `runtime`'s directory, none of them opened.
+
+    They share counter, embedder, reranker and chat model, which the first to open loads; open them
+    one after the other. What `runtime` may hold in memory, and may do at once, is divided among
+    them.
+
+    Raises:
+        ConfigError: it was given a journal or a store, which cannot be several shards'.
+    """
+    options = options_of(runtime)
+    for name in ("journal", "store"):
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"{name}= is one object, and this memory has {layout.shards} shards, each with a "
+                f"{name} of its own: leave it out, or keep the memory in one piece"
+            )
+    models = SharedModels()
+    config = _divide(options.config, layout.shards)
+    shards = []
+    for place, name in zip(layout.places, layout.names, strict=True):
+        path = None if options.path is None else options.path / name
+        shard = Runtime.in_memory(config=config)
+        shard._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
+            msgspec.structs.replace(
+                options, path=path, config=_relocate(config, name), shard=place, models=models
+            )
+        )
+        shards.append(shard)
+    return shards
+
+
+def _divide(config: Config, shards: int) -> Config:
+    """The configuration of one of so many shards, which together stay within `config`'s bounds."""
+
+    def share(whole: int, least: int = 1) -> int:
+        return min(whole, max(whole // shards, least))
+
+    replace = msgspec.structs.replace
+    activation, jobs, mailbox = config.activation, config.supervisor, config.mailbox
+    return replace(
+        config,
+        activation=replace(
+            activation,
+            max_live=share(activation.max_live),
+            max_bytes=share(activation.max_bytes),
+        ),
+        mailbox=replace(mailbox, max_total_bytes=share(mailbox.max_total_bytes, mailbox.max_bytes)),
+        supervisor=replace(
+            jobs,
+            summarize_concurrency=share(jobs.summarize_concurrency),
+            flush_concurrency=share(jobs.flush_concurrency),
+        ),
+        retention=replace(config.retention, total_mb=config.retention.total_mb / shards),
+        long_term=replace(config.long_term, shards=share(config.long_term.shards)),
+        recall=replace(config.recall, hot_mb=share(config.recall.hot_mb, _LEAST_HOT_MB)),
+    )
+
+
+def _relocate(config: Config, name: str) -> Config:
+    """The same with an address of the shard's own, if long-term memory is elsewhere."""
+    address = config.long_term.uri.reveal()
+    if not address:
+        return config
+    there = Secret(str(location_of(address, name)))
+    return msgspec.structs.replace(
+        config, long_term=msgspec.structs.replace(config.long_term, uri=there)
+    )

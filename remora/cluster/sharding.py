@@ -1,0 +1,117 @@
+"""Which shard a user is in, and the directory of a memory in shards."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+
+import anyio.to_thread
+
+from remora.errors import DirectoryUnusable, InvalidInput
+from remora.runtime.clock import Clock
+from remora.storage.layout import MAX_SHARDS, ShardLayout, read_layout, write_layout
+from remora.storage.lock import DirectoryLock, wait_for_lock
+
+__all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "shard_of"]
+
+DEFAULT_SHARDS = 8
+"""Of a new memory that several processes are to use."""
+
+
+def shard_of(user: str, shards: int) -> int:
+    """The number of the shard that has everything of a user: sessions, memories, jobs.
+
+    A shared scope is in the shard of its actor's key (`remora.ids.SHARED_PREFIX` and its name), and
+    so are all of its members' memories. The answer is part of the format: it never changes.
+    """
+    if shards == 1:
+        return 0
+    digest = blake2b(user.encode(), digest_size=8, person=b"remora.shard").digest()
+    return int.from_bytes(digest) % shards
+
+
+def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
+    """How a directory is divided, or is to be if there is no memory yet. Blocks.
+
+    Args:
+        directory: of the memory; it need not exist.
+        shards: how many the caller wants; None for what is there, `DEFAULT_SHARDS` if nothing is.
+
+    Returns:
+        None for a memory that is not divided: the directory is its only shard.
+
+    Raises:
+        InvalidInput: `shards` is out of range, or the memory has another number of them.
+        DirectoryUnusable: see `read_layout`.
+    """
+    if shards is not None and not 1 <= shards <= MAX_SHARDS:
+        raise InvalidInput(f"a memory has 1 to {MAX_SHARDS} shards, not {shards}")
+    found = read_layout(directory)
+    if found is None and not (directory / "journal.db").exists():
+        wanted = DEFAULT_SHARDS if shards is None else shards
+        return None if wanted == 1 else ShardLayout.new(wanted)
+    there = 1 if found is None else found.shards
+    if shards is not None and shards != there:
+        raise InvalidInput(
+            f"the memory in {directory} has {there} shard{'s'[: there - 1]}, not {shards}: "
+            f"configure {there}, or stop every process that uses it and run `remora reshard "
+            f"{directory} --shards {shards}`"
+        )
+    return found
+
+
+class ShardedDirectory:
+    """The directory of a memory in shards, while it is open.
+
+    Args:
+        path: the directory.
+        layout: how it is, or is to be, divided; see `choose_layout`.
+        wait_s: how long to wait for the process that owns it.
+        clock: measures that.
+    """
+
+    def __init__(self, path: Path, layout: ShardLayout, *, wait_s: float, clock: Clock) -> None:
+        self.path = path
+        self._layout = layout
+        self._wait_s = wait_s
+        self._clock = clock
+        self._lock: DirectoryLock | None = None
+
+    async def open(self) -> None:
+        """Own it; ``shards.json`` is written if there was no memory.
+
+        Raises:
+            DirectoryLocked, DirectoryUnusable: see `wait_for_lock`.
+            DirectoryUnusable: the memory was divided anew since the layout was read.
+        """
+        self._lock = DirectoryLock(self.path)
+        try:
+            await wait_for_lock(self._lock, self._wait_s, self._clock)
+            await anyio.to_thread.run_sync(self._settle_layout)
+        except BaseException:
+            await self.close()
+            raise
+
+    def _settle_layout(self) -> None:
+        found = read_layout(self.path)
+        if found is None and not (self.path / "journal.db").exists():
+            try:
+                write_layout(self.path, self._layout)
+            except OSError as e:
+                raise DirectoryUnusable(
+                    f"{self.path} cannot be used as a memory directory: {e.strerror or e}",
+                    path=self.path,
+                ) from e
+        elif found != self._layout:
+            raise DirectoryUnusable(
+                f"the memory in {self.path} was made or divided by another process in the "
+                "meantime: open it again",
+                path=self.path,
+            )
+
+    async def close(self) -> None:
+        """Release it."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lock.release)

@@ -1,0 +1,142 @@
+"""Export, import and backup of a memory in shards: one file or directory for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import anyio.to_thread
+
+from remora.api.runtime import Runtime
+from remora.cluster.merging import add_figures
+from remora.cluster.sharding import shard_of
+from remora.errors import InvalidInput, StorageError
+from remora.runtime.concurrency import run_to_end
+from remora.services.parts import TransferParts
+from remora.storage.atomic import AtomicTarget
+from remora.storage.export.targets import check_target
+from remora.storage.export.transfer import TransferReport
+from remora.storage.layout import ShardLayout, write_layout
+from remora.storage.private import make_private_directory
+
+if TYPE_CHECKING:
+    from remora.maintenance.backup import BackupReport
+    from remora.maintenance.export import Progress
+
+__all__ = ["LocalTransfers", "WholeTransfers"]
+
+
+class WholeTransfers(Protocol):
+    """Exports, imports and copies all shards; where they are in another process, that does it."""
+
+    async def export(
+        self, path: Path, *, overwrite: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.export`."""
+        ...
+
+    async def import_(
+        self, path: Path, *, skip_existing: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.import_`."""
+        ...
+
+    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+        """See `remora.Runtime.backup`."""
+        ...
+
+
+class LocalTransfers:
+    """The same of shards that are open in this process.
+
+    Args:
+        shards: by number.
+        path: the directory of the memory; None in memory.
+        layout: how it is divided; None if its only shard is `path` itself.
+    """
+
+    def __init__(
+        self, shards: Sequence[Runtime], path: Path | None = None, layout: ShardLayout | None = None
+    ) -> None:
+        self._shards = shards
+        self._path = path
+        self._layout = layout
+
+    # The modules that are imported below were preloaded when the first shard was opened.
+
+    def _parts(self) -> list[TransferParts]:
+        return [shard.internals.transfers.parts for shard in self._shards]
+
+    async def export(
+        self, path: Path, *, overwrite: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.export`."""
+        from remora.maintenance.export import export_to  # noqa: PLC0415
+
+        target = check_target(path)
+        parts = self._parts()
+        return await run_to_end(export_to, parts, target, overwrite=overwrite, progress=progress)
+
+    async def import_(
+        self, path: Path, *, skip_existing: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.import_`."""
+        from remora.maintenance.import_ import import_from  # noqa: PLC0415
+
+        parts = self._parts()
+        return await run_to_end(
+            import_from,
+            parts,
+            path,
+            find_target=lambda user: parts[shard_of(user, len(parts))],
+            skip_existing=skip_existing,
+            progress=progress,
+        )
+
+    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+        """See `remora.Runtime.backup`."""
+        if self._layout is None or self._path is None:
+            return await self._shards[0].backup(dest, progress=progress)
+        return await run_to_end(self._backup, self._path, self._layout, dest, progress)
+
+    async def _backup(
+        self, path: Path, layout: ShardLayout, dest: Path, progress: Progress | None
+    ) -> BackupReport:
+        in_thread = anyio.to_thread.run_sync
+        target = await in_thread(_target, path, dest)
+        reports = []
+        try:
+            await in_thread(make_private_directory, target.staging)
+            for number, shard in enumerate(self._shards):
+                tell = None if progress is None else _scale(progress, number, layout.shards)
+                there = target.staging / layout.name(number)
+                reports.append(await shard.backup(there, progress=tell))
+                if tell is not None:
+                    tell(1, 1)
+            await in_thread(write_layout, target.staging, layout)
+            await in_thread(target.commit)
+        except OSError as e:
+            raise StorageError(f"{dest} cannot be written: {e.strerror or e}") from e
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(target.abandon)
+        return add_figures(reports)
+
+
+def _target(path: Path, dest: Path) -> AtomicTarget:
+    if dest.resolve().is_relative_to(path.resolve()):
+        raise InvalidInput(f"{dest} is in {path} itself; a backup must stand elsewhere")
+    if dest.is_dir() and not any(dest.iterdir()):
+        dest.rmdir()  # an empty directory was made for it
+    return AtomicTarget(dest, overwrite=False, replaceable=False)
+
+
+def _scale(progress: Progress, number: int, shards: int) -> Progress:
+    """Progress of one shard as progress of all: each is an equal part, in thousandths."""
+
+    def tell(done: int, total: int) -> None:
+        progress(1_000 * number + 1_000 * done // max(total, 1), 1_000 * shards)
+
+    return tell
