@@ -21,6 +21,7 @@ from remora.errors import (
     RuntimeClosed,
 )
 from remora.ids import SHARED_PREFIX
+from remora.messages import ChatDict
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ PLAIN = remora.Config.from_dict(
 )
 
 
-def said(text: str) -> dict[str, str]:
+def said(text: str) -> ChatDict:
     return {"role": "user", "content": text}
 
 
