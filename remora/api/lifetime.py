@@ -133,7 +133,7 @@ class Lifetime:
         try:
             if lock is not None:
                 await anyio.to_thread.run_sync(preload)
-                await self._check_whole()  # whoever has a memory in shards has locked it
+                await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole()
             async with self._open_journal() as journal:

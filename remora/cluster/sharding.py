@@ -82,7 +82,7 @@ class ShardedDirectory:
 
         Raises:
             DirectoryLocked, DirectoryUnusable: see `wait_for_lock`.
-            DirectoryUnusable: the memory was divided anew since the layout was read.
+            DirectoryUnusable: the memory was divided again since the layout was read.
         """
         self._lock = DirectoryLock(self.path)
         try:

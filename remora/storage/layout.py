@@ -58,7 +58,7 @@ class ShardPlace(msgspec.Struct, frozen=True):
         """Settings that the shard's journal begins with.
 
         Shards hand out different numbers to their sessions. So rows keep their numbers, and
-        messages their ids, when a memory is divided anew.
+        messages their ids, when a memory is divided again.
         """
         return {
             "instance": self.instance,
