@@ -13,7 +13,7 @@ from remora import errors
 
 KINDS = [getattr(errors, name) for name in errors.__all__]
 SAMPLES: dict[str, Any] = {
-    "Any": [{"a": 1}],
+    "Any": {"a": [1]},
     "Path | str": "memory",
     "bool": True,
     "float": 0.5,
@@ -29,7 +29,8 @@ SAMPLES: dict[str, Any] = {
 
 def attributes_of(kind: type[errors.RemoraError]) -> dict[str, Any]:
     """A value for each argument but the text."""
-    if "__init__" not in {name for one in kind.__mro__[:-3] for name in vars(one)}:
+    first = next(one for one in kind.__mro__ if "__init__" in vars(one))
+    if not issubclass(first, errors.RemoraError):
         return {}
     _, text, *others = inspect.signature(kind.__init__).parameters.values()
     assert text.name == "text"
