@@ -231,8 +231,8 @@ class Cell:
             self._host.carry_out(decision)
         return decision
 
-    def deliver(self, envelope: Envelope) -> None:
-        """Handle a queued message and reply to it."""
+    def deliver(self, envelope: Envelope) -> Decision | None:
+        """Handle a message and reply to it; None if it failed, or needs a cold record first."""
         try:
             outcome = self.run(envelope.message)
         except Exception as e:
@@ -241,11 +241,12 @@ class Cell:
                     "message_failed", key=self.key, message=type(envelope.message).__name__
                 )
             envelope.promise.reject(e)
-            return
+            return None
         if isinstance(outcome, NeedsLookup):
             self._host.look_up(self, envelope, outcome)
-        else:
-            self.reply(envelope.promise, outcome.reply, envelope.deadline)
+            return None
+        self.reply(envelope.promise, outcome.reply, envelope.deadline)
+        return outcome
 
     def reply(self, promise: Promise, value: Any, deadline: float) -> None:
         """Reply now if everything is durable, else when it is."""

@@ -41,9 +41,6 @@ class _NoReply:
     def reject(self, error: BaseException) -> None:
         pass
 
-    async def wait(self) -> Any:
-        pass
-
 
 _NO_REPLY = _NoReply()
 

@@ -16,7 +16,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Promise", "new_promise"]
+__all__ = ["AwaitablePromise", "Promise", "new_promise"]
 
 
 class Promise(Protocol):
@@ -34,6 +34,10 @@ class Promise(Protocol):
     def abandoned(self) -> bool:
         """The waiter was cancelled: nobody will read the answer."""
         ...
+
+
+class AwaitablePromise(Promise, Protocol):
+    """A promise for a task that waits."""
 
     async def wait(self) -> Any:
         """Return the answer, or raise the failure. Only one task may wait, once."""
@@ -92,7 +96,7 @@ class _AnyioPromise:
         return self._value
 
 
-def new_promise() -> Promise:
+def new_promise() -> AwaitablePromise:
     """Make a promise for the running event loop."""
     # Under asyncio it is imported already; to import it costs a program under trio 30 ms.
     asyncio = sys.modules.get("asyncio")

@@ -29,7 +29,7 @@ from remora.runtime.lookups import Lookups
 from remora.runtime.mailbox import Envelope
 from remora.runtime.passivation import Passivation, handle_last_message
 from remora.runtime.probes import probe
-from remora.runtime.promise import new_promise
+from remora.runtime.promise import Promise, new_promise
 
 __all__ = ["ActorRegistry"]
 
@@ -133,12 +133,51 @@ class ActorRegistry:
                 self._deadlines.watch(cell)
                 return await promise.wait()
             lookup = outcome
-        envelope = Envelope(message, new_promise(), size=size, deadline=deadline, control=False)
+        promise = new_promise()
+        envelope = Envelope(message, promise, size=size, deadline=deadline, control=False)
         if lookup is None:
             self._dispatcher.enqueue(cell, envelope)
         else:
             self._lookups.start(cell, envelope, lookup)
-        return await envelope.promise.wait()
+        return await promise.wait()
+
+    def submit(
+        self,
+        key: Hashable,
+        message: Any,
+        promise: Promise,
+        *,
+        size: int = 0,
+        timeout_s: float | None = None,
+    ) -> None:
+        """`ask` for a caller that is no task: the promise hears the reply or the error.
+
+        That may be before this returns. A promise that is abandoned before the message is handled
+        keeps it from being handled.
+        """
+        try:
+            if self._closed:
+                raise RuntimeClosed("the runtime is closing; no new requests are taken")
+            cell = self._cells.get(key) or self._activation.create(key)
+            now = self._clock.monotonic()
+            deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
+            self._pool.note_request(cell.quota, now)
+            envelope = Envelope(message, promise, size=size, deadline=deadline, control=False)
+            if not self._dispatcher.may_run_inline(cell, size, now):
+                self._dispatcher.enqueue(cell, envelope)
+                return
+        except Exception as e:
+            promise.reject(e)
+            return
+        decision = cell.deliver(envelope)
+        if decision is None:
+            return
+        self._inline_messages += 1
+        cell.last_used = now
+        if decision.records:
+            self._passivation.weigh(cell)
+        if cell.written != cell.durable:
+            self._deadlines.watch(cell)
 
     async def ask_control(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
         """Send a control message, which is never refused and has no deadline.
@@ -153,12 +192,12 @@ class ActorRegistry:
             The reply, when it is durable.
         """
         cell = self._cells.get(key) or self._activation.create(key)
+        promise = new_promise()
         envelope = Envelope(
-            message, new_promise(), size=0, deadline=float("inf"), control=True,
-            keeps_alive=keeps_alive,
-        )  # fmt: skip
+            message, promise, size=0, deadline=float("inf"), control=True, keeps_alive=keeps_alive
+        )
         self._dispatcher.enqueue(cell, envelope)
-        return await envelope.promise.wait()
+        return await promise.wait()
 
     def post(self, key: Hashable, message: Any) -> bool:
         """Put a message into the actor's mailbox, without a reply.

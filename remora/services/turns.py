@@ -17,7 +17,7 @@ from remora.errors import OwnershipLost, RemoraError, RuntimeClosed, SessionBusy
 from remora.ids import SessionKey
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
-from remora.runtime.promise import Promise, new_promise
+from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.runtime.shared_call import SharedCall
 
 __all__ = ["LocalTurns"]
@@ -32,7 +32,7 @@ class _Waiter:
     __slots__ = ("begun", "promise")
 
     def __init__(self) -> None:
-        self.promise: Promise = new_promise()
+        self.promise: AwaitablePromise = new_promise()
         self.begun = False
 
 

@@ -89,8 +89,8 @@ _MUTANTS = (
         "when its records are durable.",
         path="remora/runtime/cell.py",
         change="""
--            self.reply(envelope.promise, outcome.reply, envelope.deadline)
-+            envelope.promise.resolve(outcome.reply)
+-        self.reply(envelope.promise, outcome.reply, envelope.deadline)
++        envelope.promise.resolve(outcome.reply)
 """,
     ),
     Mutant(
