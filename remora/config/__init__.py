@@ -7,6 +7,7 @@ file, and the environment; an unknown key is refused, and the error names the ne
 
 from __future__ import annotations
 
+from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
     BufferConfig,
     ContextConfig,
@@ -31,6 +32,7 @@ from remora.faces import publish
 __all__ = [
     "ActivationConfig",
     "BufferConfig",
+    "ClusterConfig",
     "Config",
     "ContextConfig",
     "Durability",

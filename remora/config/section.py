@@ -72,6 +72,7 @@ _MAY_BE_ZERO = frozenset(
         "dedup_window",
         "hot_mb",
         "jitter",
+        "linger_s",
         "lock_wait_s",
         "unindexed_rows",
         "max_waiting",

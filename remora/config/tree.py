@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
     BufferConfig,
     ContextConfig,
@@ -56,6 +57,7 @@ class Config(Section, frozen=True, kw_only=True):
     models: ModelConfig = ModelConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
     tokens: TokensConfig = TokensConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @classmethod
     def from_dict(

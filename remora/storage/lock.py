@@ -5,7 +5,8 @@ is taken on the file ``remora.lock`` and, if the system can, on the directory it
 file is removed, another process can lock a new file of the same name. A process that gets past the
 locks is fenced by the epoch of the journal.
 
-``owner.json`` names the owner in error messages only.
+``owner.json`` names the owner in error messages. Where other processes are served, it names the
+socket as well, and what serves them writes it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from remora.storage.private import open_private, prepare_directory
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["DirectoryLock", "ReadLock", "wait_for_lock"]
+__all__ = ["DirectoryLock", "ReadLock", "keep_owner_file", "wait_for_lock"]
 
 _logger = get_logger(__name__)
 _OWNER, _LOCK = "owner.json", "remora.lock"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 _held: set[tuple[int, int]] = set()
 """Device and inode of each directory that a runtime of this process owns."""
+_kept: set[tuple[int, int]] = set()
+"""Likewise of each directory whose ``owner.json`` something else in this process writes."""
 
 
 class DirectoryLock:
@@ -69,6 +72,8 @@ class DirectoryLock:
                     return
                 _lock(self._directory, self._locks)
                 self._locks.enter_context(_hold(self._directory))
+                if _identity(self._directory) in _kept:
+                    return
                 since = datetime.now(UTC).isoformat(timespec="seconds")
                 self._written = json.dumps({"pid": os.getpid(), "since": since})
             self._write_owner()
@@ -265,24 +270,40 @@ def _identity(directory: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def keep_owner_file(directory: Path) -> contextlib.AbstractContextManager[None]:
+    """Leave a directory's ``owner.json`` as it is when a runtime of this process owns it. Blocks.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    return _within(_kept, directory)
+
+
+def _hold(directory: Path) -> contextlib.AbstractContextManager[None]:
+    return _within(_held, directory)
+
+
 @contextlib.contextmanager
-def _hold(directory: Path) -> Iterator[None]:
+def _within(identities: set[tuple[int, int]], directory: Path) -> Iterator[None]:
     identity = _identity(directory)
-    _held.add(identity)
+    identities.add(identity)
     try:
         yield
     finally:
-        _held.discard(identity)
+        identities.discard(identity)
 
 
 def _lock_error(directory: Path) -> DirectoryLocked:
-    pid, since = _read_owner(directory)
-    remedy = (
-        "this process has it open in another runtime: use that one, or close it first"
-        if pid == os.getpid()
-        else "one process owns a memory directory: stop that one, start the server with one worker "
-        "(--workers 1), or choose another directory"
-    )
+    pid, since, target = _read_owner(directory)
+    if pid == os.getpid():
+        remedy = "this process has it open in another runtime: use that one, or close it first"
+    elif target:
+        remedy = f"it serves other processes: use remora.connect({target!r}) instead of Runtime"
+    else:
+        remedy = (
+            "one process owns a memory directory: stop that one, start the server with one worker "
+            "(--workers 1), or choose another directory"
+        )
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; {remedy}",
         path=directory,
@@ -291,9 +312,10 @@ def _lock_error(directory: Path) -> DirectoryLocked:
     )
 
 
-def _read_owner(directory: Path) -> tuple[int | None, str | None]:
+def _read_owner(directory: Path) -> tuple[int | None, str | None, str]:
+    """Process, since when, and the target that it serves; empty if it serves none."""
     try:
         owner = json.loads((directory / _OWNER).read_text())
-        return int(owner["pid"]), str(owner["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, None
+        return int(owner["pid"]), str(owner["since"]), str(owner.get("target", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, None, ""

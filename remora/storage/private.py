@@ -39,6 +39,13 @@ _FILES = (
     f"{_JOURNAL}-wal",
     f"{_JOURNAL}-shm",
     "journal.mark",
+    "owner.lock",
+    "owner.log",
+    "owner.log.1",
+    "owner.sock",
+    "control.sock",
+    "next-owner.json",
+    "spawn.lock",
 )
 _DIRECTORIES = re.compile(r"longterm(-\d+)?|shard-\d{2,3}(-\d+)?")
 _DIRECTORY, _FILE = 0o700, 0o600

@@ -1,0 +1,327 @@
+"""Pings, and requests to leave: a socket of the owner's that a thread of its own answers.
+
+A worker can so tell an owner whose process hangs from one whose event loop is busy. The first is
+killed after seconds: a process that was stopped, and goes on later, would write what is out of
+date. The pid is the kernel's, and the process is killed through a descriptor of it, so that no
+other process can be meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import select
+import selectors
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from remora.errors import OwnerUnreachable
+from remora.logging import get_logger
+
+__all__ = ["Answer", "ControlLink", "ControlThread", "Leave", "OwnerGone", "OwnerSilent", "peer_of"]
+
+_logger = get_logger(__name__)
+_MOST_BYTES = 4_096
+_DEATH_S = 10.0
+_TICK_S = 5.0
+_LEAST_WORK_S = 0.03
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Are you there?"""
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """End, so that another may become the owner.
+
+    Attributes:
+        release: of the next owner; empty if none is to come.
+        digest: of its configuration.
+    """
+
+    release: str = ""
+    digest: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the owner says.
+
+    Attributes:
+        phase: what it does.
+        stuck_s: how long its event loop has not run.
+        stays: it was started by hand, and is to be ended in the same way.
+    """
+
+    phase: Literal["starting", "serving", "leaving"]
+    stuck_s: float = 0.0
+    stays: bool = False
+
+
+_decode = msgspec.json.Decoder(Ping | Leave).decode
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Process id and account of the process at the other end, as the kernel knows them."""
+    size = struct.calcsize("3i")
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid, uid, _ = struct.unpack("3i", data)
+    return pid, uid
+
+
+class ControlThread(threading.Thread):
+    """The owner's side.
+
+    Args:
+        path: of the socket; there is no file yet.
+        on_leave: called in the event loop's thread.
+        tick: called every few seconds, in this thread.
+        stays: see `Answer`.
+
+    Attributes:
+        phase: what it answers.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_leave: Callable[[Leave], None],
+        tick: Callable[[], None],
+        *,
+        stays: bool,
+    ) -> None:
+        super().__init__(name="remora.control", daemon=True)
+        self.phase: Literal["starting", "serving", "leaving"] = "starting"
+        self._stays = stays
+        self._on_leave = on_leave
+        self._tick = tick
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._asked_at: float | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(256)
+        self._ours = {os.getuid(), 0}
+        self._ended = False
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watch this loop from now on; call it in the loop's thread."""
+        self._loop = loop
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._ended = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+
+    def run(self) -> None:
+        """Answer, one line for each line."""
+        with self._listener, selectors.DefaultSelector() as ready:
+            ready.register(self._listener, selectors.EVENT_READ)
+            next_tick = time.monotonic()
+            while not self._ended:
+                if time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + _TICK_S
+                    self._tick()
+                for key, _ in ready.select(_TICK_S):
+                    one = key.fileobj
+                    assert isinstance(one, socket.socket)
+                    if one is self._listener:
+                        self._accept(ready)
+                    elif not self._serve(one):
+                        ready.unregister(one)
+                        one.close()
+            for key in list(ready.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+
+    def _accept(self, ready: selectors.BaseSelector) -> None:
+        try:
+            one, _ = self._listener.accept()
+        except OSError:  # it is closed, or there are too many files
+            time.sleep(0.01)
+            return
+        if peer_of(one)[1] not in self._ours:
+            _logger.warning("control_refused", uid=peer_of(one)[1])
+            one.close()
+            return
+        one.setblocking(False)
+        ready.register(one, selectors.EVENT_READ)
+
+    def _serve(self, one: socket.socket) -> bool:
+        """Answer what was sent; whether the connection stays. A line arrives in one piece."""
+        try:
+            data = one.recv(_MOST_BYTES)
+            lines = data.splitlines()
+            for line in lines:
+                self._take(_decode(line))
+                one.send(msgspec.json.encode(self._answer()) + b"\n")
+        except (OSError, msgspec.DecodeError):
+            return False
+        return bool(lines)
+
+    def _take(self, message: Ping | Leave) -> None:
+        loop = self._loop
+        if isinstance(message, Leave) and loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(self._on_leave, message)
+
+    def _answer(self) -> Answer:
+        now, loop = time.monotonic(), self._loop
+        stuck_s = 0.0
+        if self._asked_at is not None:
+            stuck_s = now - self._asked_at
+        elif loop is not None and not loop.is_closed():
+            self._asked_at = now
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._loop_runs)
+        return Answer(self.phase, round(stuck_s, 3), self._stays)
+
+    def _loop_runs(self) -> None:
+        self._asked_at = None
+
+
+class OwnerGone(Exception):
+    """There is no such process any more."""
+
+
+class OwnerSilent(Exception):
+    """It did not answer in time."""
+
+
+class ControlLink:
+    """The worker's side; everything blocks. Use it with ``with``.
+
+    Args:
+        path: of the owner's socket.
+        silent_s: how long to wait for an answer.
+        busy_s: how long, if its process works.
+
+    Raises:
+        OwnerGone: nobody listens there.
+        OwnerUnreachable: it belongs to another account.
+    """
+
+    def __init__(self, path: str, silent_s: float, busy_s: float) -> None:
+        self._busy_s = busy_s
+        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._process = -1
+        try:
+            self._link.settimeout(silent_s)
+            self._link.connect(path)
+            self._identify(path)
+        except (BlockingIOError, TimeoutError) as e:  # so many wait to be accepted
+            self._link.close()
+            raise OwnerUnreachable(f"the owner at {path} accepts no connections") from e
+        except OSError as e:
+            self._link.close()
+            raise OwnerGone(str(e)) from e
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _identify(self, path: str) -> None:
+        self.pid, uid = peer_of(self._link)
+        if uid not in {os.getuid(), 0}:
+            raise OwnerUnreachable(f"the process at {path} belongs to another account ({uid})")
+        if self.pid > 0:  # 0: it is in a namespace that this process cannot see
+            self._process = os.pidfd_open(self.pid)
+            if self._closed():  # it died in between: the descriptor may be of another process
+                raise OSError("it died")
+
+    def _closed(self) -> bool:
+        watched = select.poll()
+        watched.register(self._link, select.POLLIN)
+        return bool(watched.poll(0))  # nothing was asked: all that can come is the end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+        if self._process >= 0:
+            os.close(self._process)
+            self._process = -1
+
+    def ask(self, message: Ping | Leave | None = None) -> Answer:
+        """Send a message, a ping by default; returns the answer.
+
+        A process that works, or waits for its disk, is given more time: it may load a library,
+        which stops all of its threads.
+
+        Raises:
+            OwnerSilent: no answer in time.
+            OwnerGone: it has ended.
+        """
+        end = time.monotonic() + self._busy_s
+        try:
+            before = self._work_s()
+            self._link.sendall(msgspec.json.encode(message or Ping()) + b"\n")
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    if not (data := self._link.recv(_MOST_BYTES)):
+                        raise OwnerGone("it closed the connection")
+                    return msgspec.json.decode(data, type=Answer)
+                after = self._work_s()
+                idle = math.isfinite(before + after) and after - before < _LEAST_WORK_S
+                if idle or time.monotonic() > end:
+                    raise OwnerSilent
+                before = after
+        except (TimeoutError, BlockingIOError) as e:
+            raise OwnerSilent from e
+        except (OSError, msgspec.DecodeError) as e:
+            raise OwnerGone(str(e)) from e
+
+    def _work_s(self) -> float:
+        """Processor time of the owner; infinite while it waits for a processor or its disk."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # another namespace, or it has just ended
+            return 0.0
+        if fields[0] in "RD":
+            return math.inf
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self, why: str) -> None:
+        """Kill the owner; return when it is dead.
+
+        Raises:
+            OwnerUnreachable: it cannot be killed.
+        """
+        _logger.error("owner_killed", pid=self.pid, why=why)
+        try:
+            if self._process < 0:
+                raise PermissionError(1, "it is in another namespace")
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        except OSError as e:
+            raise OwnerUnreachable(
+                f"the owner, process {self.pid or '?'}, {why}, and cannot be killed: {e.strerror}"
+            ) from e
+        if not self.wait(_DEATH_S):
+            raise OwnerUnreachable(
+                f"the owner, process {self.pid}, {why}, and did not die: the system waits for its "
+                "disk"
+            )
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the owner has ended; whether it has."""
+        if self._process < 0:
+            return False
+        watched = select.poll()
+        watched.register(self._process, select.POLLIN)
+        return bool(watched.poll(seconds * 1_000))

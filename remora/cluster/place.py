@@ -1,0 +1,257 @@
+"""The files by which workers and owners of a memory find each other.
+
+All are in the memory directory, for its account alone:
+
+``owner.lock``
+    Locked by the owner as long as it lives: one owner at a time.
+``owner.json``
+    Says who owns the memory, and names the owner's two sockets: one for requests, one for control.
+``spawn.lock``
+    Locked by the worker that starts an owner; holds when owners died.
+``next-owner.json``
+    An owner that left for a newer release says so: older workers start no owner for a while.
+``owner.log``
+    What an owner that a worker started writes; bounded.
+
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from remora.errors import DirectoryUnusable
+from remora.storage.private import make_private, make_private_directory, open_private
+
+__all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
+
+_Info = TypeVar("_Info", bound=msgspec.Struct)
+_MOST_SOCKET_BYTES = 100
+"""Linux has room for 107 in an address; some are left for the name of a temporary file."""
+_MOST_LOG_BYTES = 1 << 20
+_NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "beegfs", "gpfs"}
+    | {"fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.rclone"}
+)
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+class OwnerInfo(msgspec.Struct, frozen=True):
+    """What ``owner.json`` says.
+
+    Attributes:
+        pid: of the owner, in its own namespace.
+        since: when it became the owner (ISO 8601).
+        socket: path of its socket for requests.
+        control: path of its socket for control.
+        target: what it was started with.
+        release: its release of remora.
+        digest: of its configuration.
+        began: when it became the owner, in seconds since the machine started.
+    """
+
+    pid: int
+    since: str
+    socket: str
+    control: str
+    target: str
+    release: str
+    digest: str
+    began: float
+
+
+class NextOwner(msgspec.Struct, frozen=True):
+    """What ``next-owner.json`` says.
+
+    Attributes:
+        release: of the next owner.
+        digest: of its configuration.
+        until: when the others may start an owner again, in seconds since the machine started.
+    """
+
+    release: str
+    digest: str
+    until: float
+
+
+class Place:
+    """A memory directory, as workers and owners see it.
+
+    Args:
+        directory: an absolute path.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.owner_lock = directory / "owner.lock"
+        self.spawn_lock = directory / "spawn.lock"
+        self.log = directory / "owner.log"
+        self._info = directory / "owner.json"
+        self._next = directory / "next-owner.json"
+
+    def prepare(self) -> None:
+        """Make the directory if it does not exist.
+
+        Raises:
+            DirectoryUnusable: it cannot be made, or is on a network file system.
+        """
+        try:
+            make_private_directory(self.directory)
+            kind = file_system(self.directory)
+        except OSError as e:
+            raise DirectoryUnusable(
+                f"{self.directory} cannot be used as a memory directory: {e.strerror or e}",
+                path=self.directory,
+            ) from e
+        if kind in _NETWORK:
+            raise DirectoryUnusable(
+                f"{self.directory} is on a network file system ({kind}), where locks and SQLite's "
+                "log do not protect a memory from a second machine: choose a local disk",
+                path=self.directory,
+            )
+
+    # -- who owns it -------------------------------------------------------------------------------
+
+    def read_owner(self) -> OwnerInfo | None:
+        """Who owns the memory, or did when it died; None if no owner says so."""
+        return _read(self._info, OwnerInfo)
+
+    def write_owner(self, info: OwnerInfo) -> None:
+        """Say who owns the memory."""
+        _write(self._info, info)
+        self._next.unlink(missing_ok=True)
+
+    def remove_owner(self, pid: int) -> None:
+        """Say that this owner has left."""
+        found = self.read_owner()
+        if found is not None and found.pid == pid:
+            self._info.unlink(missing_ok=True)
+
+    def read_next(self) -> NextOwner | None:
+        """Who becomes the next owner; None if anybody may."""
+        found = _read(self._next, NextOwner)
+        # a machine that was started again counts from zero
+        return found if found is not None and 0 < found.until - boot_time() < 60 else None
+
+    def write_next(self, next_owner: NextOwner) -> None:
+        """Say who becomes the next owner."""
+        _write(self._next, next_owner)
+
+    # -- sockets -----------------------------------------------------------------------------------
+
+    def choose_sockets(self) -> tuple[Path, Path]:
+        """Paths for the sockets for requests and for control, whose files are removed.
+
+        A socket's address has 107 bytes. Where the directory's path is longer, they are in the
+        account's runtime directory.
+
+        Raises:
+            DirectoryUnusable: there is no directory for them that is this account's alone.
+        """
+        paths = self.directory / "owner.sock", self.directory / "control.sock"
+        if max(len(os.fsencode(path)) for path in paths) > _MOST_SOCKET_BYTES:
+            base = self._runtime_directory()
+            name = hashlib.blake2b(os.fsencode(self.directory.resolve()), digest_size=8).hexdigest()
+            paths = base / f"{name}.sock", base / f"{name}.control"
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return paths
+
+    def _runtime_directory(self) -> Path:
+        given = os.environ.get("XDG_RUNTIME_DIR", "")
+        base = Path(given) if given else Path(tempfile.gettempdir())
+        path = base / ("remora" if given else f"remora-{os.getuid()}")
+        if len(os.fsencode(path)) > _MOST_SOCKET_BYTES - 30:
+            path = Path("/tmp") / f"remora-{os.getuid()}"  # noqa: S108  # checked below
+        try:
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            found = path.lstat()
+        except OSError as e:
+            raise DirectoryUnusable(f"{path} cannot be used for sockets: {e}", path=path) from e
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise DirectoryUnusable(
+                f"{path} is not a directory of this account: remove it, it is needed for sockets",
+                path=path,
+            )
+        make_private(path)
+        return path
+
+    # -- log ---------------------------------------------------------------------------------------
+
+    def open_log(self) -> int:
+        """The descriptor of the owner's log, to append to."""
+        return open_private(self.log, os.O_WRONLY | os.O_APPEND)
+
+    def bound_log(self) -> None:
+        """Begin the log again when it is long; what it held is kept once, as ``owner.log.1``."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > _MOST_LOG_BYTES:
+                kept = self.read_log_end(_MOST_LOG_BYTES)
+                with os.fdopen(
+                    open_private(self.log.with_name("owner.log.1"), os.O_WRONLY | os.O_TRUNC), "w"
+                ) as file:
+                    file.write(kept)
+                os.truncate(self.log, 0)  # processes append: the next line is the first
+
+    def read_log_end(self, most: int = 4_000) -> str:
+        """The last bytes of the log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+                return file.read(most).decode(errors="replace")
+        except OSError:
+            return ""
+
+
+def boot_time() -> float:
+    """Seconds since the machine started: the same clock for all its processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def file_system(path: Path, mounts: Path = _MOUNTS) -> str:
+    """The kind of file system that a path is on, as the system calls it; empty if unknown."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return ""
+    real = str(path.resolve())
+    best, kind = -1, ""
+    for point, found in map(_parse_mount, lines):
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:  # of two at one point, the later hides the earlier
+            best, kind = len(point), found
+    return kind
+
+
+def _parse_mount(line: str) -> tuple[str, str]:
+    """Where it is mounted, and the kind of file system."""
+    before, _, after = line.partition(" - ")
+    point = before.split(" ")[4]
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(code, character)
+    return point, after.split(" ")[0]
+
+
+def _read(path: Path, kind: type[_Info]) -> _Info | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):  # ValidationError is one: written by something else
+        return None
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    """Replace a file as a whole."""
+    staging = path.with_name(f"{path.name}.{os.getpid()}")
+    with os.fdopen(open_private(staging, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        file.write(msgspec.json.encode(value))
+    staging.replace(path)

@@ -1,0 +1,144 @@
+"""What an owner holds from its start to its end: the lock, its sockets, and what it says of itself.
+
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import remora
+from remora.cluster.control import ControlThread, Leave
+from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.storage.lock import keep_owner_file
+from remora.storage.private import open_private
+
+__all__ = ["Seat"]
+
+_TRIES_S = 1.0
+_PAUSE_S = 0.02
+_NEXT_OWNER_S = 10.0
+
+
+class Seat:
+    """Of the owner of a memory; one process at a time has it.
+
+    Args:
+        place: the directory.
+        target: what this owner was started with.
+        stays: it was started by hand; see `Answer`.
+        logs: it writes to ``owner.log``.
+    """
+
+    def __init__(self, place: Place, target: str, *, stays: bool, logs: bool) -> None:
+        self.place = place
+        self._stays = stays
+        self._logs = logs
+        self._held = ExitStack()
+        self._control: ControlThread | None = None
+        self._next: NextOwner | None = None
+        self.info = OwnerInfo(
+            pid=os.getpid(),
+            since="",
+            socket="",
+            control="",
+            target=target,
+            release=remora.__version__,
+            digest="",
+            began=0.0,
+        )
+
+    def take(self, *, wait: bool = False) -> bool:
+        """Become the owner; whether it did. With `wait`, as soon as there is no other."""
+        descriptor = open_private(self.place.owner_lock, os.O_RDWR)
+        end = time.monotonic() + _TRIES_S
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                if time.monotonic() > end:  # those who look whether it is free hold it, too
+                    os.close(descriptor)
+                    return False
+                time.sleep(_PAUSE_S)
+            else:
+                self._held.callback(_unlock, descriptor)
+                return True
+
+    def announce(self, on_leave: Callable[[Leave], None]) -> socket.socket:
+        """Say who owns the memory, and answer pings; returns the socket for requests.
+
+        Args:
+            on_leave: called in the thread of the event loop, see `attach`.
+
+        Raises:
+            DirectoryUnusable: there is no place for sockets.
+        """
+        path, control = self.place.choose_sockets()
+        self._held.callback(_remove, path, control)
+        listener = self._held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(str(path))
+        path.chmod(0o600)
+        tick = self.place.bound_log if self._logs else _do_nothing
+        self._control = ControlThread(control, on_leave, tick, stays=self._stays)
+        self._held.callback(self._control.stop)
+        self._control.start()
+        self.info = msgspec.structs.replace(
+            self.info,
+            socket=str(path),
+            control=str(control),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+            began=boot_time(),
+        )
+        self._held.callback(self.place.remove_owner, self.info.pid)
+        self.place.write_owner(self.info)
+        self._held.enter_context(keep_owner_file(self.place.directory))
+        return listener
+
+    @property
+    def control(self) -> ControlThread:
+        """What answers pings."""
+        assert self._control is not None
+        return self._control
+
+    def serve(self, digest: str) -> None:
+        """Say that requests are served from now on, with a configuration of this digest."""
+        self.info = msgspec.structs.replace(self.info, digest=digest)
+        self.place.write_owner(self.info)
+        self.control.phase = "serving"
+
+    def leave(self, message: Leave | None = None) -> None:
+        """Say that no more requests are accepted; `message` says who comes next."""
+        self.control.phase = "leaving"
+        if message is not None and message.release:
+            until = boot_time() + _NEXT_OWNER_S
+            self._next = NextOwner(message.release, message.digest, until)
+
+    def release(self) -> None:
+        """Let another process become the owner."""
+        if self._next is not None:
+            self.place.write_next(self._next)
+        self._held.close()
+
+
+def _unlock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may have the file open
+    os.close(descriptor)
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _do_nothing() -> None: ...

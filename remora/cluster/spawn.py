@@ -1,0 +1,310 @@
+"""Finding the owner of a memory, or starting one.
+
+The owner is a session of its own: no signal to a worker or its group reaches it, and it lives on
+when the worker that started it ends. One worker at a time starts an owner; the others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import remora
+from remora.cluster.control import Answer, ControlLink, Leave, OwnerGone, OwnerSilent
+from remora.cluster.place import OwnerInfo, Place, boot_time
+from remora.cluster.target import Target
+from remora.cluster.watch import open_control, ping_or_kill
+from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
+from remora.logging import get_logger
+from remora.storage.private import open_private
+
+__all__ = ["OwnerFinder", "Report", "StartOrder", "check_system", "lock_now"]
+
+_logger = get_logger(__name__)
+_COMMAND = (sys.executable, "-P", "-m", "remora.cluster.owner")
+_PAUSE_S = 0.02
+_DEATHS_S = 30.0
+
+
+class StartOrder(msgspec.Struct, frozen=True):
+    """What an owner is told when it is started, as JSON on its standard input.
+
+    Attributes:
+        target: see `read_target`.
+        directory: of the memory.
+        path: where it finds modules, `sys.path`.
+        standby: it waits until the present owner dies.
+    """
+
+    target: str
+    directory: str
+    path: list[str]
+    standby: bool = False
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an owner says when it has started, or not, as JSON on its standard output.
+
+    Attributes:
+        serving: it serves.
+        taken: there is another owner.
+        failed: why it cannot open the memory.
+    """
+
+    serving: bool = False
+    taken: bool = False
+    failed: str = ""
+
+
+def check_system() -> None:
+    """Check that the system has what this needs.
+
+    Raises:
+        InvalidInput: it has not.
+    """
+    if not hasattr(os, "pidfd_open") or not sys.platform.startswith("linux"):
+        raise InvalidInput(
+            "remora.connect needs Linux 5.3 or newer; elsewhere one process opens a memory, with "
+            "remora.Runtime"
+        )
+
+
+@contextlib.contextmanager
+def lock_now(path: Path) -> Iterator[int | None]:
+    """Hold the lock of a file, whose descriptor this is; None if another process holds it."""
+    descriptor = open_private(path, os.O_RDWR)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class OwnerFinder:
+    """Finds the owner of a memory, or starts one; everything blocks.
+
+    Args:
+        target: what the worker connects to.
+        place: its directory.
+        command: starts an owner.
+    """
+
+    def __init__(self, target: Target, place: Place, *, command: Sequence[str] = _COMMAND) -> None:
+        self._target = target
+        self._place = place
+        self._limits = target.config.cluster
+        self._command = command
+        self._began = boot_time()
+
+    def find(self) -> OwnerInfo:
+        """An owner that serves.
+
+        Raises:
+            OwnerUnreachable: none did within `cluster.wait_s`.
+            OwnerFailed: owners die, or cannot open the memory.
+            InvalidInput: the owner has another target.
+            DirectoryUnusable: see `Place.prepare`.
+        """
+        self._place.prepare()
+        end = time.monotonic() + self._limits.wait_s
+        while True:
+            found, absent = self._look()
+            if found is not None:
+                return found
+            if absent and self._limits.start_owner and self._is_our_turn():
+                with lock_now(self._place.spawn_lock) as lock:
+                    if lock is not None:
+                        self._start_unless_found(lock, end)
+                        continue
+            if time.monotonic() > end:
+                raise self._unreachable()
+            time.sleep(_PAUSE_S)
+
+    def _unreachable(self) -> OwnerUnreachable:
+        hint = (
+            f"the end of its log, {self._place.log}, may say why"
+            if self._limits.start_owner
+            else f"cluster.start_owner is false: start one with `remora serve {self._target.text}`"
+        )
+        return OwnerUnreachable(
+            f"no owner of {self._place.directory} answered within cluster.wait_s "
+            f"({self._limits.wait_s:g} s); {hint}"
+        )
+
+    # -- an owner that is there --------------------------------------------------------------------
+
+    def _look(self) -> tuple[OwnerInfo | None, bool]:
+        """The owner, if one serves this worker; otherwise whether there is none at all."""
+        info = self._place.read_owner()
+        if info is None:
+            return None, self._lock_is_free()
+        try:
+            with open_control(info, self._limits) as control:
+                answer = ping_or_kill(control, self._limits)
+                if answer is None or answer.phase != "serving":
+                    return None, answer is None
+                return (info, False) if self._suits(info, control, answer) else (None, False)
+        except OwnerGone:
+            return None, self._lock_is_free()
+
+    def _lock_is_free(self) -> bool:
+        with lock_now(self._place.owner_lock) as lock:
+            return lock is not None
+
+    def _suits(self, info: OwnerInfo, control: ControlLink, answer: Answer) -> bool:
+        """Whether this worker can use the owner; if it is older than the worker, it is replaced.
+
+        A worker with an older configuration is served: it is about to be replaced itself.
+        """
+        if info.target != self._target.text:
+            raise InvalidInput(
+                f"{self._place.directory} is served for the target {info.target!r} (process "
+                f"{control.pid}), not {self._target.text!r}, whose configuration may differ: "
+                "connect to that one"
+            )
+        newer = _numbers(remora.__version__) > _numbers(info.release)
+        older = _numbers(remora.__version__) < _numbers(info.release)
+        changed = info.digest != self._target.digest and self._began > info.began
+        if older or not (newer or changed):
+            return True
+        if answer.stays:
+            _logger.warning(
+                "owner_differs",
+                pid=control.pid,
+                release=info.release,
+                hint="it was started with remora serve: restart it to use the new release or "
+                "configuration",
+            )
+            return True
+        _logger.info("owner_replaced", pid=control.pid, release=info.release)
+        with contextlib.suppress(OwnerGone, OwnerSilent):
+            control.ask(Leave(remora.__version__, self._target.digest))
+        control.wait(self._limits.silent_s)
+        return False
+
+    def _is_our_turn(self) -> bool:
+        """Whether the last owner did not leave for one with another release or configuration."""
+        wanted = self._place.read_next()
+        ours = (remora.__version__, self._target.digest)
+        return wanted is None or (wanted.release, wanted.digest) == ours
+
+    # -- a new one ---------------------------------------------------------------------------------
+
+    def _start_unless_found(self, lock: int, end: float) -> None:
+        found, absent = self._look()
+        if found is not None or not absent:
+            return
+        deaths = _Deaths(lock)
+        if (left := self._place.read_owner()) is not None:  # it did not remove it: it was killed
+            deaths.add()
+            self._place.remove_owner(left.pid)
+        if deaths.count >= self._limits.max_deaths:
+            raise self._failed(f"{deaths.count} owners have died within {_DEATHS_S:g} s")
+        report = self._start(end)
+        if report is None:
+            deaths.add()
+            if deaths.count >= self._limits.max_deaths:
+                raise self._failed(f"{deaths.count} owners have died within {_DEATHS_S:g} s")
+            time.sleep(0.1 * deaths.count)
+        elif report.failed:
+            raise self._failed(report.failed)
+
+    def _failed(self, why: str) -> OwnerFailed:
+        log = self._place.read_log_end()
+        shown = f"; the end of {self._place.log}:\n{log}" if log else ""
+        return OwnerFailed(
+            f"no owner of {self._place.directory} could be started: {why}{shown}", log=log
+        )
+
+    def _start(self, end: float) -> Report | None:
+        """Start an owner, and wait for what it says; None if it died before that."""
+        self._place.bound_log()
+        order = StartOrder(
+            self._target.text, str(self._place.directory), [p or str(Path.cwd()) for p in sys.path]
+        )
+        process = start_process(self._command, order, self._place)
+        assert process.stdout is not None
+        with process.stdout as output:
+            watched = select.poll()
+            watched.register(output, select.POLLIN)
+            if not watched.poll(max(0.0, end - time.monotonic()) * 1_000):
+                process.kill()
+                process.wait()
+                raise self._unreachable()
+            line = output.readline()
+        threading.Thread(target=process.wait, name="remora.reaper", daemon=True).start()
+        try:
+            return msgspec.json.decode(line, type=Report)
+        except msgspec.DecodeError:
+            return None
+
+
+def start_process(
+    command: Sequence[str], order: StartOrder, place: Place
+) -> subprocess.Popen[bytes]:
+    """Start an owner; its reports come on its standard output."""
+    log = place.open_log()
+    try:
+        process = subprocess.Popen(  # noqa: S603  # our own interpreter
+            [*command, order.directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(order.path)},
+        )
+    finally:
+        os.close(log)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as given:
+        given.write(msgspec.json.encode(order))
+    return process
+
+
+class _Deaths:
+    """When owners died, in the file that is locked while one is started.
+
+    Args:
+        descriptor: of the file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        now = boot_time()
+        try:
+            times = json.loads(os.pread(descriptor, 4_096, 0) or b"[]")
+            self._times = [float(one) for one in times if 0 <= now - float(one) < _DEATHS_S]
+        except (ValueError, TypeError):
+            self._times = []
+
+    @property
+    def count(self) -> int:
+        """How many there were lately."""
+        return len(self._times)
+
+    def add(self) -> None:
+        """One has died now."""
+        self._times = [*self._times[-20:], boot_time()]
+        data = json.dumps(self._times).encode()
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, data, 0)
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """A release's numbers, for comparison."""
+    return tuple(int(part) for part in release.split(".") if part.isdecimal())

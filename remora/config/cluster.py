@@ -1,0 +1,29 @@
+"""Configuration of several workers on one box."""
+
+from remora.config.section import Section
+
+__all__ = ["ClusterConfig"]
+
+
+class ClusterConfig(Section, frozen=True, kw_only=True):
+    """The owner: the process that holds the memory for all workers that `remora.connect`."""
+
+    shards: int | None = None
+    """Journals over which users are hashed, fixed when a memory is made. None: as many as there
+    are, and 8 where an owner makes a memory."""
+    start_owner: bool = True
+    """Whether a worker that finds no owner starts one. Otherwise it waits for `remora serve`."""
+    standby: bool = False
+    """A second process, with everything loaded, takes over when the owner dies: half a second
+    instead of one or two, for 130 to 300 MB."""
+    linger_s: float = 30.0
+    """How long an owner that a worker started stays after the last worker has left."""
+    wait_s: float = 30.0
+    """How long a worker waits for an owner that answers."""
+    silent_s: float = 2.0
+    """An owner that answers no ping for this long is killed, and another one started."""
+    stuck_s: float = 30.0
+    """An owner whose event loop has not run for this long is killed, although it answers."""
+    max_deaths: int = 3
+    """Owners that may die within 30 s before workers stop starting others, and raise
+    OwnerFailed."""

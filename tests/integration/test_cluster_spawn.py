@@ -1,0 +1,313 @@
+"""Workers find the owner of a memory, or start one; one that hangs is killed (G12)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import remora
+from remora.cluster.control import ControlLink, OwnerGone
+from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.cluster.target import read_target
+from remora.cluster.watch import OwnerWatch, open_control, ping_or_kill
+from remora.config import ClusterConfig
+from remora.errors import DirectoryLocked, InvalidInput, OwnerFailed, OwnerUnreachable
+from remora.storage.lock import DirectoryLock, keep_owner_file
+from tests.owners import finder, make_target
+
+pytestmark = [
+    pytest.mark.blocking,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+
+RACE = """
+import os, sys
+from tests.owners import finder
+file = sys.argv[1]
+made = finder(file)
+read, write = os.pipe()
+for _ in range(16):
+    if not os.fork():
+        os.close(write)
+        os.read(read, 1)  # all at once, when the parent closes it
+        os.write(1, b'%d\\n' % made.find().pid)
+        os._exit(0)
+os.close(read)
+os.close(write)
+for _ in range(16):
+    assert os.wait()[1] == 0
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Place]:
+    """A memory's directory, whose owner is ended after the test."""
+    place = Place(tmp_path / "memory")
+    yield place
+    info = place.read_owner()
+    if info is not None:
+        end(info)
+
+
+def end(info: OwnerInfo, number: int = signal.SIGKILL) -> None:
+    """End an owner, and wait until it has ended."""
+    try:
+        with open_control(info, ClusterConfig()) as control:
+            os.kill(info.pid, number)
+            assert control.wait(10)
+    except OwnerGone:
+        pass
+
+
+def stop(info: OwnerInfo) -> None:
+    """Stop an owner, and return when it has stopped."""
+    os.kill(info.pid, signal.SIGSTOP)
+    while Path(f"/proc/{info.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        os.sched_yield()
+
+
+def started(place: Place) -> list[int]:
+    """The owners that were started."""
+    return [int(line) for line in (place.directory / "started").read_text().split()]
+
+
+def test_sixteen_racing_workers_have_one_owner(tmp_path: Path, memory: Place) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", RACE, str(make_target(tmp_path))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    pids = process.stdout.split()
+    info = memory.read_owner()
+    assert info is not None
+    assert pids == [str(info.pid)] * 16
+    assert started(memory) == [info.pid]
+
+
+def test_an_owner_outlives_its_worker_and_is_private(tmp_path: Path, memory: Place) -> None:
+    """A session of its own; files and sockets are for its account alone."""
+    script = "import sys; from tests.owners import finder; print(finder(sys.argv[1]).find().pid)"
+    file = make_target(tmp_path)
+    worker = subprocess.run(
+        [sys.executable, "-c", script, str(file)], capture_output=True, check=True, timeout=60
+    )
+    info = finder(file).find()
+    assert info.pid == int(worker.stdout)
+    assert os.getsid(info.pid) == info.pid
+    names = {path.name for path in memory.directory.iterdir()}
+    assert {"owner.sock", "control.sock", "owner.log", "owner.json", "spawn.lock"} <= names
+    for path in memory.directory.iterdir():
+        if path.name != "started":
+            assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0, path
+    assert stat.S_IMODE(memory.directory.stat().st_mode) == 0o700
+    end(info, signal.SIGTERM)
+    assert memory.read_owner() is None
+    assert not Path(info.socket).exists()
+
+
+def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Place) -> None:
+    file = make_target(tmp_path)
+    first = finder(file).find()
+    end(first)
+    second = finder(file).find()
+    assert second.pid != first.pid
+    assert started(memory) == [first.pid, second.pid]
+
+
+def test_a_stopped_owner_is_killed(tmp_path: Path, memory: Place) -> None:
+    """It answers no ping; it never goes on: what it would write is out of date."""
+    file = make_target(tmp_path, silent_s=0.2)
+    first = finder(file).find()
+    with open_control(first, ClusterConfig()) as control:
+        stop(first)
+        second = finder(file).find()
+        assert control.wait(10)
+    assert second.pid != first.pid
+
+
+def test_a_worker_watches_its_owner(tmp_path: Path, memory: Place) -> None:
+    """One that hangs while workers wait for it is killed by their watch."""
+    file = make_target(tmp_path, silent_s=0.2)
+    target = read_target(file)
+    info = finder(file).find()
+    watch = OwnerWatch(info, target.config.cluster)
+    watch.start()
+    with open_control(info, ClusterConfig()) as control:
+        stop(info)
+        assert control.wait(10)
+    watch.join(10)
+    assert not watch.is_alive()
+
+
+def test_a_busy_loop_has_more_time(
+    tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread answers for it, and says how long it has been stuck."""
+    monkeypatch.setenv("STAND_IN", "stuck")
+    file = make_target(tmp_path, silent_s=0.2, stuck_s=0.7)
+    info = finder(file).find()
+    limits = read_target(file).config.cluster
+    with open_control(info, limits) as control:
+        assert ping_or_kill(control, limits) is not None
+        (memory.directory / "stuck").touch()
+        answered, stuck_s = 0, 0.0
+        while (answer := ping_or_kill(control, limits)) is not None:
+            answered, stuck_s = answered + 1, max(stuck_s, answer.stuck_s)
+        assert control.wait(10)
+    assert stuck_s > 0.3
+
+
+def test_owners_that_die_are_not_started_for_ever(
+    tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN", "dies")
+    file = make_target(tmp_path, deaths=2)
+    with pytest.raises(OwnerFailed, match="2 owners have died") as caught:
+        finder(file).find()
+    assert caught.value.log.count("no such host") == 2
+    assert len(started(memory)) == 2
+    with pytest.raises(OwnerFailed, match="no such host"):  # another worker does not try
+        finder(file).find()
+    assert len(started(memory)) == 2
+
+
+def test_an_owner_that_cannot_open_the_memory_says_why(
+    tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN", "refuses")
+    with pytest.raises(OwnerFailed, match=r"journal\.db is damaged"):
+        finder(make_target(tmp_path)).find()
+    assert len(started(memory)) == 1
+
+
+def test_workers_that_start_no_owner_wait(tmp_path: Path, memory: Place) -> None:
+    file = make_target(tmp_path)
+    text = file.read_text().replace("wait_s: 20", "wait_s: 0.1, start_owner: false")
+    file.write_text(text)
+    with pytest.raises(OwnerUnreachable, match=r"remora serve .*remora\.yaml") as caught:
+        finder(file).find()
+    assert caught.value.retryable
+    assert not (memory.directory / "started").exists()
+
+
+def test_a_changed_configuration_gets_a_new_owner(tmp_path: Path, memory: Place) -> None:
+    """The owner leaves for the newer worker; older workers are served by the new one."""
+    file = make_target(tmp_path)
+    older = finder(file)
+    first = older.find()
+    with file.open("a") as config:
+        config.write("buffer: {token_limit: 5000}\n")
+    second = finder(file).find()
+    assert second.pid != first.pid
+    assert older.find() == second
+    assert json.loads(memory.spawn_lock.read_bytes() or b"[]") == []  # nobody has died
+
+
+def test_older_workers_leave_the_start_to_newer_ones(tmp_path: Path, memory: Place) -> None:
+    file = make_target(tmp_path)
+    file.write_text(file.read_text().replace("wait_s: 20", "wait_s: 0.1"))
+    memory.prepare()
+    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 10))
+    with pytest.raises(OwnerUnreachable):
+        finder(file).find()
+    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() - 1))
+    file.write_text(file.read_text().replace("wait_s: 0.1", "wait_s: 20"))
+    assert finder(file).find()
+
+
+def test_another_target_is_named(tmp_path: Path, memory: Place) -> None:
+    finder(make_target(tmp_path)).find()
+    other = tmp_path / "other.yaml"
+    other.write_text((tmp_path / "remora.yaml").read_text())
+    with pytest.raises(InvalidInput, match=r"served for the target '.*remora\.yaml'"):
+        finder(other).find()
+
+
+def test_paths_too_long_for_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's address has 107 bytes: it is then in the account's runtime directory."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    deep = tmp_path / ("long" * 25)
+    deep.mkdir()
+    info = finder(make_target(deep)).find()
+    try:
+        assert Path(info.socket).parent == tmp_path / "remora"
+        assert stat.S_IMODE((tmp_path / "remora").stat().st_mode) == 0o700
+        with open_control(info, ClusterConfig()) as control:
+            assert control.ask().phase == "serving"
+    finally:
+        end(info)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+def test_other_accounts_are_refused(tmp_path: Path, memory: Place) -> None:
+    """Also where the modes of files would let them in."""
+    info = finder(make_target(tmp_path)).find()
+    with open_control(info, ClusterConfig()) as control:
+        assert control.ask().phase == "serving"
+    path = Path(info.control)
+    path.chmod(0o777)
+    for directory in path.parents[: len(path.parents) - 1]:
+        directory.chmod(directory.stat().st_mode | 0o755)
+    script = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(10)
+try:
+    s.sendall(b'{"type":"leave"}\\n'); print(s.recv(100))
+except ConnectionError: print(b'')
+"""
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(path)],
+        check=False,
+        user=65534,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert process.stdout == "b''\n", process.stderr
+    with open_control(info, ClusterConfig()) as control:
+        assert control.ask().phase == "serving"
+
+
+def test_garbage_on_the_control_socket(tmp_path: Path, memory: Place) -> None:
+    """That connection ends; nothing else notices."""
+    info = finder(make_target(tmp_path)).find()
+    for garbage in (b"\0" * 5_000, b"{}\n", b"\xff\n", b"[" * 4_000 + b"\n", b""):
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(10)
+            one.connect(info.control)
+            with suppress(ConnectionError):  # it may be closed before all is sent
+                one.sendall(garbage)
+                one.shutdown(socket.SHUT_WR)
+                assert one.recv(100) == b""
+    with ControlLink(info.control, 5, 5) as control:
+        assert control.ask().phase == "serving"
+
+
+def test_a_runtime_beside_an_owner(tmp_path: Path) -> None:
+    """The error names what to write instead, in whichever order the files are written."""
+    place = Place(tmp_path)
+    info = OwnerInfo(os.getpid() + 1, "2026-01-01", "s", "c", "app:memory", "0.1.0", "", 0.0)
+    place.write_owner(info)
+    with keep_owner_file(tmp_path):
+        lock = DirectoryLock(tmp_path)
+        lock.acquire()
+    try:
+        assert place.read_owner() == info
+        with pytest.raises(DirectoryLocked, match=r"remora\.connect\('app:memory'\)"):
+            DirectoryLock(tmp_path).acquire()
+    finally:
+        lock.release()
+    assert place.read_owner() == info
+    assert remora.__version__
