@@ -11,9 +11,10 @@ from remora.api.runtime import Runtime
 from remora.config import Config, Secret
 from remora.errors import ConfigError
 from remora.services.index_directory import location_of
+from remora.services.parts import Parts
 from remora.storage.layout import ShardLayout
 
-__all__ = ["make_shards", "options_of"]
+__all__ = ["make_shards", "options_of", "parts_of"]
 
 _LEAST_HOT_MB = 16
 
@@ -21,6 +22,15 @@ _LEAST_HOT_MB = 16
 def options_of(runtime: Runtime) -> Options:
     """What the application passed to a runtime."""
     return runtime._lifetime.options  # noqa: SLF001  # a part of the runtime
+
+
+def parts_of(runtime: Runtime) -> Parts:
+    """What the handles of an open runtime use, on its event loop.
+
+    Raises:
+        RuntimeClosed, OwnershipLost, WrongLoop: see `PartsHolder`.
+    """
+    return runtime._lifetime.holder.parts  # noqa: SLF001  # a part of the runtime
 
 
 def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:

@@ -1,0 +1,365 @@
+"""Calls between processes of what is no actor's: the ports behind the handles, and runtime verbs.
+
+A call has a name, ``port.method`` (``archive.history``) or ``runtime.verb`` (``runtime.settle``).
+`CALLS` has them all: argument structs and types of results come from the annotations of the ports
+(`remora.services.parts`) and of `Verbs` below, so a port that changes changes its calls.
+
+In a worker::
+
+    data = encode_arguments("archive.history", key, include_archived=True, at=None)
+    ...                                     # sent as `wire.Call`, answered by `wire.Returned`
+    messages = decode_result("archive.history", returned)
+
+In the owner::
+
+    data = await perform("archive.history", data, parts=parts, verbs=runtime, progress=tell)
+
+`perform` decodes the arguments, calls the method and encodes what it returns; exceptions of the
+method pass. Callables do not cross: an argument ``progress`` is left out of `encode_arguments`, and
+the owner gives its own to verbs that take one (`CallType.has_progress`).
+
+`CallType.repeatable` says that a call may be sent again to another owner, after the one that it was
+sent to was lost: it only reads, or doing it twice is doing it once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from remora.api.statistics import RuntimeStatistics
+from remora.cluster.wire import WireError
+from remora.errors import InvalidInput
+from remora.ids import SessionKey, UserKey
+from remora.maintenance.backup import BackupReport
+from remora.runtime.jobs import Job
+from remora.services.parts import (
+    Appends,
+    Archive,
+    Contexts,
+    Parts,
+    Recalls,
+    Transfers,
+    Work,
+)
+from remora.services.rebuild import ReembedProgress
+from remora.storage.erasure_notes import WaitingErasure
+from remora.storage.export.tables import table_from_bytes, table_to_bytes
+from remora.storage.export.transfer import TransferReport
+from remora.storage.ports import LongTermStatistics
+from remora.storage.records import Spec
+
+__all__ = [
+    "CALLS",
+    "CallType",
+    "Verbs",
+    "decode_arguments",
+    "decode_result",
+    "encode_arguments",
+    "encode_result",
+    "find_call",
+    "perform",
+]
+
+Progress = Callable[[int, int], None]
+
+
+class Verbs(Protocol):
+    """What is asked of a whole runtime; see `remora.Runtime`.
+
+    `counts` and `users` are those of the port `archive`.
+    """
+
+    @property
+    def reembedding(self) -> ReembedProgress | None: ...  # noqa: D102
+
+    def statistics(self) -> RuntimeStatistics: ...  # noqa: D102
+
+    def reschedule(self, task: str, seconds: float) -> None: ...  # noqa: D102
+
+    def erasures(self, user: str | None = None) -> list[WaitingErasure]: ...  # noqa: D102
+
+    async def ready(self, *, timeout_s: float | None = None) -> None: ...  # noqa: D102
+
+    async def settle(self) -> None: ...  # noqa: D102
+
+    async def long_term_statistics(self) -> LongTermStatistics: ...  # noqa: D102
+
+    async def reembedded(self, progress: Progress | None = None) -> None: ...  # noqa: D102
+
+    async def dead_letters(self) -> list[Job]: ...  # noqa: D102
+
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int: ...  # noqa: D102
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int: ...  # noqa: D102
+
+    async def retry_erasures(self) -> list[WaitingErasure]: ...  # noqa: D102
+
+    async def backup(  # noqa: D102
+        self, dest: Path, *, progress: Progress | None = None
+    ) -> BackupReport: ...
+
+    async def export(  # noqa: D102
+        self, path: Path, *, overwrite: bool = False, progress: Progress | None = None
+    ) -> TransferReport: ...
+
+    async def import_(  # noqa: D102
+        self, path: Path, *, skip_existing: bool = False, progress: Progress | None = None
+    ) -> TransferReport: ...
+
+
+_PORTS: Mapping[str, type] = {
+    "appends": Appends,
+    "archive": Archive,
+    "contexts": Contexts,
+    "recalls": Recalls,
+    "transfers": Transfers,
+    "work": Work,
+    "runtime": Verbs,
+}
+_ONCE = frozenset(
+    {
+        "appends.append",
+        "archive.fork",
+        "recalls.prune",
+        "transfers.import_session",
+        "runtime.retry_dead_letters",
+        "runtime.drop_dead_letters",
+        "runtime.backup",
+        "runtime.export",
+        "runtime.import_",
+    }
+)
+"""What is not repeated: a second time would do more, or fail because of the first."""
+
+
+# -- what msgspec does not decode by itself --------------------------------------------------------
+
+
+class _Conversion(msgspec.Struct, frozen=True):
+    """How values of a type cross.
+
+    Attributes:
+        wire: the type on the wire.
+        pack: gives a value of it.
+        unpack: the inverse.
+    """
+
+    wire: Any
+    pack: Callable[[Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+class _WireJob(msgspec.Struct, frozen=True, array_like=True):
+    """A `Job`, whose key and payload have types here."""
+
+    id: str
+    queue: str
+    key: tuple[str, ...]
+    payload: Spec
+    attempts: int
+    not_before: float
+    resumed: bool
+    dead: bool
+    error: str
+
+
+def _pack_jobs(jobs: Sequence[Job]) -> list[_WireJob]:
+    return [_WireJob(*msgspec.structs.astuple(job)) for job in jobs]
+
+
+def _unpack_jobs(jobs: Sequence[_WireJob]) -> list[Job]:
+    return [
+        Job(job.id, job.queue, _key(job.key), *msgspec.structs.astuple(job)[3:]) for job in jobs
+    ]
+
+
+def _key(names: Sequence[str]) -> SessionKey | UserKey:
+    """An actor's key, which crosses as an array of one name or two."""
+    if len(names) == 1:
+        return UserKey(*names)
+    if len(names) == 2:
+        return SessionKey(*names)
+    raise WireError(f"a key of {len(names)} names")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_CONVERSIONS: Mapping[Any, _Conversion] = {
+    SessionKey | UserKey: _Conversion(tuple[str, ...], tuple, _key),
+    list[Job]: _Conversion(list[_WireJob], _pack_jobs, _unpack_jobs),
+    Path: _Conversion(str, str, Path),
+}
+_TABLE = _Conversion(bytes, table_to_bytes, table_from_bytes)
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+class CallType:
+    """One call.
+
+    Attributes:
+        name: see the module.
+        arguments: the struct of the arguments that cross, in the order of the signature.
+        has_progress: the method takes an argument ``progress``.
+        repeatable: see the module.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        hints = typing.get_type_hints(function)
+        fields: list[Any] = []
+        self.has_progress = False
+        self._conversions: dict[str, _Conversion] = {}
+        for parameter in list(inspect.signature(function).parameters.values())[1:]:
+            if parameter.name == "progress":
+                self.has_progress = True
+                continue
+            hint = hints[parameter.name]
+            if (conversion := _CONVERSIONS.get(hint)) is not None:
+                self._conversions[parameter.name], hint = conversion, conversion.wire
+            default = msgspec.NODEFAULT
+            if parameter.default is not inspect.Parameter.empty:
+                default = parameter.default
+            fields.append((parameter.name, hint, msgspec.field(default=default)))
+        self.name = name
+        self.repeatable = name not in _ONCE
+        self.arguments = msgspec.defstruct(name, fields, frozen=True, array_like=True)
+        result = hints["return"]
+        whole = _TABLE if name == "recalls.arrow_table" else _CONVERSIONS.get(result)
+        self._result = whole or _Conversion(result, _same, _same)
+        self._decode_arguments = msgspec.msgpack.Decoder(self.arguments).decode
+        self._decode_result = msgspec.msgpack.Decoder(self._result.wire).decode
+
+    def encode_arguments(self, *positional: Any, **named: Any) -> bytes:
+        """Arguments as the method takes them, without ``progress``, as bytes."""
+        given = self.arguments(*positional, **named)
+        if self._conversions:
+            changed = {
+                name: one.pack(getattr(given, name)) for name, one in self._conversions.items()
+            }
+            given = msgspec.structs.replace(given, **changed)
+        return _encode(given)
+
+    def decode_arguments(self, data: bytes) -> dict[str, Any]:
+        """The arguments by name.
+
+        Raises:
+            WireError: they are not this call's.
+        """
+        try:
+            given = msgspec.structs.asdict(self._decode_arguments(data))
+        except (msgspec.DecodeError, ValueError, RecursionError) as e:
+            raise WireError(f"arguments of {self.name} that cannot be read: {e}") from e
+        for name, conversion in self._conversions.items():
+            given[name] = conversion.unpack(given[name])
+        return given
+
+    def encode_result(self, value: Any) -> bytes:
+        """What the method returned, as bytes."""
+        return _encode(self._result.pack(value))
+
+    def decode_result(self, data: bytes) -> Any:
+        """What the method returned.
+
+        Raises:
+            WireError: the method does not return that.
+        """
+        try:
+            return self._result.unpack(self._decode_result(data))
+        except (msgspec.DecodeError, ValueError, RecursionError) as e:
+            raise WireError(f"a result of {self.name} that cannot be read: {e}") from e
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _call_types() -> dict[str, CallType]:
+    found = {}
+    for port, protocol in _PORTS.items():
+        for method, member in vars(protocol).items():
+            if not method.startswith("_"):
+                function: Any = member.fget if isinstance(member, property) else member
+                found[f"{port}.{method}"] = CallType(f"{port}.{method}", function)
+    return found
+
+
+CALLS: Mapping[str, CallType] = _call_types()
+"""Every call, by its name."""
+
+
+def find_call(name: str) -> CallType:
+    """The call of this name.
+
+    Raises:
+        WireError: there is none.
+    """
+    call = CALLS.get(name)
+    if call is None:
+        raise WireError(f"there is no call {name!r:.80}")
+    return call
+
+
+def encode_arguments(name: str, *positional: Any, **named: Any) -> bytes:
+    """See `CallType.encode_arguments`."""
+    return find_call(name).encode_arguments(*positional, **named)
+
+
+def decode_arguments(name: str, data: bytes) -> dict[str, Any]:
+    """See `CallType.decode_arguments`."""
+    return find_call(name).decode_arguments(data)
+
+
+def encode_result(name: str, value: Any) -> bytes:
+    """See `CallType.encode_result`."""
+    return find_call(name).encode_result(value)
+
+
+def decode_result(name: str, data: bytes) -> Any:
+    """See `CallType.decode_result`."""
+    return find_call(name).decode_result(data)
+
+
+async def perform(
+    name: str,
+    arguments: bytes,
+    *,
+    parts: Parts,
+    verbs: Verbs,
+    progress: Progress | None = None,
+) -> bytes:
+    """Do what a call asks, and return its encoded result.
+
+    Args:
+        name: of the call.
+        arguments: as `encode_arguments` made them.
+        parts: what ports are called of.
+        verbs: what runtime verbs are called of: a runtime, or all shards of a memory as one.
+        progress: hears of the progress of verbs that tell it.
+
+    Raises:
+        WireError: there is no such call, or these are not its arguments.
+        InvalidInput: it needs long-term memory, which is switched off.
+        Exception: what the method raises.
+    """
+    call = find_call(name)
+    given = call.decode_arguments(arguments)
+    if call.has_progress:
+        given["progress"] = progress
+    port, _, method = name.partition(".")
+    target = verbs if port == "runtime" else getattr(parts, port)
+    if target is None:
+        raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
+    value = getattr(target, method)
+    if callable(value):
+        value = value(**given)
+    if inspect.isawaitable(value):
+        value = await value
+    return call.encode_result(value)

@@ -1,0 +1,158 @@
+"""Calls between processes: arguments and results as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import remora
+from remora.actors.session.messages import TurnView
+from remora.api.shards import parts_of
+from remora.cluster.calls import (
+    CALLS,
+    decode_arguments,
+    decode_result,
+    encode_arguments,
+    encode_result,
+    perform,
+)
+from remora.cluster.wire import WireError
+from remora.errors import InvalidInput
+from remora.ids import SessionKey, UserKey
+from remora.messages import Entry
+from remora.runtime.jobs import Job
+from remora.services.metadata import MetadataFilter
+from remora.storage.ports import Scope
+from remora.storage.records import FlushSpec
+from remora.testing import HashEmbedder
+
+KEY = SessionKey("ada", "chat")
+ENTRY = Entry(1, 2, 3, "user", b"\x80")
+JOB = Job("flush-7", "flush", KEY, FlushSpec(7, 1, 2), 3, 0.5, True, True, "disk full")
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[remora.Runtime]:
+    async with remora.Runtime.in_memory(embedder=HashEmbedder(8)) as opened:
+        await opened.session("ada", "chat").append({"role": "user", "content": "tea, please"})
+        await opened.user("ada").remember("likes tea")
+        await opened.settle()
+        yield opened
+
+
+async def called(runtime: remora.Runtime, name: str, *positional: Any, **named: Any) -> Any:
+    """What another process would get."""
+    data = encode_arguments(name, *positional, **named)
+    parts = parts_of(runtime)
+    return decode_result(name, await perform(name, data, parts=parts, verbs=runtime))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("archive.history", {"key": KEY, "include_archived": True, "at": None}),
+        ("work.drain", {"key": KEY}),
+        ("work.drain", {"key": UserKey("ada")}),
+        ("archive.fork", {"key": KEY, "copy": SessionKey("ada", "copy"), "at": 3}),
+        (
+            "contexts.load",
+            {
+                "key": KEY, "budget": 100, "query": "tea", "override": [ENTRY], "about": None,
+                "at": None, "turn": TurnView(1, 2, 3, (ENTRY,)), "timeout_s": 1.5,
+            },
+        ),
+        (
+            "recalls.recall",
+            {
+                "user": "ada", "query": "tea", "k": 3, "scope": Scope("chat", None, ("fact",)),
+                "where": MetadataFilter((("stars", "$in", [1, "two", None]),)),
+            },
+        ),
+        ("runtime.backup", {"dest": Path("there")}),
+        ("runtime.ready", {"timeout_s": None}),
+    ],
+)  # fmt: skip
+def test_arguments_arrive_as_they_were_given(name: str, given: dict[str, Any]) -> None:
+    found = decode_arguments(name, encode_arguments(name, **given))
+    assert found == given
+    for argument, value in given.items():
+        assert type(found[argument]) is type(value)
+
+
+def test_arguments_have_the_defaults_of_the_port() -> None:
+    found = decode_arguments("contexts.load", encode_arguments("contexts.load", KEY, 100))
+    assert found["query"] is None
+    with pytest.raises(TypeError):
+        encode_arguments("contexts.load", KEY)
+
+
+@pytest.mark.parametrize("key", [KEY, UserKey("ada")])
+def test_jobs_arrive_with_their_key_and_payload(key: Any) -> None:
+    job = msgspec.structs.replace(JOB, key=key)
+    (found,) = decode_result("runtime.dead_letters", encode_result("runtime.dead_letters", [job]))
+    assert found == job
+    assert type(found.key) is type(key)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_garbage_is_no_arguments(name: str) -> None:
+    for data in (b"", b"\xc1", b"\xa1x", msgspec.msgpack.encode({"a": 1})):
+        with pytest.raises(WireError):
+            decode_arguments(name, data)
+
+
+def test_a_name_of_nothing_is_refused() -> None:
+    for name in ("runtime.aclose", "archive._journal", "turns.watch", "", "runtime.__init__"):
+        with pytest.raises(WireError):
+            encode_arguments(name)
+
+
+@pytest.mark.anyio
+async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
+    session, user = runtime.session("ada", "chat"), runtime.user("ada")
+    found = await called(runtime, "archive.history", KEY, include_archived=True, at=None)
+    assert found == await session.history()
+    assert await called(runtime, "archive.stats", KEY) == await session.stats()
+    assert await called(runtime, "archive.counts", None) == await runtime.counts()
+    context = await called(runtime, "contexts.load", KEY, 1_000, "tea")
+    assert [one.text for one in context.memories] == ["likes tea"]
+    table = await called(runtime, "recalls.arrow_table", "ada", Scope())
+    assert table.equals(await user.export_arrow())
+    assert await called(runtime, "runtime.reembedding") is None
+    statistics = await called(runtime, "runtime.statistics")
+    assert statistics == runtime.statistics()
+    export = await called(runtime, "transfers.export_session", KEY)
+    assert export == await session.export()
+    assert await called(runtime, "work.drain", UserKey("ada")) is None
+    assert (await called(runtime, "work.forget", "ada", None)).journal["messages"] == 1
+
+
+@pytest.mark.anyio
+async def test_progress_and_errors_are_those_of_the_method(
+    runtime: remora.Runtime, tmp_path: Path
+) -> None:
+    parts = parts_of(runtime)
+    told: list[tuple[int, int]] = []
+    data = encode_arguments("runtime.export", tmp_path / "all.jsonl")
+    await perform(
+        "runtime.export",
+        data,
+        parts=parts,
+        verbs=runtime,
+        progress=lambda done, all_: told.append((done, all_)),
+    )
+    assert told[-1] == (1, 1)
+    with pytest.raises(InvalidInput, match="exists"):
+        await perform("runtime.export", data, parts=parts, verbs=runtime)
+
+
+@pytest.mark.anyio
+async def test_without_long_term_memory() -> None:
+    config = remora.Config.from_dict({"long_term": {"enabled": False}})
+    async with remora.Runtime.in_memory(config=config) as runtime:
+        with pytest.raises(InvalidInput, match="switched off"):
+            await called(runtime, "recalls.memories", "ada", Scope())
