@@ -350,7 +350,7 @@ def _build_internals(
     recalls = None
     if recall is not None:
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
-    turns = LocalTurns(config.turns)
+    turns = LocalTurns(config.turns, int(base.options.clock.time() * 1_000_000))
     indexed_blocks = partial(_rebuildable_blocks, options.blocks)
     working_bytes = int(config.working.max_memory_mb * (1 << 20))
     import_bytes = int(config.journal.max_import_mb * (1 << 20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import anyio.to_thread
@@ -151,13 +150,16 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         """Remember what was said in several conversations, all or none; see `record`."""
         parts = self._holder.parts
         buffer = parts.intake.buffer
-        is_summary = partial(parts.contexts.is_summary, self._user)
         given = collect(conversations, "conversations")
         spoken = await anyio.to_thread.run_sync(
-            lambda: [conversation_texts(messages, buffer, is_summary) for messages in given]
+            lambda: [conversation_texts(messages, buffer) for messages in given]
         )
+        digests = [digest for texts in spoken for _, digest in texts]
+        if digests:
+            written = iter(await parts.contexts.find_summaries(self._user, digests))
+            spoken = [[one for one in texts if not next(written)] for texts in spoken]
         defaults = {"type": "context", "importance": None, "session": session, "agent": agent}
-        items = await self._make_items([text for texts in spoken for text in texts], defaults)
+        items = await self._make_items([text for texts in spoken for text, _ in texts], defaults)
         ids = iter(await self._record(items, "record", session))
         return [[next(ids) for _ in texts] for texts in spoken]
 

@@ -23,6 +23,7 @@ from remora.messages import (
 )
 from remora.models.ports import Embedder, embed_texts
 from remora.recall.quotes import summary_message
+from remora.recall.shown import shown_digests
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, check_text, collect
@@ -72,7 +73,7 @@ def summary_messages(
     """The summaries as messages, with their own prefix or this one; `record` will know them."""
     config = parts.config.context
     messages = [summary_message(one, config, prefix) for one in summaries_of(buffer)]
-    parts.contexts.note_summaries(user, messages)
+    parts.contexts.note_summaries(user, shown_digests(messages))
     return messages
 
 

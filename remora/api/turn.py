@@ -114,7 +114,7 @@ class Turn:
         self._budget = None if max_tokens is None else check_int(max_tokens, "max_tokens")
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._phase: _Phase = "new"
-        self._line: Turns | None = None
+        self._line: tuple[Turns, int] | None = None
         self._context: Context | None = None
         self._text: str | None = None
         self._stored: StoredTurn | None = None
@@ -178,11 +178,12 @@ class Turn:
         opening = await parts.intake.encode(_as_batch(self._messages, "user"))
         _check_roles(opening, _OPENING, "a turn begins with what the user says")
         self._text = _query_text(opening) if parts.recalls is not None else None
-        if not parts.turns.try_begin(self._session):
+        number = await parts.turns.begin(self._session, wait=False)
+        if not number:
             if await self._find(opening):
                 return self  # an answer that is there need not wait
-            await parts.turns.begin(self._session)
-        self._line = parts.turns
+            number = await parts.turns.begin(self._session)
+        self._line = parts.turns, number
         try:
             if not await self._find(opening):
                 if self._stored is None:
@@ -220,7 +221,8 @@ class Turn:
     def _end(self) -> None:
         line, self._line = self._line, None
         if line is not None:
-            line.end(self._session)
+            turns, number = line
+            turns.end(self._session, number)
 
     async def _find(self, opening: Sequence[Entry]) -> bool:
         """Look for what is stored of the turn; says whether it was answered.

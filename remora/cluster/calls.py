@@ -45,6 +45,7 @@ from remora.services.parts import (
     Parts,
     Recalls,
     Transfers,
+    Turns,
     Work,
 )
 from remora.services.rebuild import ReembedProgress
@@ -119,9 +120,13 @@ _PORTS: Mapping[str, type] = {
     "contexts": Contexts,
     "recalls": Recalls,
     "transfers": Transfers,
+    "turns": Turns,
     "work": Work,
     "runtime": Verbs,
 }
+_LOCAL = frozenset({"turns.begin_call", "turns.watch"})
+"""What takes a function of the caller's, and is done where the caller is."""
+
 _ONCE = frozenset(
     {
         "appends.append",
@@ -285,7 +290,7 @@ def _call_types() -> dict[str, CallType]:
     found = {}
     for port, protocol in _PORTS.items():
         for method, member in vars(protocol).items():
-            if not method.startswith("_"):
+            if not method.startswith("_") and f"{port}.{method}" not in _LOCAL:
                 function: Any = member.fget if isinstance(member, property) else member
                 found[f"{port}.{method}"] = CallType(f"{port}.{method}", function)
     return found

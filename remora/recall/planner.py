@@ -21,7 +21,7 @@ from remora.recall.context import (
 from remora.recall.conversation import show_conversation
 from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
-from remora.recall.shown import ShownSummaries
+from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import TokenCounter
 
@@ -38,15 +38,22 @@ class Planner:
         tiers: the tiers to ask.
         counter: the configured counter.
         config: shares and deadlines.
+        summaries: notes the summaries that its contexts show.
 
     Attributes:
         tiers: the tiers that it asks.
-        summaries: the summaries that its contexts have shown.
+        summaries: those that its contexts have shown.
     """
 
-    def __init__(self, tiers: Tiers, counter: TokenCounter, config: Config) -> None:
+    def __init__(
+        self,
+        tiers: Tiers,
+        counter: TokenCounter,
+        config: Config,
+        summaries: ShownSummaries | None = None,
+    ) -> None:
         self.tiers = tiers
-        self.summaries = ShownSummaries()
+        self.summaries = summaries or ShownSummaries()
         self._config = config
         self._counter = counter
         self._fitter = ContextFitter(counter, config, tiers.blocks)
@@ -125,7 +132,8 @@ class Planner:
     def _note_summaries(self, key: SessionKey, context: Context, first: int) -> None:
         if context.summary is not None:
             count = context.sources.summary.count
-            self.summaries.note(key.user, context.messages[first : first + count])
+            shown = shown_digests(context.messages[first : first + count])
+            self.summaries.note(key.user, shown)
 
     def _build_plain(self, snapshot: Snapshot, *, prefix_changed: bool) -> Context:
         """The context of a conversation alone; its size is known already."""

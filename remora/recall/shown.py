@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from remora.messages import ChatDict
 
-__all__ = ["ShownSummaries"]
+__all__ = ["ShownSummaries", "shown_digests", "text_digest"]
 
 _MAX_HELD = 10_000
 
@@ -19,24 +19,29 @@ class ShownSummaries:
     An application may record a whole context. What it holds of one was made by this process, and
     text alone does not tell: a user can write what a summary begins with. Digests are held, of the
     newest 10 000.
+
+    Args:
+        tell: called with a user and the digests that were not held; None for nobody. Where others
+            hold them as well, they hear of each once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, Sequence[bytes]], object] | None = None) -> None:
         self._held: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._tell = tell
 
-    def note(self, user: str, messages: Iterable[ChatDict]) -> None:
-        """Remember those of these summaries that have the role ``user``."""
-        for one in messages:
-            if one["role"] == "user":
-                key = (user, _digest(one["content"]))
-                self._held[key] = None
-                self._held.move_to_end(key)
+    def note(self, user: str, digests: Sequence[bytes]) -> None:
+        """Remember that the user was shown these; see `shown_digests`."""
+        if self._tell is not None and (new := [d for d in digests if (user, d) not in self._held]):
+            self._tell(user, new)
+        for digest in digests:
+            self._held[user, digest] = None
+            self._held.move_to_end((user, digest))
         while len(self._held) > _MAX_HELD:
             self._held.popitem(last=False)
 
-    def has(self, user: str, text: str) -> bool:
-        """Whether the user was shown a summary with exactly this text."""
-        return (user, _digest(text)) in self._held
+    def find(self, user: str, digests: Sequence[bytes]) -> list[bool]:
+        """Which of these texts the user was shown as summaries."""
+        return [(user, digest) in self._held for digest in digests]
 
     def forget(self, user: str) -> None:
         """Hold nothing of this user."""
@@ -44,5 +49,11 @@ class ShownSummaries:
             del self._held[key]
 
 
-def _digest(text: str) -> bytes:
+def shown_digests(messages: Iterable[ChatDict]) -> list[bytes]:
+    """The digests of those summaries that a user could have written: with the role ``user``."""
+    return [text_digest(one["content"]) for one in messages if one["role"] == "user"]
+
+
+def text_digest(text: str) -> bytes:
+    """What stands for the text of a message."""
     return blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import anyio
@@ -19,7 +19,7 @@ from remora.actors.session.window import fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey, message_id_prefix
-from remora.messages import ChatDict, Entry
+from remora.messages import Entry
 from remora.recall.context import Context
 from remora.recall.planner import Planner
 from remora.runtime.clock import Clock
@@ -141,13 +141,13 @@ class LocalContexts:
             id_prefix=message_id_prefix(self._journal.instance, view.sid),
         )
 
-    def note_summaries(self, user: str, messages: Iterable[ChatDict]) -> None:
-        """Remember that the user was shown these messages as summaries."""
-        self._planner.summaries.note(user, messages)
+    def note_summaries(self, user: str, digests: Sequence[bytes]) -> None:
+        """Remember that the user was shown summaries, by the digests of their texts."""
+        self._planner.summaries.note(user, digests)
 
-    def is_summary(self, user: str, text: str) -> bool:
-        """Whether the user was shown a summary with exactly this text, as a user's message."""
-        return self._planner.summaries.has(user, text)
+    async def find_summaries(self, user: str, digests: Sequence[bytes]) -> Sequence[bool]:
+        """Which of these texts the user was shown as summaries; by their digests."""
+        return self._planner.summaries.find(user, digests)
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""

@@ -6,7 +6,7 @@ same handles get other implementations of the same ports.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
 
@@ -17,7 +17,7 @@ from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
 from remora.errors import OwnershipLost, RuntimeClosed
 from remora.ids import SessionKey, UserKey
-from remora.messages import ChatDict, Entry, Message, Receipt
+from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.loops import HomeLoop
@@ -102,28 +102,28 @@ class Contexts(Protocol):
         """The user's profile, written first where it is missing or expired."""
         ...
 
-    def note_summaries(self, user: str, messages: Iterable[ChatDict]) -> None:
-        """Remember that the user was shown these messages as summaries."""
+    def note_summaries(self, user: str, digests: Sequence[bytes]) -> None:
+        """Remember that the user was shown summaries, by the digests of their texts."""
         ...
 
-    def is_summary(self, user: str, text: str) -> bool:
-        """Whether the user was shown a summary with exactly this text, as a user's message."""
+    async def find_summaries(self, user: str, digests: Sequence[bytes]) -> Sequence[bool]:
+        """Which of these texts the user was shown as summaries; by their digests."""
         ...
 
 
 class Turns(Protocol):
     """The turns of each session, one after the other; see `remora.services.turns.LocalTurns`."""
 
-    def try_begin(self, key: SessionKey) -> bool:
-        """Begin a turn if no other of the session runs or waits; says whether it did."""
+    async def begin(self, key: SessionKey, *, wait: bool = True) -> int:
+        """Begin a turn, when those before it have ended; returns its number, which `end` takes.
+
+        Without `wait`, 0 if another turn of the session runs or waits. If the caller is cancelled,
+        the turn has not begun, or has ended.
+        """
         ...
 
-    async def begin(self, key: SessionKey) -> None:
-        """Begin a turn, when those before it have ended."""
-        ...
-
-    def end(self, key: SessionKey) -> None:
-        """End the session's turn; the next in line begins."""
+    def end(self, key: SessionKey, number: int) -> None:
+        """End this turn, if it runs; the next in line begins."""
         ...
 
     def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:

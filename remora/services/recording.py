@@ -30,6 +30,7 @@ from remora.messages import (
     without_surrogates,
 )
 from remora.recall.quotes import said_in
+from remora.recall.shown import text_digest
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import check_choice, check_length, collect
 from remora.services.intake import Intake, are_large, as_messages
@@ -180,16 +181,15 @@ def _parse_created_at(intake: Intake, value: object) -> int:
 def conversation_texts(
     messages: MessageLike | Iterable[MessageLike],
     buffer: BufferConfig,
-    is_summary: Callable[[str], bool],
-) -> list[str]:
-    """What the user and the assistant said in these messages.
+) -> list[tuple[str, bytes]]:
+    """What the user and the assistant said in these messages, each with its digest.
 
-    What remora added to a context is left out: an agent may record a whole context again.
+    What remora added to a message of a context is left out: an agent may record a whole context
+    again. Whether a text is a summary that remora wrote, its digest tells.
 
     Args:
         messages: one or many.
         buffer: for the largest message.
-        is_summary: whether remora wrote a text as a summary.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -200,8 +200,8 @@ def conversation_texts(
         chat = decode_chat(entry.chat)
         chat.pop("tool_calls", None)
         text = said_in(plain_text(chat))
-        if entry.role in _RECORDED_ROLES and text.strip() and not is_summary(text):
-            texts.append(text)
+        if entry.role in _RECORDED_ROLES and text.strip():
+            texts.append((text, text_digest(text)))
     return texts
 
 

@@ -27,13 +27,23 @@ _AT_ONCE = 64  # interrupted replies that are stored at the same time
 
 
 class _Waiter:
-    """A turn that waits; `begun` is set with the promise, which its task reads later."""
+    """A turn that waits; `number` is set with the promise, which its task reads later."""
 
-    __slots__ = ("begun", "promise")
+    __slots__ = ("number", "promise")
 
     def __init__(self) -> None:
         self.promise: AwaitablePromise = new_promise()
-        self.begun = False
+        self.number = 0
+
+
+class _Line:
+    """The turns of a session: the number of the one that runs, and those that wait."""
+
+    __slots__ = ("number", "waiters")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waiters: deque[_Waiter] = deque()
 
 
 class LocalTurns:
@@ -41,11 +51,14 @@ class LocalTurns:
 
     Args:
         config: how long and how many may wait.
+        after: numbers of turns begin after this one. Of two processes that own the journal one
+            after the other, no two turns should have the same number.
     """
 
-    def __init__(self, config: TurnConfig) -> None:
+    def __init__(self, config: TurnConfig, after: int = 0) -> None:
         self._config = config
-        self._lines: dict[SessionKey, deque[_Waiter]] = {}
+        self._number = after
+        self._lines: dict[SessionKey, _Line] = {}
         self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
         self._closed: RuntimeClosed | OwnershipLost | None = None
         self._tasks: TaskGroup | None = None
@@ -54,34 +67,28 @@ class LocalTurns:
         """Run calls in this group from now on, each in the context of who begins it."""
         self._tasks = tasks
 
-    def try_begin(self, key: SessionKey) -> bool:
-        """Begin a turn if no other of the session runs or waits; says whether it did.
+    async def begin(self, key: SessionKey, *, wait: bool = True) -> int:
+        """Begin a turn, when those before it have ended; returns its number, which `end` takes.
 
-        Raises:
-            RuntimeClosed: the runtime is closing.
-        """
-        if self._closed is not None:
-            raise type(self._closed)(str(self._closed))
-        if key in self._lines:
-            return False
-        self._lines[key] = deque()
-        return True
-
-    async def begin(self, key: SessionKey) -> None:
-        """Begin a turn, when those before it have ended.
+        Without `wait`, 0 if another turn of the session runs or waits.
 
         Raises:
             SessionBusy: too many wait, or it waited too long.
             RuntimeClosed: the runtime is closing.
         """
-        if self.try_begin(key):
-            return
-        line = self._lines[key]
-        if len(line) >= self._config.max_waiting:
+        if self._closed is not None:
+            raise type(self._closed)(str(self._closed))
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = line = _Line(self._next_number())
+            return line.number
+        if not wait:
+            return 0
+        if len(line.waiters) >= self._config.max_waiting:
             probe("too_many_turns_waited")
-            raise _busy(key, len(line), "turns.max_waiting")
+            raise _busy(key, len(line.waiters), "turns.max_waiting")
         waiter = _Waiter()
-        line.append(waiter)
+        line.waiters.append(waiter)
         try:
             with anyio.move_on_after(self._config.wait_s) as scope:
                 await waiter.promise.wait()
@@ -89,26 +96,33 @@ class LocalTurns:
             self._leave(key, line, waiter)
             raise
         if scope.cancelled_caught:
-            waiting = len(line)
+            waiting = len(line.waiters)
             self._leave(key, line, waiter)
             probe("turn_waited_in_vain")
             raise _busy(key, waiting, "turns.wait_s")
+        return waiter.number
 
-    def _leave(self, key: SessionKey, line: deque[_Waiter], waiter: _Waiter) -> None:
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _leave(self, key: SessionKey, line: _Line, waiter: _Waiter) -> None:
         """Give up waiting; a turn that has begun by then ends."""
-        if waiter.begun:
+        if waiter.number:
             probe("turn_begun_for_nobody")
-            self.end(key)
-        elif waiter in line:
-            line.remove(waiter)
+            self.end(key, waiter.number)
+        elif waiter in line.waiters:
+            line.waiters.remove(waiter)
 
-    def end(self, key: SessionKey) -> None:
-        """End the session's turn; the next in line begins."""
+    def end(self, key: SessionKey, number: int) -> None:
+        """End this turn, if it runs; the next in line begins."""
+        line = self._lines.get(key)
+        if line is None or line.number != number:
+            return
         self._streams.pop(key, None)
-        line = self._lines[key]
-        if line:
-            waiter = line.popleft()
-            waiter.begun = True
+        if line.waiters:
+            waiter = line.waiters.popleft()
+            line.number = waiter.number = self._next_number()
             waiter.promise.resolve(None)
         else:
             del self._lines[key]
@@ -138,8 +152,8 @@ class LocalTurns:
         """Refuse turns that wait, and later ones."""
         self._closed = error
         for line in self._lines.values():
-            while line:
-                line.popleft().promise.reject(error)
+            while line.waiters:
+                line.waiters.popleft().promise.reject(error)
 
     def __len__(self) -> int:
         """Sessions that have a turn."""

@@ -43,14 +43,14 @@ async def test_one_at_a_time_in_order(seed: int) -> None:
         await breathe()
         asked[key].append(number)
         with anyio.move_on_after(patience):
-            await lines.begin(key)
+            turn = await lines.begin(key)
             begun[key].append(number)
             running[key] += 1
             assert running[key] == 1
             with anyio.CancelScope(shield=True):
                 await breathe()
             running[key] -= 1
-            lines.end(key)
+            lines.end(key, turn)
 
     async with anyio.create_task_group() as tasks:
         for number in range(60):
@@ -68,11 +68,11 @@ async def test_given_up_when_it_was_just_begun() -> None:
     lines, begun = turns(), []
 
     async def take(name: str) -> None:
-        await lines.begin(ONE)
+        turn = await lines.begin(ONE)
         begun.append(name)
-        lines.end(ONE)
+        lines.end(ONE, turn)
 
-    await lines.begin(ONE)
+    running = await lines.begin(ONE)
     with count_probes() as probes:
         async with anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as first:
@@ -81,7 +81,7 @@ async def test_given_up_when_it_was_just_begun() -> None:
                 tasks.start_soon(take, "second")
                 await anyio.wait_all_tasks_blocked()
                 first.cancel_scope.cancel()
-                lines.end(ONE)
+                lines.end(ONE, running)
     assert begun == ["second"]
     assert len(lines) == 0
     assert probes["turn_begun_for_nobody"] == 1
@@ -91,7 +91,7 @@ async def test_given_up_when_it_was_just_begun() -> None:
 async def test_bounds() -> None:
     """In number and in time; a session that is free is not affected, nor are others."""
     lines = turns(wait_s=0.01, max_waiting=1)
-    await lines.begin(ONE)
+    one = await lines.begin(ONE)
     with count_probes() as probes:
         async with anyio.create_task_group() as tasks:
 
@@ -106,20 +106,24 @@ async def test_bounds() -> None:
             await anyio.lowlevel.checkpoint()
             with pytest.raises(SessionBusy, match=r"turns\.max_waiting"):
                 await lines.begin(ONE)
-            await lines.begin(TWO)
+            assert await lines.begin(ONE, wait=False) == 0
+            two = await lines.begin(TWO)
     assert probes["turn_waited_in_vain"] == probes["too_many_turns_waited"] == 1
     assert len(lines) == 2
-    lines.end(ONE)
-    lines.end(TWO)
-    assert lines.try_begin(ONE)
-    lines.end(ONE)
+    lines.end(ONE, one)
+    lines.end(TWO, two)
+    again = await lines.begin(ONE, wait=False)
+    lines.end(ONE, one)  # another turn has begun since
+    assert len(lines) == 1
+    lines.end(ONE, again)
+    lines.end(ONE, again)
     assert len(lines) == 0
 
 
 @pytest.mark.anyio
 async def test_closing_refuses_those_that_wait() -> None:
     lines = turns()
-    await lines.begin(ONE)
+    one = await lines.begin(ONE)
     async with anyio.create_task_group() as tasks:
 
         async def wait() -> None:
@@ -130,8 +134,8 @@ async def test_closing_refuses_those_that_wait() -> None:
         await anyio.wait_all_tasks_blocked()
         lines.close(RuntimeClosed("closing"))
     with pytest.raises(RuntimeClosed):
-        lines.try_begin(TWO)
-    lines.end(ONE)
+        await lines.begin(TWO, wait=False)
+    lines.end(ONE, one)
     assert len(lines) == 0
 
 
