@@ -20,7 +20,7 @@ from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.services.preload import preload
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
-__all__ = ["Models", "SharedModels", "build_models"]
+__all__ = ["Models", "SharedModels", "build_intake_models", "build_models"]
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -55,6 +55,22 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     """
     if options.models is not None:
         return await options.models.build(options, closers)
+    in_thread = anyio.to_thread.run_sync
+    chat = await in_thread(_make_chat_model, options, closers)
+    counter, embedder, cached = await build_intake_models(options, closers)
+    reranker = await in_thread(_make_reranker, options, closers)
+    summarizer, fallback = _make_summarizers(options, counter, chat)
+    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
+
+
+async def build_intake_models(
+    options: Options, closers: list[Callable[[], Any]]
+) -> tuple[TokenCounter, Embedder | None, CachingEmbedder | None]:
+    """Make what counts and embeds where messages come in: the counter, and the embedder if any.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
     # in threads: a model's module may import half a framework
     in_thread = anyio.to_thread.run_sync
     counter = options.counter
@@ -62,14 +78,11 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
         counter = await in_thread(_make_counter, options.config)
     elif type(counter) not in {HeuristicCounter, TiktokenCounter}:
         counter = await in_thread(CheckedCounter, counter)
-    chat = await in_thread(_make_chat_model, options, closers)
     embedder = await in_thread(_make_embedder, options, closers)
     cached = None
     if embedder is not None:
         cached = CachingEmbedder(embedder, size=options.config.working.embedding_cache)
-    reranker = await in_thread(_make_reranker, options, closers)
-    summarizer, fallback = _make_summarizers(options, counter, chat)
-    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
+    return counter, embedder, cached
 
 
 class SharedModels:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+import remora
 from remora import errors
 from remora.actors.wire_types import Reply, SessionMessage, UserMessage
 
@@ -44,6 +45,7 @@ __all__ = [
     "decode_replies",
     "decode_requests",
     "frame",
+    "release",
     "restore_error",
     "to_raised",
 ]
@@ -294,6 +296,11 @@ class Frames:
 
 
 # -- versions --------------------------------------------------------------------------------------
+
+
+def release() -> str:
+    """This process's version of remora."""
+    return remora.__version__
 
 
 def check_wire(worker: Hello, wire: int, oldest: int, release: str) -> None:

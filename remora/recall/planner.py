@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from remora.actors.session.messages import Snapshot
-from remora.config import Config
+from remora.config import Config, ContextConfig
 from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.recall.context import (
@@ -25,7 +25,7 @@ from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import TokenCounter
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "show_snapshot"]
 
 _BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered
@@ -59,6 +59,15 @@ class Planner:
         self._fitter = ContextFitter(counter, config, tiers.blocks)
         self._fronts: OrderedDict[SessionKey, int] = OrderedDict()
 
+    @property
+    def has_fronts(self) -> bool:
+        """Whether the last load of some session showed more than its conversation."""
+        return bool(self._fronts)
+
+    def drop_front(self, key: SessionKey) -> bool:
+        """The session is shown its conversation alone; whether the last load showed more."""
+        return bool(self._fronts) and self._fronts.pop(key, 0) != 0
+
     def forget(self, user: str) -> None:
         """Hold nothing of this user's sessions."""
         for key in [key for key in self._fronts if key.user == user]:
@@ -89,11 +98,10 @@ class Planner:
             InvalidInput: memory blocks of priority 0 do not fit.
         """
         if query is None and self.tiers.blocks is None:
-            changed = snapshot.prefix_changed
-            if self._fronts and self._fronts.pop(key, 0):
-                changed = True
-            build = partial(self._build_plain, snapshot, prefix_changed=changed)
-            context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, build)
+            changed = self.drop_front(key) or snapshot.prefix_changed
+            context = await show_snapshot(
+                snapshot, self._counter, self._config.context, prefix_changed=changed
+            )
             self._note_summaries(key, context, 0)
             return context
         session = key.session if own else None
@@ -135,13 +143,6 @@ class Planner:
             shown = shown_digests(context.messages[first : first + count])
             self.summaries.note(key.user, shown)
 
-    def _build_plain(self, snapshot: Snapshot, *, prefix_changed: bool) -> Context:
-        """The context of a conversation alone; its size is known already."""
-        shown = show_conversation(snapshot, snapshot, snapshot.entries, self._counter)
-        chosen = Selection(shown, shown.tokens)
-        options = self._config.context
-        return build_context(snapshot, chosen, options, prefix_changed=prefix_changed)
-
     def _record_front(self, key: SessionKey, snapshot: Snapshot, chosen: Selection) -> bool:
         """Remember the front; says whether it differs from the last load."""
         front = 0
@@ -157,3 +158,16 @@ class Planner:
             if len(self._fronts) > _MAX_FRONTS:
                 self._fronts.popitem(last=False)
         return changed
+
+
+async def show_snapshot(
+    snapshot: Snapshot, counter: TokenCounter, config: ContextConfig, *, prefix_changed: bool
+) -> Context:
+    """The context of a conversation alone; its size is known already."""
+
+    def build() -> Context:
+        shown = show_conversation(snapshot, snapshot, snapshot.entries, counter)
+        chosen = Selection(shown, shown.tokens)
+        return build_context(snapshot, chosen, config, prefix_changed=prefix_changed)
+
+    return await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, build)

@@ -20,7 +20,7 @@ from remora.runtime.probes import probe
 from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.runtime.shared_call import SharedCall
 
-__all__ = ["LocalTurns"]
+__all__ = ["LocalTurns", "TurnStreams"]
 
 
 _AT_ONCE = 64  # interrupted replies that are stored at the same time
@@ -46,7 +46,40 @@ class _Line:
         self.waiters: deque[_Waiter] = deque()
 
 
-class LocalTurns:
+class TurnStreams:
+    """Replies that are being streamed in this process, and calls that outlive their callers."""
+
+    def __init__(self) -> None:
+        self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
+        self._tasks: TaskGroup | None = None
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Run calls in this group from now on, each in the context of who begins it."""
+        self._tasks = tasks
+
+    def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
+        """Call `interrupt` when the runtime closes before the session's turn has ended."""
+        self._streams[key] = interrupt
+
+    def begin_call(self, function: Callable[[], Awaitable[object]]) -> SharedCall[object]:
+        """Call `function` in a task of the runtime, which its caller's cancellation does not end.
+
+        Raises:
+            RuntimeClosed: the runtime has closed.
+        """
+        call = SharedCall(function)
+        if self._tasks is not None:
+            call.start(self._tasks)
+        call.begin()
+        return call
+
+    async def interrupt(self) -> None:
+        """Have what is being streamed stored, before the runtime closes."""
+        interrupts = list(self._streams.values())
+        await map_concurrently(lambda one: one(), interrupts, concurrency=_AT_ONCE)
+
+
+class LocalTurns(TurnStreams):
     """Implements `remora.services.parts.Turns` for the sessions of this process.
 
     Args:
@@ -56,16 +89,11 @@ class LocalTurns:
     """
 
     def __init__(self, config: TurnConfig, after: int = 0) -> None:
+        super().__init__()
         self._config = config
         self._number = after
         self._lines: dict[SessionKey, _Line] = {}
-        self._streams: dict[SessionKey, Callable[[], Awaitable[None]]] = {}
         self._closed: RuntimeClosed | OwnershipLost | None = None
-        self._tasks: TaskGroup | None = None
-
-    def start(self, tasks: TaskGroup) -> None:
-        """Run calls in this group from now on, each in the context of who begins it."""
-        self._tasks = tasks
 
     async def begin(self, key: SessionKey, *, wait: bool = True) -> int:
         """Begin a turn, when those before it have ended; returns its number, which `end` takes.
@@ -126,27 +154,6 @@ class LocalTurns:
             waiter.promise.resolve(None)
         else:
             del self._lines[key]
-
-    def watch(self, key: SessionKey, interrupt: Callable[[], Awaitable[None]]) -> None:
-        """Call `interrupt` when the runtime closes before the session's turn has ended."""
-        self._streams[key] = interrupt
-
-    def begin_call(self, function: Callable[[], Awaitable[object]]) -> SharedCall[object]:
-        """Call `function` in a task of the runtime, which its caller's cancellation does not end.
-
-        Raises:
-            RuntimeClosed: the runtime has closed.
-        """
-        call = SharedCall(function)
-        if self._tasks is not None:
-            call.start(self._tasks)
-        call.begin()
-        return call
-
-    async def interrupt(self) -> None:
-        """Have what is being streamed stored, before the runtime closes."""
-        interrupts = list(self._streams.values())
-        await map_concurrently(lambda one: one(), interrupts, concurrency=_AT_ONCE)
 
     def close(self, error: RuntimeClosed | OwnershipLost) -> None:
         """Refuse turns that wait, and later ones."""

@@ -1,0 +1,237 @@
+"""A worker's connection to the owner, made again whenever it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from remora.cluster.link import WINDOW, WorkerEnd
+from remora.cluster.router import Router
+from remora.cluster.wire import Hello, Welcome, WireError
+from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
+from remora.logging import get_logger
+
+__all__ = ["Connection"]
+
+_logger = get_logger(__name__)
+_SWEEP_S = 0.25
+_PAUSE_S = 0.02  # before an owner is looked for again
+_GREETING_S = 10.0
+
+
+class Connection:
+    """Keeps a router connected to the owner.
+
+    Args:
+        dial: gives the path of the socket of an owner that listens; starts one if need be.
+        hello: what the worker says of itself.
+        max_bytes: see `Router`.
+        check: called with the welcome of each owner; raises what refuses it.
+        patience_s: how long an owner is looked for before requests fail.
+
+    Attributes:
+        router: takes the requests.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[str]],
+        hello: Hello,
+        max_bytes: int,
+        check: Callable[[Welcome], None],
+        patience_s: float,
+    ) -> None:
+        self.router = Router(max_bytes, self._wake)
+        self._dial = dial
+        self._hello = hello
+        self._check = check
+        self._patience_s = patience_s
+        self._loop = asyncio.get_running_loop()
+        self._line: _Line | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._sweeping = self._flushing = self._closed = False
+
+    def now(self) -> float:
+        """The clock of deadlines, in seconds."""
+        return self._loop.time()
+
+    async def open(self) -> Welcome:
+        """Connect; returns what the owner said.
+
+        Raises:
+            OwnerUnreachable: no owner answered in time.
+            RemoraError: the owner refused, or cannot be started.
+        """
+        line = await self._connect()
+        self._use(line)
+        self._task = self._loop.create_task(self._keep(line), name="remora.connection")
+        assert line.end.welcome is not None
+        return line.end.welcome
+
+    async def drain(self) -> None:
+        """Return when all requests are answered."""
+        while self.router.outstanding:  # noqa: ASYNC110  # nothing waits but who closes
+            await asyncio.sleep(_PAUSE_S)
+
+    async def aclose(self) -> None:
+        """Close the connection; requests that wait raise `RuntimeClosed`."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+            await line.lost.wait()
+        self.router.fail(RuntimeClosed("the runtime is closed"))
+
+    # -- connecting --------------------------------------------------------------------------------
+
+    async def _keep(self, line: _Line) -> None:
+        """Connect again each time that the connection is lost, until cancelled."""
+        while True:
+            await line.lost.wait()
+            self._line = None
+            self.router.detach()
+            _logger.info("owner_lost", outstanding=self.router.outstanding)
+            line = await self._reconnect()
+            self._use(line)
+
+    async def _reconnect(self) -> _Line:
+        while True:
+            self._wanted.clear()
+            try:
+                return await self._connect()
+            except RemoraError as e:
+                _logger.warning("owner_not_found", problem=str(e))
+                self.router.fail(e)
+            except Exception as e:
+                _logger.exception("connecting_failed")
+                self.router.fail(OwnerUnreachable(f"the owner cannot be reached: {e}"))
+            await self._wanted.wait()
+
+    async def _connect(self) -> _Line:
+        until = self.now() + self._patience_s
+        while True:
+            line = _Line(self._hello, self.router, self._flush)
+            try:
+                path = await self._dial()
+                await self._loop.create_unix_connection(partial(_same, line), path)
+                async with asyncio.timeout(_GREETING_S):
+                    await line.greeted.wait()
+                if line.refusal is not None:
+                    raise line.refusal
+                assert line.end.welcome is not None
+                self._check(line.end.welcome)
+                self.router.attach(line.end)
+            except (OSError, OwnerUnreachable, RuntimeClosed, TimeoutError) as e:
+                line.abort()
+                if self.now() > until:
+                    raise OwnerUnreachable(f"no owner of the memory answers: {e}") from e
+            except BaseException:
+                line.abort()
+                raise
+            else:
+                return line
+            await asyncio.sleep(_PAUSE_S)
+
+    def _use(self, line: _Line) -> None:
+        self._line = line
+        self._flush()
+
+    # -- sending -----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Send what there is at the end of this tick."""
+        self._wanted.set()
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        line = self._line
+        if line is not None:
+            line.write_all()
+
+    def _sweep(self) -> None:
+        self.router.expire(self.now())
+        self._sweeping = self.router.outstanding > 0 and not self._closed
+        if self._sweeping:
+            self._loop.call_later(_SWEEP_S, self._sweep)
+
+
+class _Line(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, hello: Hello, router: Router, flush: Callable[[], None]) -> None:
+        self.end = WorkerEnd(hello, router.refuse)
+        self.greeted = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.refusal: Exception | None = None
+        self._router = router
+        self._resume = flush
+        self._transport: Any = None
+        self._full = False
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`, as for the others."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WINDOW)
+        hello = self.end.take()
+        assert hello is not None
+        transport.write(hello)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for replies in self.end.feed(data):
+                self._router.take_replies(replies)
+        except (WireError, RemoraError) as e:
+            self.refusal = e if isinstance(e, RemoraError) else OwnerUnreachable(str(e))
+            _logger.warning("owner_refused", problem=str(e)[:200])
+            self.abort()
+        if self.end.welcome is not None:
+            self.greeted.set()
+        if self.end.draining:
+            self._resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if not self.greeted.is_set() and self.refusal is None:
+            self.refusal = OwnerUnreachable("the owner closed the connection")
+        self.greeted.set()
+        self.lost.set()
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._resume()
+
+    def write_all(self) -> None:
+        """Write what the router has, as far as the owner reads it."""
+        for frame in self._router.pump(self._has_room):
+            self._transport.write(frame)
+
+    def _has_room(self) -> bool:
+        return not self._full and not self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close the connection when all is written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _same(line: _Line) -> _Line:
+    return line

@@ -1,0 +1,369 @@
+"""The ports of `remora.services.parts`, for a shard that another process owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from remora.actors.session.messages import Append, Load, Snapshot, TurnView
+from remora.actors.user.messages import PruneNow, Synopsis
+from remora.cluster.calls import CALLS
+from remora.cluster.connection import Connection
+from remora.cluster.router import Repeat, repeat_of
+from remora.cluster.wire import Ask, Call, Returned, ShardInfo
+from remora.config import Config
+from remora.errors import MailboxFull, RuntimeClosed
+from remora.ids import SessionKey, UserKey
+from remora.messages import Entry, Message, Receipt
+from remora.recall.context import Context
+from remora.recall.memory import Memory
+from remora.recall.planner import show_snapshot
+from remora.recall.shown import ShownSummaries, shown_digests
+from remora.runtime.promise import new_promise
+from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.erasure import ErasureReceipt
+from remora.services.metadata import MetadataFilter
+from remora.services.remembered import MemoryPage
+from remora.services.turns import TurnStreams
+from remora.storage.export.transfer import SessionExport
+from remora.storage.ports import (
+    JournalCounts,
+    ListingPage,
+    Scope,
+    SessionListing,
+    UserListing,
+)
+from remora.tokens import TokenCounter
+
+__all__ = [
+    "RemoteActors",
+    "RemoteArchive",
+    "RemoteContexts",
+    "RemoteRecalls",
+    "RemoteTransfers",
+    "RemoteTurns",
+    "RemoteWork",
+    "ShardLine",
+]
+
+_NEVER = float("inf")
+_WRITES = frozenset({"work.forget"})
+
+
+class ShardLine:
+    """Requests to one shard.
+
+    Args:
+        connection: to the owner.
+        shard: its number.
+        config: of the memory.
+    """
+
+    def __init__(self, connection: Connection, shard: int, config: Config) -> None:
+        self.shard = shard
+        self.config = config
+        self.timeout_s = config.mailbox.timeout_s
+        self._connection = connection
+        self._router = connection.router
+
+    async def ask(
+        self,
+        key: SessionKey | UserKey,
+        message: Any,
+        *,
+        size: int = 0,
+        timeout_s: float | None = None,
+        patience_s: float = 0.0,
+    ) -> Any:
+        """The reply of an actor; `patience_s`: what the owner may take beyond the deadline."""
+        router = self._router
+        number = router.next_number()
+        promise = new_promise()
+        seconds = self.timeout_s if timeout_s is None else timeout_s
+        session = key[1] if len(key) > 1 else ""
+        router.submit(
+            Ask(number, self.shard, key[0], session, message, size, timeout_s),
+            promise,
+            self._connection.now() + seconds + patience_s,
+            repeat=repeat_of(message),
+            size=size,
+        )
+        try:
+            return await promise.wait()
+        except BaseException:
+            router.cancel(number)
+            raise
+
+    def post(self, key: SessionKey | UserKey, message: Any) -> bool:
+        """Tell an actor something, without a reply."""
+        session = key[1] if len(key) > 1 else ""
+        request = Ask(0, self.shard, key[0], session, message)
+        try:
+            self._router.submit(request, None, _NEVER, repeat="never")
+        except MailboxFull:
+            return False
+        return True
+
+    async def call(
+        self,
+        name: str,
+        *positional: Any,
+        on_progress: Callable[[int, int], object] | None = None,
+        **named: Any,
+    ) -> Any:
+        """What a port's method, or a verb of the runtime, returns; see `remora.cluster.calls`."""
+        call = CALLS[name]
+        router = self._router
+        number = router.next_number()
+        promise = new_promise()
+        data = call.encode_arguments(*positional, **named)
+        repeat: Repeat = "never"
+        if call.repeatable:
+            repeat = "write" if name in _WRITES else "read"
+        router.submit(
+            Call(number, self.shard, name, data),
+            promise,
+            _NEVER,
+            repeat=repeat,
+            size=len(data),
+            on_progress=on_progress,
+        )
+        try:
+            returned: Returned = await promise.wait()
+        except BaseException:
+            router.cancel(number)
+            raise
+        return call.decode_result(returned.value)
+
+    def send(self, name: str, *positional: Any) -> None:
+        """Call something whose result nobody waits for."""
+        data = CALLS[name].encode_arguments(*positional)
+        request = Call(0, self.shard, name, data)
+        self._router.submit(request, None, _NEVER, repeat="never", size=len(data))
+
+
+class RemoteActors:
+    """`remora.services.parts.Actors` and `Appends`."""
+
+    def __init__(self, line: ShardLine) -> None:
+        self.ask = line.ask
+        self.post = line.post
+        buffer = line.config.buffer
+        self._patience_s = buffer.overdraft_wait_s if buffer.overdraft == "wait" else 0.0
+
+    async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
+        """See `remora.Session.append`."""
+        receipt: Receipt = await self.ask(
+            key, request, size=request.size, timeout_s=timeout_s, patience_s=self._patience_s
+        )
+        return receipt
+
+
+class RemoteContexts:
+    """`remora.services.parts.Contexts`: a conversation alone is put together here.
+
+    Args:
+        line: to the shard.
+        counter: counts tokens.
+        info: what the owner says of the shard.
+    """
+
+    def __init__(self, line: ShardLine, counter: TokenCounter, info: ShardInfo) -> None:
+        self._line = line
+        self._counter = counter
+        self._blocks = info.blocks
+        self._shown = ShownSummaries(partial(line.send, "contexts.note_summaries"))
+
+    async def load(
+        self,
+        key: SessionKey,
+        budget: int,
+        query: str | None = None,
+        *,
+        override: Sequence[Entry] | None = None,
+        about: Sequence[Entry] | None = None,
+        at: int | None = None,
+        turn: TurnView | None = None,
+        timeout_s: float | None = None,
+    ) -> Context:
+        """See `remora.Session.load`."""
+        alone = query is None and override is None and at is None and not self._blocks
+        if alone and (turn is None or not turn.at):
+            request = Load(budget) if turn is None else Load(budget, turn.without, turn.sid)
+            snapshot: Snapshot = await self._line.ask(key, request, timeout_s=timeout_s)
+            config = self._line.config.context
+            context = await show_snapshot(
+                snapshot, self._counter, config, prefix_changed=snapshot.prefix_changed
+            )
+            if context.summary is not None:
+                count = context.sources.summary.count
+                self._shown.note(key.user, shown_digests(context.messages[:count]))
+            return context
+        loaded: Context = await self._line.call(
+            "contexts.load",
+            key,
+            budget,
+            query,
+            override=override,
+            about=about,
+            at=at,
+            turn=turn,
+            timeout_s=timeout_s,
+        )
+        return loaded
+
+    async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
+        """See `remora.User.synopsis`."""
+        synopsis: Synopsis = await self._line.call(
+            "contexts.synopsis", user, refresh=refresh, timeout_s=timeout_s
+        )
+        return synopsis
+
+    def note_summaries(self, user: str, digests: Sequence[bytes]) -> None:
+        """Remember that the user was shown these summaries; the owner hears of each once."""
+        self._shown.note(user, digests)
+
+    async def find_summaries(self, user: str, digests: Sequence[bytes]) -> Sequence[bool]:
+        """Which of these texts the user was shown as summaries, by whichever process."""
+        found: list[bool] = await self._line.call("contexts.find_summaries", user, digests)
+        return found
+
+
+class RemoteTurns(TurnStreams):
+    """`remora.services.parts.Turns`: the owner has the lines, of the sessions of all workers."""
+
+    def __init__(self, line: ShardLine) -> None:
+        super().__init__()
+        self._line = line
+        self._closed = ""
+
+    async def begin(self, key: SessionKey, *, wait: bool = True) -> int:
+        """Begin a turn, when those before it have ended; returns its number, which `end` takes."""
+        if self._closed:
+            raise RuntimeClosed(self._closed)
+        number: int = await self._line.call("turns.begin", key, wait=wait)
+        return number
+
+    def end(self, key: SessionKey, number: int) -> None:
+        """End this turn, if it runs; the next in line begins."""
+        self._streams.pop(key, None)
+        self._line.send("turns.end", key, number)
+
+    def close(self, error: RuntimeClosed) -> None:
+        """Refuse later turns."""
+        self._closed = str(error)
+
+
+class RemoteArchive:
+    """`remora.services.parts.Archive`."""
+
+    def __init__(self, line: ShardLine) -> None:
+        self._call = line.call
+
+    async def history(
+        self, key: SessionKey, *, include_archived: bool, at: int | None
+    ) -> list[Message]:
+        """See `remora.Session.history`."""
+        found: list[Message] = await self._call(
+            "archive.history", key, include_archived=include_archived, at=at
+        )
+        return found
+
+    async def stats(self, key: SessionKey) -> SessionStatistics:
+        """See `remora.Session.stats`."""
+        found: SessionStatistics = await self._call("archive.stats", key)
+        return found
+
+    async def user_stats(self, user: str) -> UserStatistics:
+        """See `remora.User.stats`."""
+        found: UserStatistics = await self._call("archive.user_stats", user)
+        return found
+
+    async def sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
+        """See `remora.User.sessions`."""
+        found: Sequence[SessionListing] = await self._call("archive.sessions", user, page)
+        return found
+
+    async def users(self, page: ListingPage) -> Sequence[UserListing]:
+        """See `remora.Runtime.users`."""
+        found: Sequence[UserListing] = await self._call("archive.users", page)
+        return found
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """See `remora.Runtime.counts`."""
+        found: JournalCounts = await self._call("archive.counts", user)
+        return found
+
+    async def fork(self, key: SessionKey, copy: SessionKey, at: int | None) -> None:
+        """See `remora.Session.fork`."""
+        await self._call("archive.fork", key, copy, at)
+
+
+class RemoteRecalls:
+    """`remora.services.parts.Recalls`."""
+
+    def __init__(self, line: ShardLine) -> None:
+        self._call = line.call
+
+    async def recall(
+        self, user: str, query: str, k: int, scope: Scope, where: MetadataFilter
+    ) -> list[Memory]:
+        """See `remora.User.recall`."""
+        found: list[Memory] = await self._call("recalls.recall", user, query, k, scope, where)
+        return found
+
+    async def memory(self, user: str, id_: str, agent: str | None) -> Memory | None:
+        """See `remora.User.memory`."""
+        found: Memory | None = await self._call("recalls.memory", user, id_, agent)
+        return found
+
+    async def remembered(self, user: str, page: MemoryPage) -> list[Memory]:
+        """See `remora.User.remembered`."""
+        found: list[Memory] = await self._call("recalls.remembered", user, page)
+        return found
+
+    async def memories(self, user: str, scope: Scope) -> list[Memory]:
+        """See `remora.User.memories`."""
+        found: list[Memory] = await self._call("recalls.memories", user, scope)
+        return found
+
+    async def arrow_table(self, user: str, scope: Scope) -> Any:
+        """See `remora.User.export_arrow`."""
+        return await self._call("recalls.arrow_table", user, scope)
+
+    async def prune(self, user: str, message: PruneNow, *, wait: bool) -> None:
+        """See `remora.User.prune`."""
+        await self._call("recalls.prune", user, message, wait=wait)
+
+
+class RemoteWork:
+    """`remora.services.parts.Work`."""
+
+    def __init__(self, line: ShardLine) -> None:
+        self._call = line.call
+
+    async def drain(self, key: SessionKey | UserKey) -> None:
+        """See `remora.Session.settle`."""
+        await self._call("work.drain", key)
+
+    async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
+        """See `remora.User.forget`."""
+        receipt: ErasureReceipt = await self._call("work.forget", user, session)
+        return receipt
+
+
+class RemoteTransfers:
+    """`remora.services.parts.Transfers`."""
+
+    def __init__(self, line: ShardLine) -> None:
+        self._call = line.call
+
+    async def export_session(self, key: SessionKey) -> SessionExport | None:
+        """See `remora.Session.export`."""
+        export: SessionExport | None = await self._call("transfers.export_session", key)
+        return export
+
+    async def import_session(self, export: SessionExport, key: SessionKey) -> None:
+        """See `remora.User.import_session`."""
+        await self._call("transfers.import_session", export, key)

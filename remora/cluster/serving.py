@@ -1,0 +1,428 @@
+"""The owner's side of the connections: requests of workers go to the runtimes of the shards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import msgspec
+
+from remora.actors.session.messages import Append, Load
+from remora.api.runtime import Runtime
+from remora.cluster.calls import decode_arguments, encode_result, perform
+from remora.cluster.link import WINDOW, OwnerEnd, Work
+from remora.cluster.wire import (
+    WIRE,
+    Ask,
+    Call,
+    Hello,
+    Progress,
+    Returned,
+    ShardInfo,
+    Value,
+    Welcome,
+    WireError,
+    release,
+    to_raised,
+)
+from remora.errors import RemoraError, RuntimeClosed
+from remora.ids import SessionKey, actor_key
+from remora.logging import get_logger
+from remora.recall.planner import Planner
+
+__all__ = ["Served"]
+
+_logger = get_logger(__name__)
+_AT_ONCE = 256  # requests of a worker that are begun before others have their turn
+_MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
+_POLL_S = 0.01
+
+
+class Served:
+    """Serves workers: `make_protocol` is for ``loop.create_unix_server``.
+
+    Args:
+        shards: opened runtimes, by number.
+        admit: called with what a worker says of itself; raises what refuses it.
+    """
+
+    def __init__(
+        self, shards: Sequence[Runtime], *, admit: Callable[[Hello], None] | None = None
+    ) -> None:
+        self.shards = tuple(map(_Shard, shards))
+        self._admit = admit
+        self._links: dict[_Link, None] = {}
+        self._draining = False
+        self._infos = tuple(shard.info for shard in self.shards)
+        self._epochs = msgspec.msgpack.encode(tuple(info.epoch for info in self._infos))
+
+    @property
+    def links(self) -> int:
+        """How many workers are connected."""
+        return len(self._links)
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """What serves one connection."""
+        return _Link(self)
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests, answer those that are here, and close all connections.
+
+        Args:
+            seconds: to wait for them; what is not answered then, never is.
+        """
+        self._draining = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        for link in list(self._links):
+            link.drain()
+        while self._links and loop.time() < until:
+            for link in list(self._links):
+                if link.is_done:
+                    link.close()
+            await asyncio.sleep(_POLL_S)
+        for link in list(self._links):
+            link.abort()
+
+    # -- for the links -----------------------------------------------------------------------------
+
+    def make_end(self) -> OwnerEnd:
+        """The protocol of a new connection."""
+        return OwnerEnd(self._greet, self._epochs)
+
+    def _greet(self, hello: Hello) -> Welcome:
+        if self._draining:
+            raise RuntimeClosed("the owner of the memory is closing; another takes its place")
+        if self._admit is not None:
+            self._admit(hello)
+        return Welcome(WIRE, release(), self._infos)
+
+    def add(self, link: _Link) -> None:
+        """Note a new connection."""
+        self._links[link] = None
+
+    def remove(self, link: _Link) -> None:
+        """Forget a connection."""
+        self._links.pop(link, None)
+
+    def end_earlier(self, worker: str, newest: _Link) -> None:
+        """End the earlier connections of a worker, with all that they still hold."""
+        for link in list(self._links):
+            if link is not newest and worker and link.worker == worker:
+                link.abort()
+
+
+class _Shard:
+    """A runtime, as its links use it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        built = runtime.internals
+        parts = built.parts
+        self.runtime = runtime
+        self.parts = parts
+        self.registry = built.registry
+        self.planner = built.planner
+        self.waits = parts.config.buffer.overdraft == "wait"
+        self.info = ShardInfo(
+            getattr(built.journal, "epoch", 0),  # another journal may not count its owners
+            parts.instance,
+            recalls=parts.recalls is not None,
+            blocks=built.planner.tiers.blocks is not None,
+        )
+
+
+_Turn: TypeAlias = tuple[_Shard, SessionKey, int]
+
+
+class _Answer:
+    """The promise of a request whose caller is in another process: no task, no future."""
+
+    __slots__ = ("_link", "_number", "abandoned")
+
+    def __init__(self, link: _Link, number: int) -> None:
+        self._link = link
+        self._number = number
+        self.abandoned = False
+
+    def resolve(self, value: Any) -> None:
+        """Send the answer."""
+        self._link.answer(self._number, value)
+
+    def reject(self, error: BaseException) -> None:
+        """Send the failure."""
+        self._link.answer(self._number, to_raised(error))
+
+    def cancel(self) -> None:
+        """Nobody reads it."""
+        self.abandoned = True
+
+
+class _Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._end = served.make_end()
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._todo: deque[Work] = deque()
+        self._open: dict[int, _Answer | asyncio.Task[None]] = {}
+        self._posted: set[asyncio.Task[None]] = set()
+        self._turns: dict[_Turn, int] = {}
+        self._begun: dict[int, _Turn] = {}
+        self._flushing = self._working = self._full = self._read_paused = self._closed = False
+
+    @property
+    def worker(self) -> str:
+        """The worker's name; empty until it has said hello."""
+        return self._end.hello.worker if self._end.hello is not None else ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the worker sends nothing more, and has all answers."""
+        waits = self._open or self._todo or self._end.queued
+        return self._end.hello is None or (self._end.parted and not waits)
+
+    # -- the transport -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`, as for the others."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WINDOW)
+        self._served.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed = True
+        self._served.remove(self)
+        self._todo.clear()
+        for one in (*self._open.values(), *self._posted):
+            one.cancel()
+        self._open.clear()
+        for turn in list(self._turns):
+            self._end_turn(*turn)
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._flush()
+        self._pace()
+
+    def data_received(self, data: bytes) -> None:
+        greeted = self._end.hello is not None
+        try:
+            self._todo.extend(self._end.feed(data))
+        except WireError as e:
+            self._refuse(e)
+            return
+        if not greeted and self._end.hello is not None:
+            self._served.end_earlier(self.worker, self)
+            self._flush()
+            if self._end.refused:
+                self.close()
+        if not self._working:
+            self._work()
+
+    def close(self) -> None:
+        """Close the connection when all is written."""
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
+        if not self._closed:
+            self._closed = True  # what it holds must not run any more
+            self.connection_lost(None)
+
+    def _refuse(self, error: WireError) -> None:
+        _logger.warning("worker_garbled", problem=str(error)[:200])
+        self.abort()
+
+    def drain(self) -> None:
+        """Tell the worker that nothing more is taken."""
+        if self._end.hello is not None:
+            self._end.drain()
+            self._flush_soon()
+
+    def _pace(self) -> None:
+        """Read no more of a worker that does not read, or has too many open requests."""
+        pause = self._full or len(self._open) + len(self._todo) > _MOST_OPEN
+        if pause is not self._read_paused and not self._transport.is_closing():
+            self._read_paused = pause
+            if pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Begin what has arrived, a bounded part of it at once."""
+        todo = self._todo
+        for _ in range(min(len(todo), _AT_ONCE)):
+            if self._closed:
+                return
+            one = todo.popleft()
+            try:
+                if isinstance(one, Ask):
+                    self._ask(one)
+                elif isinstance(one, Call):
+                    self._call(one)
+                else:
+                    self._cancel(one.number)
+            except WireError as e:
+                self._refuse(e)
+                return
+        self._working = bool(todo)
+        if todo:
+            self._loop.call_soon(self._work)
+        self._pace()
+
+    def _ask(self, ask: Ask) -> None:
+        shard = self._shard(ask.shard)
+        message, number = ask.message, ask.number
+        key = actor_key(ask.user, ask.session)
+        if not number:
+            shard.registry.post(key, message)
+            return
+        answer = _Answer(self, number)
+        if isinstance(key, SessionKey):
+            if shard.waits and type(message) is Append:
+                self._start(number, shard.parts.appends.append(key, message, ask.timeout_s))
+                return
+            if shard.planner.has_fronts and type(message) is Load:
+                answer = _LoadAnswer(self, number, shard.planner, key)
+        self._open[number] = answer
+        shard.registry.submit(key, message, answer, size=ask.size, timeout_s=ask.timeout_s)
+
+    def _call(self, call: Call) -> None:
+        shard = self._shard(call.shard)
+        if call.name == "turns.begin":
+            self._start(call.number, self._begin_turn(shard, call))
+        elif call.name == "turns.end":
+            self._end_turn(shard, **decode_arguments(call.name, call.arguments))
+        else:
+            self._start(call.number, self._perform(shard, call))
+
+    async def _perform(self, shard: _Shard, call: Call) -> Value:
+        returned = await perform(
+            call.name,
+            call.arguments,
+            parts=shard.parts,
+            verbs=shard.runtime,
+            progress=partial(self._tell, call.number),
+        )
+        return Returned(returned)
+
+    def _tell(self, number: int, done: int, total: int) -> None:
+        """Say how far a call is; from any thread."""
+        self._loop.call_soon_threadsafe(self._tell_here, number, done, total)
+
+    def _tell_here(self, number: int, done: int, total: int) -> None:
+        if number in self._open:
+            self._end.reply(number, Progress(done, total))
+            self._flush_soon()
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    async def _begin_turn(self, shard: _Shard, call: Call) -> Value:
+        arguments = decode_arguments(call.name, call.arguments)
+        turn = await shard.parts.turns.begin(**arguments)
+        if turn:
+            begun = (shard, arguments["key"], turn)
+            self._turns[begun] = call.number
+            self._begun[call.number] = begun
+        return Returned(encode_result(call.name, turn))
+
+    def _end_turn(self, shard: _Shard, key: SessionKey, number: int) -> None:
+        request = self._turns.pop((shard, key, number), 0)
+        if request:
+            del self._begun[request]
+            shard.parts.turns.end(key, number)
+
+    def _cancel(self, number: int) -> None:
+        """Nobody waits for the answer; a turn that has begun in the meantime ends."""
+        gone = self._open.pop(number, None)
+        if gone is not None:
+            gone.cancel()
+        elif number in self._begun:
+            self._end_turn(*self._begun[number])
+
+    # -- tasks and answers -------------------------------------------------------------------------
+
+    def _start(self, number: int, coroutine: Coroutine[Any, Any, Value]) -> None:
+        task = self._loop.create_task(self._run(number, coroutine), name="remora.call")
+        if number:
+            self._open[number] = task
+        else:
+            self._posted.add(task)
+            task.add_done_callback(self._posted.discard)
+
+    async def _run(self, number: int, coroutine: Coroutine[Any, Any, Value]) -> None:
+        try:
+            value = await coroutine
+        except WireError as e:
+            self._refuse(e)
+            return
+        except Exception as e:
+            if not isinstance(e, RemoraError):
+                _logger.exception("call_failed")
+            value = to_raised(e)
+        if number:
+            self.answer(number, value)
+
+    def answer(self, number: int, value: Value) -> None:
+        """Send what came of a request, unless nobody waits for it any more."""
+        if self._open.pop(number, None) is None or self._closed:
+            return
+        self._end.reply(number, value)
+        if not self._flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write all answers of this tick, in one frame if they are not too long."""
+        self._flushing = False
+        end, transport = self._end, self._transport
+        while not self._full and not self._closed:
+            frame = end.take()
+            if frame is None:
+                break
+            transport.write(frame)
+        if self._read_paused:
+            self._pace()
+
+    def _shard(self, number: int) -> _Shard:
+        if not 0 <= number < len(self._served.shards):
+            raise WireError(f"there is no shard {number}")
+        return self._served.shards[number]
+
+
+class _LoadAnswer(_Answer):
+    """The answer to a load without a query, which the worker assembles itself.
+
+    Whether the context's front has changed depends on the loads of all workers.
+    """
+
+    __slots__ = ("_key", "_planner")
+
+    def __init__(self, link: _Link, number: int, planner: Planner, key: SessionKey) -> None:
+        super().__init__(link, number)
+        self._planner = planner
+        self._key = key
+
+    def resolve(self, value: Any) -> None:
+        """Send the snapshot."""
+        if self._planner.drop_front(self._key):
+            value = msgspec.structs.replace(value, prefix_changed=True)
+        super().resolve(value)

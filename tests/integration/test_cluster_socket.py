@@ -1,0 +1,361 @@
+"""Handles of a worker, over a Unix socket, against a real runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remora import Config, Message, Runtime
+from remora.actors.session.messages import Load
+from remora.cluster.remote import RemoteMemory, RemoteShard
+from remora.cluster.wire import WIRE, Ask, Hello, frame
+from remora.errors import (
+    ConfigError,
+    InvalidInput,
+    KeyConflict,
+    NotGranted,
+    ProtocolMismatch,
+    RuntimeClosed,
+    SessionBusy,
+    StateConflict,
+    TurnClosed,
+)
+from tests.harness import user
+from tests.integration.conftest import PLAIN, PLAIN_TREE
+from tests.remote import Owner, remote
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def opened(path: Path, config: Config = PLAIN) -> AsyncIterator[RemoteShard]:
+    async with remote(lambda: Runtime(path / "memory", config=config)) as shard:
+        yield shard
+
+
+@asynccontextmanager
+async def workers(
+    path: Path, count: int, config: Config = PLAIN
+) -> AsyncIterator[tuple[Owner, list[RemoteShard]]]:
+    """An owner and so many workers."""
+    owner = Owner(lambda: [Runtime(path / "memory", config=config)])
+    await owner.start()
+    memories = [owner.worker() for _ in range(count)]
+    try:
+        yield owner, [(await one.open())[0] for one in memories]
+    finally:
+        for one in memories:
+            await one.aclose()
+        await owner.stop()
+
+
+def said(messages: list[Message]) -> list[Any]:
+    return [one.content for one in messages]
+
+
+async def spin(times: int = 20) -> None:
+    """Let what was sent arrive."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+async def test_append_load_and_history(tmp_path: Path) -> None:
+    async with opened(tmp_path) as shard:
+        chat = shard.session("Zoë", "one")
+        first = await chat.append([user("hello"), user("again")], key="k1")
+        assert first.seqs == (1, 2)
+        assert (await chat.append([user("hello"), user("again")], key="k1")).duplicate
+        context = await chat.load()
+        assert [one["content"] for one in context.messages] == ["hello", "again"]
+        assert [one.id for one in context.entries if one] == list(first.ids)
+        assert said(await chat.history()) == ["hello", "again"]
+        assert (await chat.stats()).messages == 2
+        assert (await chat.load(at=1)).messages[-1]["content"] == "hello"
+        assert await chat.delete(0) == 1
+        assert said(await chat.get_messages()) == ["again"]
+        await chat.fork("two")
+        assert said(await shard.session("Zoë", "two").history()) == ["again"]
+        assert [one.session for one in await shard.user("Zoë").sessions()] == ["one", "two"]
+
+
+async def test_a_worker_counts_and_redacts_what_it_sends(tmp_path: Path) -> None:
+    """The owner never sees what the hook removed, and stores the worker's count."""
+
+    def make() -> Runtime:
+        return Runtime(
+            tmp_path / "memory", config=PLAIN, redact=lambda text: text.replace("secret", "…")
+        )
+
+    async with remote(make) as shard:
+        chat = shard.session("ann", "one")
+        await chat.append(user("my secret"))
+        (message,) = await chat.history()
+        assert message.content == "my …"
+        (entry,) = (await chat.inspect()).entries
+        assert entry.tokens == shard.message_tokens(user("my …"))
+
+
+async def test_turns_of_several_workers_run_one_after_the_other(tmp_path: Path) -> None:
+    async with workers(tmp_path, 3) as (_, shards):
+        begun = []
+
+        async def ask(number: int, shard: RemoteShard) -> None:
+            async with shard.session("ann", "one").turn(f"q{number}") as turn:
+                begun.append(number)
+                await spin()
+                await turn.reply(f"a{number}")
+
+        await asyncio.gather(*[ask(n, one) for n, one in enumerate(shards * 2)])
+        chat = shards[0].session("ann", "one")
+        expected = [text for n in begun for text in (f"q{n}", f"a{n}")]
+        assert said(await chat.history()) == expected
+
+
+async def test_a_turn_streams_and_is_replayed(tmp_path: Path) -> None:
+    async with workers(tmp_path, 2) as (_, (first, second)):
+
+        async def words() -> AsyncIterator[str]:
+            for word in ("It ", "is ", "noon."):
+                yield word
+
+        async with first.session("ann", "one").turn("time?", key="r1") as turn:
+            assert turn.context.messages[-1]["content"] == "time?"
+            passed = [word async for word in turn.stream(words())]
+        assert passed == ["It ", "is ", "noon."]
+        async with second.session("ann", "one").turn("time?", key="r1") as turn:
+            assert turn.replayed
+            assert said(turn.replies) == ["It is noon."]
+        with pytest.raises(TurnClosed):
+            await turn.reply("again")
+
+
+async def test_a_worker_that_leaves_ends_its_turns(tmp_path: Path) -> None:
+    """It was killed, for instance; another worker's turn waits for that alone."""
+    async with workers(tmp_path, 1) as (owner, (second,)):
+        memory = owner.worker()
+        (first,) = await memory.open()
+        turn = first.session("ann", "one").turn("q")
+        await turn.__aenter__()
+        waiting = asyncio.create_task(_whole_turn(second, "q2"))
+        await spin(50)
+        assert not waiting.done()
+        await memory.aclose()
+        await waiting
+
+
+async def _whole_turn(shard: RemoteShard, text: str) -> None:
+    async with shard.session("ann", "one").turn(text) as turn:
+        await turn.reply("yes")
+
+
+async def test_a_turn_that_is_given_up_does_not_hold_the_line(tmp_path: Path) -> None:
+    async with workers(tmp_path, 2) as (_, (first, second)):
+        async with first.session("ann", "one").turn("q1"):
+            gone = asyncio.create_task(_whole_turn(second, "q2"))
+            await spin(50)
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+        await _whole_turn(second, "q3")
+        assert said(await first.session("ann", "one").history()) == ["q1", "q3", "yes"]
+
+
+async def test_too_many_turns(tmp_path: Path) -> None:
+    config = Config.from_dict({**PLAIN_TREE, "turns": {"max_waiting": 0}})
+    async with workers(tmp_path, 2, config) as (_, (first, second)):
+        async with first.session("ann", "one").turn("q1"):
+            with pytest.raises(SessionBusy) as caught:
+                await _whole_turn(second, "q2")
+        assert caught.value.waiting == 0
+
+
+# -- users, shared scopes, long-term memory --------------------------------------------------------
+
+
+async def test_memories_and_keyed_state(tmp_path: Path) -> None:
+    config = Config.from_dict({"tokens": {"counter": "heuristic"}})
+    async with opened(tmp_path, config) as shard:
+        ann = shard.user("ann")
+        await ann.remember("Her dog is Rex", key="dog")
+        (memory,) = await ann.remembered()
+        await ann.update_memory(memory.id, content="Her dog is Max")
+        assert [one.text for one in await ann.recall("dog")] == ["Her dog is Max"]
+        chat = ann.session("one")
+        await chat.append(user("What is my dog called?"))
+        context = await chat.load("dog")
+        assert "Her dog is Max" in [one.text for one in context.memories]
+        assert (await ann.memory(key="dog")).text == "Her dog is Max"  # type: ignore[union-attr]
+        await ann.learn(["likes tea"])
+        assert [one.text for one in await ann.search_working("tea")] == ["likes tea"]
+        value = await chat.state.set("cart", {"n": [1, 2]})
+        with pytest.raises(StateConflict) as caught:
+            await chat.state.set("cart", {}, version=value.version + 1)
+        assert caught.value.value == {"n": [1, 2]}
+        receipt = await ann.forget()
+        assert receipt.journal["messages"] == 1
+        assert await ann.sessions() == []
+
+
+async def test_shared_scopes(tmp_path: Path) -> None:
+    config = Config.from_dict({"tokens": {"counter": "heuristic"}})
+    async with opened(tmp_path, config) as shard:
+        scope = shard.shared("project")
+        lead = scope.as_("lead")
+        await lead.claim()
+        await lead.grant("scout")
+        await lead.remember("The launch is in May")
+        assert [one.text for one in await scope.as_("scout").recall("launch")]
+        with pytest.raises(NotGranted) as caught:
+            await scope.as_("stranger").recall("launch")
+        assert (caught.value.scope, caught.value.who) == ("project", "stranger")
+
+
+async def test_a_recorded_context_has_no_summaries(tmp_path: Path) -> None:
+    """Whoever of the workers was shown them; here, as a message of the user."""
+    tree = {
+        "buffer": {"token_limit": 120, "summary_tokens": 40},
+        "tokens": {"counter": "heuristic"},
+    }
+    async with workers(tmp_path, 2, Config.from_dict(tree)) as (_, (first, second)):
+        chat = first.session("ann", "one")
+        for n in range(30):
+            text = f"fact number {n} of many words"
+            await chat.append(Message(role="assistant" if n % 2 else "user", content=text))
+        await chat.settle()
+        await chat.append([{"role": "assistant", "content": "hello"}])
+        context = await chat.load(max_tokens=70)
+        assert context.summary is not None
+        (shown,) = [one for one in context.messages if context.summary in str(one["content"])]
+        assert shown["role"] == "user"
+        await second.user("ann").record(list(context.messages))
+        texts = [one.text for one in await second.user("ann").remembered()]
+        assert "hello" in texts
+        assert not any(context.summary in text for text in texts)
+
+
+# -- errors, cancellation, bounds ------------------------------------------------------------------
+
+
+async def test_errors_arrive_as_themselves(tmp_path: Path) -> None:
+    async with opened(tmp_path) as shard:
+        chat = shard.session("ann", "one")
+        await chat.append(user("a"), key="k")
+        with pytest.raises(KeyConflict, match="other messages"):
+            await chat.append(user("b"), key="k")
+        with pytest.raises(InvalidInput, match="no message 7"):
+            await chat.load(at=7)
+        with pytest.raises(InvalidInput):
+            await chat.rewind(9)
+
+
+async def test_a_cancelled_call_ends_at_the_owner(tmp_path: Path) -> None:
+    """Here: a search whose embedder never answers."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        name, dimension = "slow", 4
+
+        async def embed(self, texts: list[str]) -> list[list[float]]:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return [[1.0, 0.0, 0.0, 0.0] for _ in texts]
+
+    config = Config.from_dict({"tokens": {"counter": "heuristic"}})
+    async with remote(lambda: Runtime(tmp_path / "memory", config=config, embedder=Slow())) as one:
+        await one.user("ann").remember("tea")
+        asking = asyncio.create_task(one.user("ann").recall("tea"))
+        await begun.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+
+async def test_a_closed_worker_is_closed(tmp_path: Path) -> None:
+    async with workers(tmp_path, 1) as (owner, _):
+        memory = owner.worker()
+        (shard,) = await memory.open()
+        assert owner.served is not None
+        assert owner.served.links == 2
+        await shard.session("ann", "one").append(user("a"))
+        await memory.aclose()
+        await spin()
+        assert owner.served.links == 1
+        with pytest.raises(RuntimeClosed):
+            await shard.session("ann", "one").load()
+        (shard,) = await memory.open()
+        assert len((await shard.session("ann", "one").load()).messages) == 1
+        await memory.aclose()
+
+
+async def test_garbage_ends_its_own_connection_alone(tmp_path: Path) -> None:
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        hello = bytes(frame([Hello(WIRE)]))
+        bad = [
+            b"GET / HTTP/1.1\r\n\r\n",
+            struct.pack("<I", 0),
+            bytes(frame(["what"])),
+            hello + struct.pack("<I", 5) + b"\xc1\xc1\xc1\xc1\xc1",
+            hello + bytes(frame([[203, 1, 0, "archive.stats", b"\x01"]])),
+            hello + bytes(frame([[203, 1, 0, "runtime.__init__", b"\x90"]])),
+            hello + bytes(frame([[204, 1], [203, 1, 9, "archive.stats", b"\x90"]])),
+        ]
+        for one in bad:
+            reader, writer = await asyncio.open_unix_connection(owner.path)
+            writer.write(one)
+            async with asyncio.timeout(5):
+                await reader.read()  # until the owner closes it
+            writer.close()
+            await shard.session("ann", "one").append(user("still served"))
+
+
+async def test_another_version_is_named(tmp_path: Path) -> None:
+    async with workers(tmp_path, 1) as (owner, _):
+        memory = RemoteMemory(owner.make(), owner.dial)
+        memory.hello = Hello(WIRE + 1, "9.0")
+        with pytest.raises(ProtocolMismatch, match="upgrade the owner"):
+            await memory.open()
+
+
+async def test_another_number_of_shards_is_named(tmp_path: Path) -> None:
+    async with workers(tmp_path, 1) as (owner, _):
+        memory = RemoteMemory([*owner.make(), *owner.make()], owner.dial)
+        with pytest.raises(ConfigError, match="serves 1 shards"):
+            await memory.open()
+
+
+async def test_a_worker_that_reads_nothing_is_bounded(tmp_path: Path) -> None:
+    """The owner stops reading it, and others are served."""
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        chat = shard.session("ann", "one")
+        await chat.append([user("x" * 100_000) for _ in range(10)])
+        reader, writer = await asyncio.open_unix_connection(owner.path)
+        writer.write(bytes(frame([Hello(WIRE, worker="deaf")])))
+        await reader.readexactly(10)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        sent = 0
+        asks = [Ask(n, 0, "ann", "one", Load(1_000_000)) for n in range(1, 101)]
+        load = bytes(frame(asks))
+        while writer.transport.get_write_buffer_size() == 0 and sent < 200:
+            writer.write(load)
+            sent += 1
+            await asyncio.wait_for(chat.load(max_tokens=10), 5)
+        assert writer.transport.get_write_buffer_size() > 0
+        writer.transport.abort()
+        await asyncio.wait_for(chat.append(user("still served")), 5)

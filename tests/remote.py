@@ -1,0 +1,90 @@
+"""A runtime behind a Unix socket, and a worker that uses it; both on this event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio.to_thread
+
+from remora import Runtime
+from remora.cluster.remote import RemoteMemory, RemoteShard
+from remora.cluster.serving import Served
+
+__all__ = ["Owner", "remote"]
+
+
+class Owner:
+    """Serves runtimes at a path; one that is stopped can be started again.
+
+    Args:
+        make: makes the runtimes, not opened.
+    """
+
+    def __init__(self, make: Callable[[], Sequence[Runtime]]) -> None:
+        self.make = make
+        self.path = ""
+        self.served: Served | None = None
+        self.shards: Sequence[Runtime] = ()
+        self._stack = AsyncExitStack()
+        self.dialed = 0
+
+    async def start(self) -> None:
+        """Open the runtimes and listen."""
+        self.shards = self.make()
+        for one in self.shards:
+            await self._stack.enter_async_context(one)
+        self.served = Served(self.shards)
+        listener = await anyio.to_thread.run_sync(self._listen)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(self.served.make_protocol, sock=listener)
+        self._stack.callback(server.close)
+
+    def _listen(self) -> socket.socket:
+        directory = tempfile.mkdtemp(prefix="remora-")
+        self._stack.push_async_callback(self._remove, directory)
+        self.path = str(Path(directory) / "socket")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.path)
+        return listener
+
+    @staticmethod
+    async def _remove(directory: str) -> None:
+        await anyio.to_thread.run_sync(shutil.rmtree, directory)
+
+    async def stop(self, seconds: float = 5.0) -> None:
+        """Answer what was asked, and close."""
+        if self.served is not None:
+            await self.served.drain(seconds)
+            self.served = None
+        await self._stack.aclose()
+
+    async def dial(self) -> str:
+        """What a worker calls."""
+        self.dialed += 1
+        return self.path
+
+    def worker(self) -> RemoteMemory:
+        """A worker's memory, not opened."""
+        return RemoteMemory(self.make(), self.dial)
+
+
+@asynccontextmanager
+async def remote(make: Callable[[], Runtime]) -> AsyncIterator[RemoteShard]:
+    """A shard that is used through a socket."""
+    owner = Owner(lambda: [make()])
+    await owner.start()
+    try:
+        memory = owner.worker()
+        (shard,) = await memory.open()
+        try:
+            yield shard
+        finally:
+            await memory.aclose()
+    finally:
+        await owner.stop()
