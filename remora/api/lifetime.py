@@ -16,7 +16,7 @@ import msgspec
 from remora.api.build import Internals, build
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
-from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
+from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
 from remora.services.index_directory import check_location
@@ -24,7 +24,7 @@ from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
 from remora.storage.lance.allocators import limit_arenas
-from remora.storage.layout import check_unsharded
+from remora.storage.layout import check_unsharded, end_division, is_dividing
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
@@ -135,7 +135,7 @@ class Lifetime:
                 await anyio.to_thread.run_sync(preload)
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
-                await self._check_whole()
+                await self._check_whole(owned=True)
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
@@ -146,10 +146,23 @@ class Lifetime:
                 if lock is not None:
                     await anyio.to_thread.run_sync(lock.release)
 
-    async def _check_whole(self) -> None:
+    async def _check_whole(self, *, owned: bool = False) -> None:
         path = self.options.path
-        if path is not None and self.options.shard is None:
-            await anyio.to_thread.run_sync(check_unsharded, path)
+        if path is None or self.options.shard is not None:
+            return
+
+        def check() -> None:
+            if owned:
+                end_division(path)
+            if not is_dividing(path):
+                check_unsharded(path)
+
+        try:
+            await anyio.to_thread.run_sync(check)
+        except OSError as e:
+            raise DirectoryUnusable(
+                f"{path} cannot be used as a memory directory: {e.strerror or e}", path=path
+            ) from e
 
     @asynccontextmanager
     async def _open_journal(self) -> AsyncIterator[Journal]:

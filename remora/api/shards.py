@@ -14,7 +14,7 @@ from remora.services.index_directory import location_of
 from remora.services.parts import Parts
 from remora.storage.layout import ShardLayout
 
-__all__ = ["make_shards", "options_of", "parts_of"]
+__all__ = ["divide_config", "make_shards", "options_of", "parts_of"]
 
 _LEAST_HOT_MB = 16
 
@@ -51,7 +51,7 @@ def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
                 f"{name} of its own: leave it out, or keep the memory in one piece"
             )
     models = SharedModels()
-    config = _divide(options.config, layout.shards)
+    config = divide_config(options.config, layout.shards)
     shards = []
     for place, name in zip(layout.places, layout.names, strict=True):
         path = None if options.path is None else options.path / name
@@ -65,7 +65,7 @@ def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
     return shards
 
 
-def _divide(config: Config, shards: int) -> Config:
+def divide_config(config: Config, shards: int) -> Config:
     """The configuration of one of so many shards, which together stay within `config`'s bounds."""
 
     def share(whole: int, least: int = 1) -> int:

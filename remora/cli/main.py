@@ -33,6 +33,7 @@ from remora.cli.render import (
     print_report,
 )
 from remora.cli.replay import ReplayReport, replay
+from remora.cli.resharding import command_reshard
 from remora.cli.show import command_recall, command_show, show_session
 from remora.cli.transfer import (
     command_export,
@@ -176,6 +177,7 @@ _COMMANDS = {
     "repair": command_repair,
     "jobs": command_jobs,
     "tune": command_tune,
+    "reshard": command_reshard,
 }
 _NEED_MEMORY = frozenset(
     {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}

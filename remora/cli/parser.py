@@ -13,6 +13,7 @@ import remora
 from remora.cli.erasure import add_forget_parser
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.listing import add_listing_parsers
+from remora.cli.resharding import add_reshard_parser
 from remora.cli.transfer import add_transfer_parsers
 from remora.cli.tune import add_tune_parser
 from remora.cli.upkeep import add_upkeep_parsers
@@ -36,6 +37,7 @@ examples:
   remora backup /backups/monday --dir memory  a copy, while a server owns the directory
   remora verify --dir /backups/monday       check it
   remora tune questions.jsonl --dir memory  fit recall's weights to questions with known answers
+  remora reshard memory --shards 8          divide it, so that several processes can own it
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -75,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_upkeep_parsers(commands, common, printing)
     add_jobs_parser(commands, common, inherited)
     add_tune_parser(commands, common, printing)
+    add_reshard_parser(commands, common, printing)
     _add_config_parser(commands)
     return parser
 

@@ -9,7 +9,14 @@ import anyio.to_thread
 
 from remora.errors import DirectoryUnusable, InvalidInput
 from remora.runtime.clock import Clock
-from remora.storage.layout import MAX_SHARDS, ShardLayout, read_layout, write_layout
+from remora.storage.layout import (
+    MAX_SHARDS,
+    ShardLayout,
+    end_division,
+    is_dividing,
+    read_layout,
+    write_layout,
+)
 from remora.storage.lock import DirectoryLock, wait_for_lock
 
 __all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "shard_of"]
@@ -47,7 +54,9 @@ def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
     if shards is not None and not 1 <= shards <= MAX_SHARDS:
         raise InvalidInput(f"a memory has 1 to {MAX_SHARDS} shards, not {shards}")
     found = read_layout(directory)
-    if found is None and not (directory / "journal.db").exists():
+    if found is not None and found.shards == 1 and is_dividing(directory):
+        found = None  # opening it moves the only shard's content to its place
+    elif found is None and not (directory / "journal.db").exists():
         wanted = DEFAULT_SHARDS if shards is None else shards
         return None if wanted == 1 else ShardLayout.new(wanted)
     there = 1 if found is None else found.shards
@@ -93,16 +102,18 @@ class ShardedDirectory:
             raise
 
     def _settle_layout(self) -> None:
-        found = read_layout(self.path)
-        if found is None and not (self.path / "journal.db").exists():
-            try:
+        try:
+            end_division(self.path)
+            found = read_layout(self.path)
+            if found is None and not (self.path / "journal.db").exists():
                 write_layout(self.path, self._layout)
-            except OSError as e:
-                raise DirectoryUnusable(
-                    f"{self.path} cannot be used as a memory directory: {e.strerror or e}",
-                    path=self.path,
-                ) from e
-        elif found != self._layout:
+                return
+        except OSError as e:
+            raise DirectoryUnusable(
+                f"{self.path} cannot be used as a memory directory: {e.strerror or e}",
+                path=self.path,
+            ) from e
+        if found != self._layout:
             raise DirectoryUnusable(
                 f"the memory in {self.path} was made or divided by another process in the "
                 "meantime: open it again",

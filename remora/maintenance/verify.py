@@ -32,7 +32,7 @@ from remora.storage.private import find_links
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.mark import accept_loss
 
-__all__ = ["Verification", "verify", "verify_owned"]
+__all__ = ["Verification", "check_opened", "verify", "verify_owned"]
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -141,7 +141,7 @@ async def _verify_mirror(
                         f"{lost.where}: {told}, which journal.durability did not promise to keep",
                     )
             async with offline(mirror, config) as memory:
-                found = await _check_directory(memory, deep=deep, progress=progress)
+                found = await check_opened(memory, deep=deep, progress=progress)
         except JournalDamaged as e:
             found = Verification(
                 (Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0
@@ -168,7 +168,7 @@ def _find_links(directory: Path) -> list[Finding]:
     ]
 
 
-async def _check_directory(
+async def check_opened(
     memory: Offline, *, deep: bool = False, progress: Progress | None = None
 ) -> Verification:
     """Verify the journal, long-term memory, and whether they agree.

@@ -12,32 +12,43 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from remora.errors import DirectoryUnusable
+from remora.logging import get_logger
 from remora.storage.atomic import sync_path
 from remora.storage.private import open_private
 
 __all__ = [
+    "DIVISION_FILE",
     "MAX_SHARDS",
     "SHARDS_FILE",
     "SHARD_NAME",
+    "Division",
     "ShardLayout",
     "ShardPlace",
     "check_unsharded",
+    "end_division",
+    "is_dividing",
+    "read_division",
     "read_layout",
+    "write_division",
     "write_layout",
 ]
 
 SHARDS_FILE = "shards.json"
+DIVISION_FILE = "reshard.json"
 SHARD_NAME = re.compile(r"shard-\d{2,3}(-\d+)?")
 """Of a shard's directory: its number, and the layout's from the second on."""
 
 MAX_SHARDS = 256
 _VERSION = 1
+_UNDIVIDED = re.compile(r"journal\.(db|db-wal|db-shm|mark)|longterm(-\d+)?")
+_logger = get_logger(__name__)
 
 
 class ShardPlace(msgspec.Struct, frozen=True):
@@ -170,14 +181,115 @@ def write_layout(directory: Path, layout: ShardLayout) -> None:
     Raises:
         OSError: the disk refused; what was there before is still there.
     """
-    path = directory / SHARDS_FILE
-    staging = directory / f"{SHARDS_FILE}.new"
+    _write(directory / SHARDS_FILE, layout)
+
+
+def _write(path: Path, content: msgspec.Struct) -> None:
+    staging = path.with_name(f"{path.name}.new")
     staging.unlink(missing_ok=True)
     with os.fdopen(open_private(staging, os.O_WRONLY | os.O_EXCL), "wb") as file:
-        file.write(msgspec.json.encode(layout) + b"\n")
+        file.write(msgspec.json.encode(content) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     staging.replace(path)
+    sync_path(path.parent)
+
+
+# -- a division that was begun ---------------------------------------------------------------------
+
+
+class Division(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``reshard.json`` holds: how a memory is being divided again, and how far that came.
+
+    Attributes:
+        version: of this file's format.
+        new: the layout to come; with one shard, its directory's content is moved up at the end.
+        sources: how often each journal was opened by an owner: copies of one that was opened since
+            are of no use.
+        journals: shards whose journals are copied.
+        rows: how many rows of long-term memory are copied; -1 until all are.
+    """
+
+    version: int = _VERSION
+    new: ShardLayout
+    sources: tuple[int, ...]
+    journals: int = 0
+    rows: int = -1
+
+
+_decode_division = msgspec.json.Decoder(Division).decode
+
+
+def read_division(directory: Path) -> Division | None:
+    """The division that was begun and has not ended; None if none is, or if its file cannot be read."""
+    try:
+        return _decode_division((directory / DIVISION_FILE).read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def write_division(directory: Path, division: Division) -> None:
+    """Note how far it came; it is on disk afterwards.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    _write(directory / DIVISION_FILE, division)
+
+
+def is_dividing(directory: Path) -> bool:
+    """Whether a division was begun and has not ended."""
+    return (directory / DIVISION_FILE).exists()
+
+
+def end_division(directory: Path) -> None:
+    """Finish a division that has replaced ``shards.json``, or discard one that has not.
+
+    Requires exclusive access to the directory: its owner calls this first. Then all of the
+    data is in the layout in force, and there is no other copy of it: what is forgotten from now on
+    is nowhere else.
+
+    Raises:
+        OSError: the disk refused; the next call goes on.
+    """
+    if not is_dividing(directory):
+        return
+    division, layout = read_division(directory), read_layout(directory)
+    finished = division is not None and layout is not None and layout.layout == division.new.layout
+    _logger.info("reshard_finished" if finished else "reshard_discarded", path=str(directory))
+    if finished and layout is not None and layout.shards == 1:
+        _remove_others(directory, layout, files=False)
+        _move_up(directory, layout.name(0))
+    else:
+        _remove_others(directory, layout, files=layout is not None)
+    (directory / DIVISION_FILE).unlink(missing_ok=True)
+    sync_path(directory)
+
+
+def _remove_others(directory: Path, layout: ShardLayout | None, *, files: bool) -> None:
+    """Remove the shards that the layout does not name; with `files`, an undivided memory, too."""
+    kept = set() if layout is None else set(layout.names)
+    for one in sorted(directory.iterdir()):
+        other = SHARD_NAME.fullmatch(one.name) and one.name not in kept
+        if one.is_symlink() or not (other or (files and _UNDIVIDED.fullmatch(one.name))):
+            continue
+        if one.is_dir():
+            shutil.rmtree(one)
+        else:
+            one.unlink()
+    sync_path(directory)
+
+
+def _move_up(directory: Path, name: str) -> None:
+    """Make the only shard's directory the memory itself; the journal comes last."""
+    shard = directory / name
+    if shard.is_dir():
+        found = [one for one in shard.iterdir() if _UNDIVIDED.fullmatch(one.name)]
+        for one in sorted(found, key=lambda one: (one.name == "journal.db", one.name)):
+            one.rename(directory / one.name)
+        sync_path(directory)
+        shutil.rmtree(shard)
+    (directory / SHARDS_FILE).unlink(missing_ok=True)
     sync_path(directory)
 
 

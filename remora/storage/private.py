@@ -33,6 +33,7 @@ _JOURNAL = "journal.db"
 _SHARDS = "shards.json"
 _FILES = (
     _SHARDS,
+    "reshard.json",
     "remora.lock",
     "owner.json",
     _JOURNAL,

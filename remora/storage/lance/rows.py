@@ -201,6 +201,12 @@ class RowFormat:
         read = self.read(user, found)
         return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
 
+    def read_batch(self, batch: Any) -> tuple[Read, Vector | None]:
+        """The rows of a record batch with all columns, of any users, and their vectors."""
+        found = self._pa.Table.from_batches([batch])
+        read = self.read(None, found)
+        return read, self._matrix(found)[read.places] if self.embedded else None
+
     def take(self, found: Any, places: Sequence[int]) -> Any:
         """Some of the rows, by their positions."""
         return found.take(self._pa.array(places, self._pa.int64()))

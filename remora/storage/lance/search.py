@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -128,6 +128,16 @@ class LanceSearch:
             found = form.schema.empty_table()
         read, vectors = await anyio.to_thread.run_sync(form.read_with_vectors, user, found)
         return self._report(read).rows, vectors
+
+    async def all_rows(self) -> AsyncIterator[tuple[Sequence[MemoryRow], Vector | None]]:
+        """See `LanceStore.all_rows`."""
+        form = self._tables.rows
+        for shard in list(self._tables.shards.values()):
+            async with self._tables.reading("reading", shard) as table:
+                columns = [*_columns(shard), "user_key", *(["vector"] if form.embedded else [])]
+                async for batch in await table.query().select(columns).to_batches():
+                    read, vectors = await anyio.to_thread.run_sync(form.read_batch, batch)
+                    yield self._report(read).rows, vectors
 
     async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:
         key = self._tables.digests.user(user)

@@ -18,7 +18,7 @@ What LanceDB 0.40 does, and what follows (all measured):
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +225,13 @@ class LanceStore:
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """The same with their vectors."""
         return await self.reader.embedded_rows(user, scope)
+
+    def all_rows(self) -> AsyncIterator[tuple[Sequence[MemoryRow], Vector | None]]:
+        """All sound rows of all users, some at a time, with their vectors.
+
+        Requires exclusive access.
+        """
+        return self.reader.all_rows()
 
     async def delete(self, user: str, ids: Sequence[str]) -> int:
         """Remove some of the user's rows; their bytes stay until the table is rewritten."""

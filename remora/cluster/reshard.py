@@ -1,0 +1,479 @@
+"""Dividing a memory that is not in use into another number of shards.
+
+1. Everything is checked, by `remora verify`: what is damaged is not copied.
+2. Each new shard gets a journal with the rows of its users as they are, numbers and checksums
+   included; every row is compared with the one that it was copied from.
+3. One pass over long-term memory gives each new shard its rows with their vectors: no model is
+   called.
+4. Each new shard is verified, then synced.
+5. ``shards.json`` is replaced in one step. Until then the memory is what it was; from then on it is
+   the new one, and the old is removed.
+
+``reshard.json`` says how far it came. A crash is followed by the same command, which goes on, or by
+a start of the application, which discards the copy before 5 and removes the old data after it
+(`remora.storage.layout.end_division`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import msgspec
+
+from remora.api.shards import divide_config
+from remora.cluster.merging import add_figures
+from remora.cluster.sharding import shard_of
+from remora.config import Config
+from remora.errors import InvalidInput, StorageError
+from remora.logging import get_logger
+from remora.maintenance.offline import JOURNAL, offline, require_memory
+from remora.maintenance.verify import check_opened, verify_owned
+from remora.runtime.concurrency import map_concurrently
+from remora.services.index_directory import (
+    FIRST_DIRECTORY,
+    TableDirectory,
+    choose_directory,
+    list_directories,
+)
+from remora.storage.atomic import sync_path
+from remora.storage.lance.rows import OwnerFilter
+from remora.storage.lance.store import LanceStore
+from remora.storage.layout import (
+    MAX_SHARDS,
+    Division,
+    ShardLayout,
+    end_division,
+    read_division,
+    read_layout,
+    write_division,
+    write_layout,
+)
+from remora.storage.lock import DirectoryLock
+from remora.storage.ports import JournalCounts, MemoryRow, Vector
+from remora.storage.private import make_private, make_private_directory
+from remora.storage.sqlite.dividing import (
+    copy_actors,
+    copy_settings,
+    find_copy_difference,
+    read_notes,
+    read_settings,
+)
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.read_only import ReadOnlyJournal
+
+__all__ = ["ReshardReport", "reshard"]
+
+_logger = get_logger(__name__)
+_SPARE_BYTES = 64 << 20
+
+Progress = Callable[[int, int], None]
+
+
+class ReshardReport(msgspec.Struct, frozen=True):
+    """What was divided.
+
+    Attributes:
+        before: how many shards there were.
+        shards: how many there are.
+        counts: what their journals hold.
+        rows: rows of long-term memory.
+        resumed: an earlier division, which was interrupted, went on.
+    """
+
+    before: int
+    shards: int
+    counts: JournalCounts
+    rows: int
+    resumed: bool
+
+
+async def reshard(
+    directory: Path,
+    shards: int,
+    config: Config,
+    *,
+    progress: Progress | None = None,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> ReshardReport:
+    """Divide the memory in a directory into `shards` shards; into one, which any release opens.
+
+    Everything is as it was for every verb: ids, idempotency keys, state, memories, jobs, dead
+    letters, erasures that wait, access counts.
+
+    Args:
+        directory: of a memory that no process has open.
+        shards: from 1 to `MAX_SHARDS`.
+        config: of the application that uses the directory.
+        progress: called with the number of messages and rows done, and of all.
+        on_step: called with the name of each step when it is done; for tests.
+
+    Raises:
+        InvalidInput: there is no memory, `shards` is out of range, or long-term memory is elsewhere
+            or being rebuilt; nothing was changed.
+        DirectoryLocked: a process uses the directory.
+        StorageError: the memory is damaged, there is not enough room, or the disk failed; the
+            memory is what it was, unless the text says that the new one is complete.
+    """
+    if not 1 <= shards <= MAX_SHARDS:
+        raise InvalidInput(f"a memory has 1 to {MAX_SHARDS} shards, not {shards}")
+    in_thread = anyio.to_thread.run_sync
+    await in_thread(_require_directory, directory)
+    with ExitStack() as locks:
+        try:
+            await in_thread(_lock, directory, locks)
+            resharding = _Resharding(directory, shards, config, progress, on_step)
+            return await resharding.run()
+        except OSError as e:
+            raise StorageError(f"{directory} cannot be divided: {e.strerror or e}") from e
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(locks.close)
+
+
+def _require_directory(directory: Path) -> None:
+    if read_layout(directory) is None:
+        require_memory(directory)
+
+
+def _lock(directory: Path, locks: ExitStack) -> None:
+    """Own the directory, and each of its shards, which a repair could have open."""
+    layout = read_layout(directory)
+    names = [] if layout is None else layout.names
+    for one in (directory, *(directory / name for name in names)):
+        lock = DirectoryLock(one)
+        locks.callback(lock.release)
+        lock.acquire()
+
+
+class _Resharding:
+    """One run of it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        shards: int,
+        config: Config,
+        progress: Progress | None,
+        on_step: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._shards = shards
+        self._on_step = on_step
+        self._progress = progress
+        self._done = self._total = 0
+        self._sources: list[Path] = []
+
+    async def run(self) -> ReshardReport:
+        in_thread = anyio.to_thread.run_sync
+        old, division = await in_thread(self._find_unfinished)
+        before = 1 if old is None else old.shards
+        if division is None and before == self._shards:
+            raise InvalidInput(
+                f"the memory in {self._directory} has {before} shard{'s'[: before - 1]} already"
+            )
+        names = [""] if old is None else old.names
+        self._sources = [self._directory / name for name in names]
+        await self._check_sources()
+        journals = [source / JOURNAL for source in self._sources]
+        settings = [await in_thread(read_settings, journal) for journal in journals]
+        epochs = tuple(int(one.get("epoch", "0")) for one in settings)
+        resumed = division is not None and division.sources == epochs
+        if division is None or not resumed:
+            division = await in_thread(self._begin, old, epochs, settings[0]["instance"])
+        self._on_step("begun")
+        division = await self._copy_journals(division)
+        division = await self._copy_rows(division)
+        counts, rows = await self._verify(division)
+        await self._replace(division.new)
+        _logger.info(
+            "reshard_complete", path=str(self._directory), before=before, shards=self._shards
+        )
+        return ReshardReport(before, self._shards, counts, rows, resumed)
+
+    def _find_unfinished(self) -> tuple[ShardLayout | None, Division | None]:
+        """The layout in force, and the division to go on with, if it is for as many shards."""
+        division, layout = read_division(self._directory), read_layout(self._directory)
+        if division is not None and layout != division.new and division.new.shards == self._shards:
+            return layout, division
+        end_division(self._directory)
+        return read_layout(self._directory), None
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    async def _check_sources(self) -> None:
+        if self._config.long_term.uri:
+            raise InvalidInput(
+                "long-term memory is at an address (long_term.uri), and only what is in the "
+                "directory can be divided: export the memory, and import it into a new one"
+            )
+        for source in self._sources:
+            found = await verify_owned(source, self._config)
+            damage = [one for one in found.findings if one.kind != "erasure"]
+            if damage:
+                raise StorageError(
+                    f"{source} is damaged ({damage[0].where}: {damage[0].detail}), and was not "
+                    f"divided: remora verify --dir {source} says more, remora repair mends it"
+                )
+            settings = await anyio.to_thread.run_sync(read_settings, source / JOURNAL)
+            if settings.get("reembed"):
+                raise InvalidInput(
+                    f"long-term memory in {source} is being rebuilt: open the memory until that is "
+                    "complete (remora reembed), then divide it"
+                )
+            self._total += 0 if found.counts is None else found.counts.messages
+            self._total += found.rows
+        await anyio.to_thread.run_sync(self._check_room)
+
+    def _check_room(self) -> None:
+        needed = _SPARE_BYTES + sum(
+            one.stat().st_size
+            for source in self._sources
+            for name in (f"{JOURNAL}*", "longterm*/**/*")
+            for one in source.glob(name)
+            if one.is_file()
+        )
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            raise StorageError(
+                f"{self._directory} needs {needed >> 20:,} MB of free space for the copy, and has "
+                f"{free >> 20:,} MB; nothing was changed"
+            )
+
+    def _begin(self, old: ShardLayout | None, epochs: tuple[int, ...], instance: str) -> Division:
+        end_division(self._directory)
+        if old is None:
+            layout = ShardLayout(shards=self._shards, instance=instance)
+        else:
+            layout = msgspec.structs.replace(old, shards=self._shards, layout=old.layout + 1)
+        division = Division(new=layout, sources=epochs)
+        write_division(self._directory, division)
+        return division
+
+    # -- copying -----------------------------------------------------------------------------------
+
+    async def _copy_journals(self, division: Division) -> Division:
+        for number in range(division.journals, self._shards):
+            await self._copy_journal(division.new, number)
+            division = msgspec.structs.replace(division, journals=number + 1)
+            await anyio.to_thread.run_sync(write_division, self._directory, division)
+            self._on_step(f"journal {number}")
+        return division
+
+    async def _copy_journal(self, layout: ShardLayout, number: int) -> None:
+        in_thread = anyio.to_thread.run_sync
+        target = self._directory / layout.name(number)
+        await in_thread(_make_empty, target)
+        journal = await SqliteJournal.open(
+            target / JOURNAL, durability="power", first_settings=layout.places[number].settings
+        )
+        await journal.aclose()
+        self._on_step(f"journal {number} made")
+        journals = [source / JOURNAL for source in self._sources]
+
+        def wanted(user: str) -> bool:
+            return shard_of(user, layout.shards) == number
+
+        def copy() -> str:
+            for source in journals:
+                copy_actors(
+                    target / JOURNAL,
+                    source,
+                    wanted,
+                    lambda count: anyio.from_thread.run_sync(self._tell, count),
+                )
+            copy_settings(target / JOURNAL, journals, with_notes=number == 0)
+            return find_copy_difference(target / JOURNAL, journals, wanted)
+
+        if different := await in_thread(copy):
+            raise StorageError(f"the copy differs in {different}; the memory is what it was")
+
+    async def _copy_rows(self, division: Division) -> Division:
+        """Long-term memory of all new shards, in one pass over that of the old."""
+        if division.rows >= 0:
+            return division
+        used = [await _find_tables(source) for source in self._sources]
+        async with AsyncExitStack() as stack:
+            stores = await self._open_targets(stack, division.new, used)
+            copied = 0
+            for source, tables in zip(self._sources, used, strict=True):
+                if tables is not None and (source / tables.name).is_dir():
+                    copied += await self._copy_rows_of(source, tables, stores)
+            self._on_step("rows added")
+        division = msgspec.structs.replace(division, rows=copied)
+        await anyio.to_thread.run_sync(write_division, self._directory, division)
+        self._on_step("rows")
+        return division
+
+    async def _open_targets(
+        self,
+        stack: AsyncExitStack,
+        layout: ShardLayout,
+        used: Sequence[TableDirectory | None],
+    ) -> list[LanceStore]:
+        """The new shards' stores, which write what is added; none without long-term memory."""
+        made_by = {one.embedder for one in used if one is not None}
+        if len(made_by) > 1:
+            raise InvalidInput(
+                f"the shards' vectors are of several embedders, {', '.join(sorted(made_by))}: "
+                "rebuild long-term memory with one of them (remora reembed), then divide it"
+            )
+        config = divide_config(self._config, self._shards)
+        stores = []
+        for name in layout.names if made_by else ():
+            target = self._directory / name
+            await anyio.to_thread.run_sync(_make_empty, target / FIRST_DIRECTORY)
+            opened = _open_target(target, config, next(iter(made_by)))
+            stores.append(await stack.enter_async_context(opened))
+        return stores
+
+    async def _copy_rows_of(
+        self, source: Path, tables: TableDirectory, stores: Sequence[LanceStore]
+    ) -> int:
+        """Add a shard's rows to the new ones, but for those that are being erased."""
+        notes = await anyio.to_thread.run_sync(read_notes, source / JOURNAL)
+        digests, copied = tables.digests, 0
+        leaving = OwnerFilter([owner for one in notes for owner in one.owners], digests)
+        config = msgspec.structs.replace(self._config.long_term, shards=tables.shards)
+        store = await LanceStore.open(
+            source / tables.name, dimension=tables.dimension, config=config, digests=digests
+        )
+        try:
+            async for rows, vectors in store.all_rows():
+                columns = {
+                    "user_key": [digests.user(row.user) for row in rows],
+                    "user_id": [row.user for row in rows],
+                    "session_id": [row.session for row in rows],
+                }
+                parts: list[list[int]] = [[] for _ in stores]
+                for place, gone in enumerate(leaving(columns)):
+                    if not gone:
+                        parts[shard_of(rows[place].user, len(stores))].append(place)
+                await _add(stores, parts, rows, vectors)
+                copied += sum(map(len, parts))
+                self._tell(len(rows))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await store.aclose()
+        return copied
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def _verify(self, division: Division) -> tuple[JournalCounts, int]:
+        counts, rows = [], 0
+        for name in division.new.names:
+            async with offline(self._directory / name, self._config) as memory:
+                found = await check_opened(memory, deep=True)
+            damage = [one for one in found.findings if one.kind != "erasure"]
+            if damage:
+                raise StorageError(
+                    f"the new shard {name} is not as the old data ({damage[0].where}: "
+                    f"{damage[0].detail}); the memory is what it was"
+                )
+            assert found.counts is not None
+            counts.append(found.counts)
+            rows += found.rows
+        if rows != division.rows:
+            raise StorageError(
+                f"the new shards have {rows:,} rows of long-term memory, and {division.rows:,} "
+                "were copied; the memory is what it was"
+            )
+        if self._progress is not None:
+            self._progress(self._total, self._total)
+        self._on_step("verified")
+        return add_figures(counts), rows
+
+    async def _replace(self, layout: ShardLayout) -> None:
+        in_thread = anyio.to_thread.run_sync
+        for name in layout.names:
+            await in_thread(_sync_tree, self._directory / name)
+        await in_thread(sync_path, self._directory)
+        self._on_step("synced")
+        await in_thread(write_layout, self._directory, layout)
+        self._on_step("replaced")
+        try:
+            await in_thread(end_division, self._directory)
+        except OSError as e:
+            raise StorageError(
+                f"the new shards are complete and in use, but the old data could not be removed "
+                f"({e.strerror or e}): remove the cause; the next start removes it"
+            ) from e
+        self._on_step("removed")
+
+    def _tell(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+async def _find_tables(source: Path) -> TableDirectory | None:
+    """The directory of long-term memory in use; None if there never was one."""
+    journal = await ReadOnlyJournal.open(source / JOURNAL)
+    try:
+        return next(iter(await list_directories(journal)), None)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await journal.aclose()
+
+
+@asynccontextmanager
+async def _open_target(target: Path, config: Config, embedder: str) -> AsyncIterator[LanceStore]:
+    """The empty store of a new shard, noted in its journal, with a task that writes."""
+    async with offline(target, config) as memory:
+        await choose_directory(
+            memory.journal,
+            target,
+            embedder=embedder,
+            shards=config.long_term.shards,
+            reembed=False,
+            directory=target,
+            rng=random.SystemRandom(),
+        )
+    error: Exception | None = None
+    async with offline(target, config) as memory, memory.store() as store:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.run)
+            try:
+                yield store
+                await store.index_written()
+            except Exception as e:  # raised outside of the group, which would wrap it
+                error = e
+            tasks.cancel_scope.cancel()
+        if error is not None:
+            raise error
+        await store.compact()
+
+
+async def _add(
+    stores: Sequence[LanceStore],
+    parts: Sequence[Sequence[int]],
+    rows: Sequence[MemoryRow],
+    vectors: Vector | None,
+) -> None:
+    async def add(part: tuple[LanceStore, Sequence[int]]) -> None:
+        store, places = part
+        some = None if vectors is None else vectors[list(places)]
+        await store.add([rows[place] for place in places], some, may_exist=False)
+
+    work = list(zip(stores, parts, strict=True))
+    await map_concurrently(add, work, concurrency=len(work))
+
+
+def _make_empty(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    make_private_directory(directory)
+
+
+def _sync_tree(directory: Path) -> None:
+    for one in (*directory.rglob("*"), directory):
+        make_private(one)
+        sync_path(one)
