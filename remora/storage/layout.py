@@ -221,7 +221,7 @@ _decode_division = msgspec.json.Decoder(Division).decode
 
 
 def read_division(directory: Path) -> Division | None:
-    """The division that was begun and has not ended; None if none is, or if its file cannot be read."""
+    """The division that was begun and has not ended; None for none, or an unreadable one."""
     try:
         return _decode_division((directory / DIVISION_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
