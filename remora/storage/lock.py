@@ -231,7 +231,7 @@ else:
         """
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.ExitStack() as locked:
-            locked.callback(os.close, descriptor)
+            locked.enter_context(_closing(descriptor))
             try:
                 locked.enter_context(_flock(descriptor))
             except BlockingIOError:
@@ -243,26 +243,40 @@ else:
     @contextlib.contextmanager
     def _lock_file(path: Path) -> Iterator[None]:
         descriptor = open_private(path, os.O_RDWR)
-        try:
-            with _flock(descriptor):
-                yield
-        finally:
-            os.close(descriptor)
+        with _closing(descriptor), _flock(descriptor):
+            yield
 
     @contextlib.contextmanager
     def _flock(descriptor: int) -> Iterator[None]:
-        """Hold the lock of an open file.
-
-        A forked child shares the open file, and with it the lock. So the lock is released
-        expressly, or it would last as long as the child; and never by the child.
-        """
+        """Hold the lock of an open file, in this process and never in a child of it."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        pid = os.getpid()
         try:
             yield
         finally:
-            if os.getpid() == pid:
+            if descriptor in _descriptors:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    _descriptors: set[int] = set()
+    """Of the lock files that are open.
+
+    A forked child shares them, and the locks with them: they would last as long as it does.
+    """
+
+    @contextlib.contextmanager
+    def _closing(descriptor: int) -> Iterator[None]:
+        _descriptors.add(descriptor)
+        try:
+            yield
+        finally:
+            if descriptor in _descriptors:
+                _descriptors.discard(descriptor)
+                os.close(descriptor)
+
+    def _close_in_child() -> None:
+        while _descriptors:
+            os.close(_descriptors.pop())
+
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _identity(directory: Path) -> tuple[int, int]:

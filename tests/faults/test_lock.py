@@ -178,3 +178,35 @@ async def test_a_forked_child_cannot_give_the_directory_away(tmp_path: Path) -> 
     await owner.aclose()
     async with Runtime(tmp_path, config=IMPATIENT):
         pass
+
+
+CHILD_OUTLIVES = """
+import asyncio, os, sys, remora
+async def main():
+    async with remora.Runtime(sys.argv[1]) as runtime:
+        child = os.fork()
+        if not child:
+            os.read(0, 1)
+            os._exit(0)
+        print(child, flush=True)
+        os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+
+
+async def test_a_forked_child_that_outlives_its_parent_owns_nothing(tmp_path: Path) -> None:
+    """A worker that was forked from a server that is killed: the next server starts."""
+    owner = await anyio.open_process(
+        [sys.executable, "-W", "ignore", "-c", CHILD_OUTLIVES, str(tmp_path)]
+    )
+    assert owner.stdout is not None
+    child = int(await owner.stdout.receive())
+    await owner.wait()
+    try:
+        os.kill(child, 0)
+        async with Runtime(tmp_path, config=IMPATIENT):
+            pass
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        await owner.aclose()
