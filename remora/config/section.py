@@ -73,6 +73,7 @@ _MAY_BE_ZERO = frozenset(
         "hot_mb",
         "jitter",
         "linger_s",
+        "list_spread",
         "lock_wait_s",
         "unindexed_rows",
         "max_waiting",

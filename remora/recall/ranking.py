@@ -10,6 +10,9 @@ message gains less. Then the speaker and the kind of message are weighed:
   itself; a user who asks an assistant for help states facts in the same message;
 * questions are more often about what a user said than about what an assistant said.
 
+If a question asks for several things (`remora.recall.lists`), a message loses a share of its score
+for each better one of its session.
+
 A vector list that does not agree with the text lists loses weight: an embedder that is broken, or
 made for another language, would otherwise push good messages down. Reciprocal rank fusion,
 LanceDB's default, was worse than the better of its own lists on every set; preferring recent
@@ -33,6 +36,7 @@ from remora.languages.dates import Period
 from remora.languages.detection import language_of
 from remora.recall.days import of_days_named
 from remora.recall.languages import is_other_language, main_languages
+from remora.recall.lists import asks_for_several, better_in_group
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
@@ -90,6 +94,8 @@ class Matches(msgspec.Struct, frozen=True):
         timely: which rows say when, shape (rows,); None if the question does not ask for it.
         dated: which rows are of the days that the question names, shape (rows,); None if it names
             none.
+        grouped: the session of each row, by number, negative for none, shape (rows,); None if the
+            question does not ask for several things.
         coverage: see `Ranking`.
         other_language: the question is in another language than the rows; then the vector list is
             trusted whether or not it agrees with the text lists.
@@ -101,6 +107,7 @@ class Matches(msgspec.Struct, frozen=True):
     coverage: float = 1.0
     other_language: bool = False
     dated: npt.NDArray[np.bool_] | None = None
+    grouped: npt.NDArray[np.integer] | None = None
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -116,6 +123,7 @@ class Ranking(msgspec.Struct, frozen=True):
         coverage: how much of the question, by the weight of its words, the message that has most of
             it and its neighbours have, 0 to 1; 1 where it is not known.
         mixed: whether some of the rows are messages, and others were recorded.
+        several: whether the question asks for several things.
     """
 
     rows: Sequence[MemoryRow]
@@ -125,6 +133,7 @@ class Ranking(msgspec.Struct, frozen=True):
     row_bytes: int = 0
     coverage: float = 1.0
     mixed: bool = True
+    several: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -182,7 +191,7 @@ def fuse(
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
     other_language = is_other_language(language_of(query), main_languages(rows))
     traits = Traits(rows)
-    matches = Matches(lists, other_language=other_language)
+    matches = Matches(lists, other_language=other_language, grouped=_grouped(query, rows))
     matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
     ranking = rank(rows, traits, matches, config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
@@ -247,12 +256,24 @@ def rank(
         score *= gain ** (2 * np.minimum(np.maximum(importance, 0.0), 1.0) - 1)
     order = np.lexsort((-importance, -score))  # of equals, the first place stays first
     places, score = places[order], score[order]
+    if matches.grouped is not None:
+        score *= (1.0 - config.list_spread) ** better_in_group(matches.grouped[places])
+        order = (-score).argsort(kind="stable")
+        places, score = places[order], score[order]
     columns = {}
     for name, part in parts.items():
         base.fill(np.nan)
         base[lists[name].places] = part
         columns[name] = base[places]
-    return Ranking(rows, places, score, columns, coverage=matches.coverage, mixed=traits.mixed)
+    return Ranking(
+        rows,
+        places,
+        score,
+        columns,
+        coverage=matches.coverage,
+        mixed=traits.mixed,
+        several=matches.grouped is not None,
+    )
 
 
 def with_days(
@@ -277,6 +298,16 @@ def with_days(
     candidates = best.places[(-best.scores).argsort(kind="stable")]
     dated = of_days_named(periods, rows, traits.days, eligible, candidates)
     return msgspec.structs.replace(matches, dated=dated)
+
+
+def _grouped(query: str, rows: Sequence[MemoryRow]) -> npt.NDArray[np.integer] | None:
+    """See `Matches.grouped`."""
+    if not asks_for_several(query):
+        return None
+    import numpy as np  # noqa: PLC0415
+
+    numbers = {"": -1}
+    return np.array([numbers.setdefault(row.session, len(numbers)) for row in rows], np.intp)
 
 
 def size_of_rows(rows: Sequence[MemoryRow]) -> int:

@@ -25,6 +25,7 @@ from remora.actors.policies.text_index import (
 from remora.config import RecallConfig
 from remora.recall.days import time_stems
 from remora.recall.languages import is_other_language, main_languages
+from remora.recall.lists import asks_for_several
 from remora.recall.question import Question, weigh_words
 from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows, with_days
 from remora.recall.traits import Traits, rank_order
@@ -211,6 +212,13 @@ class Sessions:
         self.column = joined(columns)
         self.outside = self.column == numbers[""] if "" in numbers else None
 
+    @property
+    def numbers(self) -> npt.NDArray[np.int32]:
+        """The session of each row, by its number; -1 for none; shape (rows,)."""
+        import numpy as np  # noqa: PLC0415
+
+        return self.column if self.outside is None else np.where(self.outside, -1, self.column)
+
 
 class SearchedRows(msgspec.Struct, frozen=True):
     """A user's indices, searched as if they were one.
@@ -290,6 +298,7 @@ def find_matches(
         _find_words(parts, stems) if (stems := time_stems(question.text)) else None,
         1.0 if other_language else _coverage(found, question, traits.stems_of_names, len(eligible)),
         other_language=other_language,
+        grouped=searched.sessions.numbers if asks_for_several(question.text) else None,
     )
 
 

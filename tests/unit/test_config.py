@@ -185,6 +185,7 @@ MAY_BE_ZERO = {
     "recall.unindexed_rows",
     "recall.cache",
     "recall.hot_mb",
+    "recall.list_spread",
     "recall.neighbour_bonus",
     "recall.near_words",
     "recall.question_penalty",
