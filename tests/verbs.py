@@ -26,7 +26,17 @@ from remora.messages import ChatDict
 from remora.recall.memory import Memory
 from remora.testing import HashEmbedder
 
-__all__ = ["CALLS", "Call", "World", "open_world", "public_coroutines"]
+__all__ = [
+    "CALLS",
+    "Call",
+    "SlowChatModel",
+    "SlowEmbedder",
+    "World",
+    "fill_world",
+    "open_world",
+    "public_coroutines",
+    "said",
+]
 
 STEPS = 4
 """Turns of the event loop that each model call takes, so that a call can be cut in the middle."""
@@ -99,6 +109,16 @@ def said(text: str) -> ChatDict:
     return {"role": "user", "content": text}
 
 
+async def fill_world(world: World) -> None:
+    """Have the user say, remember and learn something, and write an export of it."""
+    await world.session.append([said(f"fact {number}") for number in range(8)])
+    await world.user.remember("ada likes tea")
+    await world.user.learn("a ticket costs ten euros")
+    await world.member.claim()
+    await world.member.remember("the team meets on Monday")
+    await world.runtime.export(world.path / "export.jsonl")
+
+
 @asynccontextmanager
 async def open_world(path: Path, *, sessions: bool = True) -> AsyncIterator[World]:
     """A world whose directory, and the files that verbs read, are under `path`."""
@@ -106,12 +126,7 @@ async def open_world(path: Path, *, sessions: bool = True) -> AsyncIterator[Worl
     async with runtime:
         world = World(runtime, path)
         if sessions:
-            await world.session.append([said(f"fact {number}") for number in range(8)])
-            await world.user.remember("ada likes tea")
-            await world.user.learn("a ticket costs ten euros")
-            await world.member.claim()
-            await world.member.remember("the team meets on Monday")
-            await runtime.export(path / "export.jsonl")
+            await fill_world(world)
         yield world
 
 

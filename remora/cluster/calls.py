@@ -8,7 +8,7 @@ In a worker::
 
     data = encode_arguments("archive.history", key, include_archived=True, at=None)
     ...                                     # sent as `wire.Call`, answered by `wire.Returned`
-    messages = decode_result("archive.history", returned)
+    messages = await decode_result("archive.history", returned)
 
 In the owner::
 
@@ -25,11 +25,15 @@ sent to was lost: it only reads, or doing it twice is doing it once.
 from __future__ import annotations
 
 import inspect
+import struct
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 
 from remora.api.statistics import RuntimeStatistics
@@ -208,8 +212,15 @@ _TABLE = _Conversion(bytes, table_to_bytes, table_from_bytes)
 # -- the table -------------------------------------------------------------------------------------
 
 
+_PART = 1_000  # items of a list that are encoded, or decoded, at once
+_ARRAY, _ARRAY_32 = struct.Struct(">BI"), 0xDD
+_NOTHING = msgspec.Raw(b"\x90")  # an array without items
+
+
 class CallType:
     """One call.
+
+    Lists cross as an array of their parts, each of at most 1,000 items.
 
     Attributes:
         name: see the module.
@@ -242,6 +253,8 @@ class CallType:
         self._result = whole or _Conversion(result, _same, _same)
         self._decode_arguments = msgspec.msgpack.Decoder(self.arguments).decode
         self._decode_result = msgspec.msgpack.Decoder(self._result.wire).decode
+        in_parts = typing.get_origin(self._result.wire) in {list, Sequence}
+        self._decode_part = self._decode_result if in_parts else None
 
     def encode_arguments(self, *positional: Any, **named: Any) -> bytes:
         """Arguments as the method takes them, without ``progress``, as bytes."""
@@ -267,23 +280,42 @@ class CallType:
             given[name] = conversion.unpack(given[name])
         return given
 
-    def encode_result(self, value: Any) -> bytes:
-        """What the method returned, as bytes."""
-        return _encode(self._result.pack(value))
+    async def encode_result(self, value: Any) -> bytes:
+        """What the method returned, as bytes; a long list in parts, a table in a thread."""
+        if self._result is _TABLE:
+            return _encode(await anyio.to_thread.run_sync(table_to_bytes, value))
+        packed = self._result.pack(value)
+        if self._decode_part is None:
+            return _encode(packed)
+        parts = [_encode(packed[:_PART])]
+        for first in range(_PART, len(packed), _PART):
+            await anyio.lowlevel.checkpoint()
+            parts.append(_encode(packed[first : first + _PART]))
+        return _ARRAY.pack(_ARRAY_32, len(parts)) + b"".join(parts)
 
-    def decode_result(self, data: bytes) -> Any:
+    async def decode_result(self, data: bytes) -> Any:
         """What the method returned.
 
         Raises:
             WireError: the method does not return that.
         """
         try:
-            return self._result.unpack(self._decode_result(data))
+            if self._result is _TABLE:
+                return await anyio.to_thread.run_sync(table_from_bytes, self._decode_result(data))
+            if self._decode_part is None:
+                return self._result.unpack(self._decode_result(data))
+            first, *others = _decode_parts(data) or [_NOTHING]
+            found = self._decode_part(first)
+            for part in others:
+                await anyio.lowlevel.checkpoint()
+                found += self._decode_part(part)
+            return self._result.unpack(found)
         except (msgspec.DecodeError, ValueError, RecursionError) as e:
             raise WireError(f"a result of {self.name} that cannot be read: {e}") from e
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def _call_types() -> dict[str, CallType]:
@@ -322,14 +354,14 @@ def decode_arguments(name: str, data: bytes) -> dict[str, Any]:
     return find_call(name).decode_arguments(data)
 
 
-def encode_result(name: str, value: Any) -> bytes:
+async def encode_result(name: str, value: Any) -> bytes:
     """See `CallType.encode_result`."""
-    return find_call(name).encode_result(value)
+    return await find_call(name).encode_result(value)
 
 
-def decode_result(name: str, data: bytes) -> Any:
+async def decode_result(name: str, data: bytes) -> Any:
     """See `CallType.decode_result`."""
-    return find_call(name).decode_result(data)
+    return await find_call(name).decode_result(data)
 
 
 async def perform(
@@ -367,4 +399,4 @@ async def perform(
         value = value(**given)
     if inspect.isawaitable(value):
         value = await value
-    return call.encode_result(value)
+    return await call.encode_result(value)

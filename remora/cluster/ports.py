@@ -134,7 +134,7 @@ class ShardLine:
         except BaseException:
             router.cancel(number)
             raise
-        return call.decode_result(returned.value)
+        return await call.decode_result(returned.value)
 
     def send(self, name: str, *positional: Any) -> None:
         """Call something whose result nobody waits for."""

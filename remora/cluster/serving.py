@@ -338,7 +338,7 @@ class _Link(asyncio.Protocol):
             begun = (shard, arguments["key"], turn)
             self._turns[begun] = call.number
             self._begun[call.number] = begun
-        return Returned(encode_result(call.name, turn))
+        return Returned(await encode_result(call.name, turn))
 
     def _end_turn(self, shard: _Shard, key: SessionKey, number: int) -> None:
         request = self._turns.pop((shard, key, number), 0)

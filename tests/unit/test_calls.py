@@ -48,7 +48,7 @@ async def called(runtime: remora.Runtime, name: str, *positional: Any, **named: 
     """What another process would get."""
     data = encode_arguments(name, *positional, **named)
     parts = parts_of(runtime)
-    return decode_result(name, await perform(name, data, parts=parts, verbs=runtime))
+    return await decode_result(name, await perform(name, data, parts=parts, verbs=runtime))
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,25 @@ def test_arguments_have_the_defaults_of_the_port() -> None:
         encode_arguments("contexts.load", KEY)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("key", [KEY, UserKey("ada")])
-def test_jobs_arrive_with_their_key_and_payload(key: Any) -> None:
+async def test_jobs_arrive_with_their_key_and_payload(key: Any) -> None:
     job = msgspec.structs.replace(JOB, key=key)
-    (found,) = decode_result("runtime.dead_letters", encode_result("runtime.dead_letters", [job]))
+    data = await encode_result("runtime.dead_letters", [job])
+    (found,) = await decode_result("runtime.dead_letters", data)
     assert found == job
     assert type(found.key) is type(key)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [0, 1, 999, 1_000, 1_001, 2_500])
+async def test_a_long_list_arrives_whole_and_in_order(number: int) -> None:
+    """In parts, between which others have their turn."""
+    jobs = [msgspec.structs.replace(JOB, id=str(n)) for n in range(number)]
+    data = await encode_result("runtime.dead_letters", jobs)
+    assert await decode_result("runtime.dead_letters", data) == jobs
+    with pytest.raises(WireError):
+        await decode_result("runtime.dead_letters", data[:-1])
 
 
 @pytest.mark.parametrize("name", CALLS)
