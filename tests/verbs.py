@@ -112,11 +112,11 @@ def said(text: str) -> ChatDict:
 async def fill_world(world: World) -> None:
     """Have the user say, remember and learn something, and write an export of it."""
     await world.session.append([said(f"fact {number}") for number in range(8)])
+    await world.runtime.export(world.path / "export.jsonl")
     await world.user.remember("ada likes tea")
     await world.user.learn("a ticket costs ten euros")
     await world.member.claim()
     await world.member.remember("the team meets on Monday")
-    await world.runtime.export(world.path / "export.jsonl")
 
 
 @asynccontextmanager

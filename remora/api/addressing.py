@@ -15,7 +15,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import MAX_IDS, check_int, check_text, collect
 from remora.services.intake import are_large
 from remora.services.metadata import check_metadata, check_where
-from remora.services.parts import PartsHolder, Recalls
+from remora.services.parts import PartsHolder, Recalls, long_term_is_off
 from remora.services.recording import check_importance, check_types, clean_text, name_failures
 from remora.services.remembered import MemoryPage, parse_cursor
 from remora.storage.ports import Scope
@@ -171,7 +171,7 @@ class AddressableMemories:
     def _require_recalls(self) -> Recalls:
         recalls = self._holder.parts.recalls
         if recalls is None:
-            raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
+            raise long_term_is_off()
         return recalls
 
     def _agent_of(self, agent: str | None) -> str | None:

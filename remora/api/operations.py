@@ -22,6 +22,7 @@ from remora.services.arguments import (
     check_seconds,
     check_text,
 )
+from remora.services.parts import long_term_is_off
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingOrder
@@ -98,9 +99,13 @@ class Operations:
         """How much long-term memory holds.
 
         Raises:
+            InvalidInput: it is switched off.
             LongTermError: it cannot be opened or read.
         """
-        return await (await self._lifetime.internals.long_term()).statistics()
+        internals = self._lifetime.internals
+        if internals.recall is None:
+            raise long_term_is_off()
+        return await (await internals.long_term()).statistics()
 
     # -- rebuilding and periodic tasks -------------------------------------------------------------
 

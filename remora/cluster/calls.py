@@ -38,7 +38,6 @@ import msgspec
 
 from remora.api.statistics import RuntimeStatistics
 from remora.cluster.wire import WireError
-from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.backup import BackupReport
 from remora.runtime.jobs import Job
@@ -51,6 +50,7 @@ from remora.services.parts import (
     Transfers,
     Turns,
     Work,
+    long_term_is_off,
 )
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
@@ -393,7 +393,7 @@ async def perform(
     port, _, method = name.partition(".")
     target = verbs if port == "runtime" else getattr(parts, port)
     if target is None:
-        raise InvalidInput("long-term memory is switched off: long_term.enabled is false")
+        raise long_term_is_off()
     value = getattr(target, method)
     if callable(value):
         value = value(**given)

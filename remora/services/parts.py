@@ -15,7 +15,7 @@ import msgspec
 from remora.actors.session.messages import Append, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
-from remora.errors import OwnershipLost, RuntimeClosed
+from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
@@ -50,6 +50,7 @@ __all__ = [
     "Transfers",
     "Turns",
     "Work",
+    "long_term_is_off",
 ]
 
 
@@ -265,6 +266,11 @@ class TransferParts(msgspec.Struct, frozen=True):
     working_bytes: int
     import_bytes: int
     indexed_blocks: Callable[[SessionKey], Collection[str]]
+
+
+def long_term_is_off() -> InvalidInput:
+    """The error of what needs long-term memory where it is switched off."""
+    return InvalidInput("long-term memory is switched off: long_term.enabled is false")
 
 
 class PartsHolder:

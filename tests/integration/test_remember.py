@@ -409,7 +409,7 @@ async def test_long_term_memory_switched_off(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         calls = [
             alice.remember("x"), alice.recall("x"), alice.memories(), alice.prune(keep=1),
-            alice.record([{"role": "user", "content": "x"}]),
+            alice.record([{"role": "user", "content": "x"}]), runtime.long_term_statistics(),
         ]  # fmt: skip
         for call in calls:
             with pytest.raises(InvalidInput, match="switched off"):
