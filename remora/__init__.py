@@ -21,6 +21,7 @@ from remora.api.session import Session
 from remora.api.shared import SharedMember, SharedScope
 from remora.api.turn import Turn
 from remora.api.user import User, WorkingHit
+from remora.cluster.connect import connect
 from remora.config import Config
 from remora.faces import publish
 from remora.messages import Message, MessageDict, MessageLike, Receipt
@@ -60,6 +61,7 @@ __all__ = [
     "Turn",
     "User",
     "WorkingHit",
+    "connect",
     "errors",
     "quote_memories",
 ]

@@ -14,11 +14,12 @@ runtime that its event loop has opened.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio.from_thread
 
@@ -30,6 +31,9 @@ from remora.errors import InvalidInput, RemoraError
 from remora.faces import publish
 from remora.messages import MessageLike, Receipt
 
+if TYPE_CHECKING:
+    from remora.cluster.connected import ConnectedRuntime
+
 __all__ = [
     "Agent",
     "KeyedState",
@@ -40,6 +44,7 @@ __all__ = [
     "SharedScope",
     "Turn",
     "User",
+    "connect",
     "view",
 ]
 
@@ -211,19 +216,35 @@ class Runtime(Mirror):
         return results
 
 
-def view(runtime: remora.Runtime) -> Runtime:
+def connect(target: str | Path) -> Runtime:
+    """See `remora.connect`; used with ``with``. Every call returns when it is done.
+
+    Raises:
+        InvalidInput, ConfigError, DirectoryUnusable: see `remora.connect`.
+    """
+    return _wrap(Runtime, remora.connect(target))
+
+
+def view(runtime: remora.Runtime | ConnectedRuntime) -> Runtime:
     """A runtime that an event loop opens and closes, for the other threads of the process.
 
     It can be made before the runtime opens. Sync endpoints of a web framework use it, which run in
     worker threads. On the event loop itself, a call raises `WrongLoop`.
     """
     given: object = runtime
-    if not isinstance(given, remora.Runtime):
+    if not isinstance(given, remora.Runtime) and not _is_connected(given):
         raise InvalidInput(f"view takes a remora.Runtime, not {type(given).__name__}")
     return _wrap(Runtime, runtime, owned=False)
 
 
-def _wrap(kind: type[_Runtime], runtime: remora.Runtime, *, owned: bool = True) -> _Runtime:
+def _is_connected(given: object) -> bool:
+    connected = sys.modules.get("remora.cluster.connected")  # what made such a runtime
+    return connected is not None and isinstance(given, connected.ConnectedRuntime)
+
+
+def _wrap(
+    kind: type[_Runtime], runtime: remora.Runtime | ConnectedRuntime, *, owned: bool = True
+) -> _Runtime:
     made = kind.__new__(kind)
     Mirror.__init__(made, runtime, runtime)
     vars(made).update(_owned=owned, _thread=ExitStack())

@@ -21,6 +21,7 @@ from remora.api.statistics import RuntimeStatistics
 from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
 from remora.api.turn import Query, Spoken
 from remora.api.user import WorkingHit
+from remora.cluster.connected import ConnectedRuntime as _Connected
 from remora.config import Config
 from remora.errors import RemoraError
 from remora.ids import SessionKey
@@ -57,6 +58,7 @@ __all__ = [
     "SharedScope",
     "Turn",
     "User",
+    "connect",
     "view",
 ]
 
@@ -500,4 +502,5 @@ class Runtime:
         after: str | None = ...,
     ) -> Sequence[UserListing]: ...
 
-def view(runtime: _AsyncRuntime) -> Runtime: ...
+def connect(target: str | Path) -> Runtime: ...
+def view(runtime: _AsyncRuntime | _Connected) -> Runtime: ...

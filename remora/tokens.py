@@ -11,6 +11,7 @@ import base64
 import hashlib
 import operator
 import re
+import threading
 from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +33,7 @@ __all__ = [
     "TokenCounter",
     "count_message",
     "load_encoding",
+    "load_encodings_later",
 ]
 
 INLINE_CHARACTERS = 16_000
@@ -224,8 +226,19 @@ class TiktokenCounter:
     ) -> None:
         self.media_tokens = media_tokens
         self.name = f"tiktoken:{encoding}{_suffix(media_tokens)}"
-        loaded = load_encoding(encoding)
+        self._encoding = encoding
+        self._encode: Callable[..., Sized] = self._load_and_encode
+        self._encode_to_array: Callable[..., Sized] = self._load_and_encode
+        if not _later or encoding not in _ENCODINGS:
+            self._load()
+
+    def _load(self) -> None:
+        loaded = load_encoding(self._encoding)
         self._encode, self._encode_to_array = loaded.encode_ordinary, loaded.encode_to_numpy
+
+    def _load_and_encode(self, text: str, **options: Any) -> Sized:
+        self._load()
+        return self._encode_to_array(text, **options) if options else self._encode(text)
 
     def count(self, text: str) -> int:
         """The number of tokens."""
@@ -283,6 +296,14 @@ _ENCODINGS: dict[str, tuple[str, str, dict[str, int]]] = {
     ),
 }
 _loaded: dict[str, tiktoken.Encoding] = {}
+_loading = threading.Lock()
+_later = False
+
+
+def load_encodings_later() -> None:
+    """Have this process load an encoding when it is first used, not when a counter is made."""
+    global _later  # noqa: PLW0603  # a choice for the whole process
+    _later = True
 
 
 def load_encoding(name: str) -> tiktoken.Encoding:
@@ -294,6 +315,11 @@ def load_encoding(name: str) -> tiktoken.Encoding:
         ConfigError: an unknown encoding, or a vocabulary whose hash is not the one that tiktoken
             expects.
     """
+    with _loading:
+        return _load_encoding(name)
+
+
+def _load_encoding(name: str) -> tiktoken.Encoding:
     # not at import: tiktoken loads requests and regex, the others tempfile and every compressor,
     # which takes 0.1 s
     import gzip  # noqa: PLC0415

@@ -34,14 +34,18 @@ def render() -> str:
     own = {kind.__name__ for kind in kinds.values()}
     imports: _Imports = {"Self": "typing"}
     classes = [_render_class(original, kind, own, imports) for original, kind in kinds.items()]
-    view = "def view(runtime: _AsyncRuntime) -> Runtime: ...\n"
+    functions = (
+        "def connect(target: str | Path) -> Runtime: ...\n"
+        "def view(runtime: _AsyncRuntime | _Connected) -> Runtime: ...\n"
+    )
     listed = f"__all__ = {sorted(blocking.__all__)!r}\n"
     lines = sorted(
         f"from {module} import {name}" if module else f"import {name}"
         for name, module in imports.items()
     )
     lines.append("from remora.api.runtime import Runtime as _AsyncRuntime")
-    text = "\n".join([_HEAD, *lines, "", listed, *classes, view])
+    lines.append("from remora.cluster.connected import ConnectedRuntime as _Connected")
+    text = "\n".join([_HEAD, *lines, "", listed, *classes, functions])
     return _format(text)
 
 

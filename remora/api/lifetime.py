@@ -82,9 +82,7 @@ class Lifetime:
         Raises:
             RuntimeClosed: it is not open.
         """
-        self.holder.check_open()
-        assert self._host is not None
-        return self._host.home.loop
+        return self.holder.home
 
     async def start(self) -> None:
         """See `remora.Runtime.start`."""
@@ -255,7 +253,7 @@ class Lifetime:
             )
             tasks.start_soon(flush, name="remora.unindexed")
         index.start(tasks)
-        if internals.recall is not None:
+        if internals.recall is not None and options.warm_up:
             internals.warm_up.begin()
 
     async def _end_when_lost(self, host: Host, internals: Internals) -> None:

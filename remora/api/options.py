@@ -35,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         shard: which shard of a memory this runtime is; None if it is a whole one.
         models: shared with other runtimes; None for models of its own.
+        warm_up: load models and tables on opening; otherwise when they are first used.
     """
 
     path: Path | None
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rng: random.Random
     shard: ShardPlace | None = None
     models: SharedModels | None = None
+    warm_up: bool = True
 
 
 def check_options(config: Config | None, journal: JournalLike | None, *, reembed: bool) -> Config:

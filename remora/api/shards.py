@@ -10,11 +10,19 @@ from remora.api.options import Options
 from remora.api.runtime import Runtime
 from remora.config import Config, Secret
 from remora.errors import ConfigError
+from remora.models.ports import Embedder
 from remora.services.index_directory import location_of
 from remora.services.parts import Parts
 from remora.storage.layout import ShardLayout
 
-__all__ = ["divide_config", "make_shards", "options_of", "parts_of"]
+__all__ = [
+    "divide_config",
+    "made_for_owner",
+    "make_shards",
+    "options_of",
+    "parts_of",
+    "was_opened",
+]
 
 _LEAST_HOT_MB = 16
 
@@ -31,6 +39,27 @@ def parts_of(runtime: Runtime) -> Parts:
         RuntimeClosed, OwnershipLost, WrongLoop: see `PartsHolder`.
     """
     return runtime._lifetime.holder.parts  # noqa: SLF001  # a part of the runtime
+
+
+def was_opened(runtime: Runtime) -> bool:
+    """Whether the runtime is open, or was."""
+    return runtime._lifetime.holder.phase != "not opened"  # noqa: SLF001  # a part of the runtime
+
+
+def made_for_owner(runtime: Runtime, embedder: Embedder | None = None) -> Runtime:
+    """The same runtime, not opened, which loads its models when it is told to.
+
+    Args:
+        runtime: not opened.
+        embedder: that is loaded already; None for the runtime's own.
+    """
+    options = options_of(runtime)
+    options = msgspec.structs.replace(
+        options, warm_up=False, embedder=embedder if embedder is not None else options.embedder
+    )
+    made = Runtime.in_memory(config=options.config)
+    made._lifetime = Lifetime(options)  # noqa: SLF001  # a part of the runtime
+    return made
 
 
 def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:

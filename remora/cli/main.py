@@ -44,6 +44,7 @@ from remora.cli.transfer import (
 )
 from remora.cli.tune import command_tune
 from remora.cli.upkeep import command_backup, command_repair, command_verify
+from remora.cli.workers import command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
 
@@ -179,6 +180,7 @@ _COMMANDS = {
     "tune": command_tune,
     "reshard": command_reshard,
 }
+_OF_WORKERS = {"serve": command_serve, "owners": command_owners}
 _NEED_MEMORY = frozenset(
     {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}
 )
@@ -208,6 +210,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 render_defaults() if arguments.defaults else render_changes(_load_config(arguments))
             )
             return 0
+        if arguments.command in _OF_WORKERS:
+            return _OF_WORKERS[arguments.command](console, arguments)
         arguments.configured = _load_config(arguments)
         if arguments.command in _NEED_MEMORY:
             require_memory(arguments)

@@ -17,6 +17,7 @@ from remora.cli.resharding import add_reshard_parser
 from remora.cli.transfer import add_transfer_parsers
 from remora.cli.tune import add_tune_parser
 from remora.cli.upkeep import add_upkeep_parsers
+from remora.cli.workers import add_worker_parsers
 
 __all__ = ["build_parser"]
 
@@ -38,6 +39,7 @@ examples:
   remora verify --dir /backups/monday       check it
   remora tune questions.jsonl --dir memory  fit recall's weights to questions with known answers
   remora reshard memory --shards 8          divide it, so that several processes can own it
+  remora serve myapp.memory:runtime         own a memory for the workers that connect to it
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but lines of the file were left out
@@ -78,6 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_jobs_parser(commands, common, inherited)
     add_tune_parser(commands, common, printing)
     add_reshard_parser(commands, common, printing)
+    add_worker_parsers(commands, printing)
     _add_config_parser(commands)
     return parser
 

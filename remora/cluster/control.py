@@ -28,7 +28,17 @@ import msgspec
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
 
-__all__ = ["Answer", "ControlLink", "ControlThread", "Leave", "OwnerGone", "OwnerSilent", "peer_of"]
+__all__ = [
+    "Answer",
+    "ControlLink",
+    "ControlThread",
+    "Leave",
+    "Look",
+    "OwnerGone",
+    "OwnerSilent",
+    "ShardFigures",
+    "peer_of",
+]
 
 _logger = get_logger(__name__)
 _MOST_BYTES = 4_096
@@ -53,6 +63,24 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     digest: str = ""
 
 
+class Look(msgspec.Struct, frozen=True, tag="look"):
+    """What does each shard do?"""
+
+
+class ShardFigures(msgspec.Struct, frozen=True):
+    """What a shard does.
+
+    Attributes:
+        epoch: the number of its owners so far.
+        sessions: sessions and users in memory.
+        queue: requests that wait.
+    """
+
+    epoch: int
+    sessions: int
+    queue: int
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What the owner says.
 
@@ -60,14 +88,18 @@ class Answer(msgspec.Struct, frozen=True):
         phase: what it does.
         stuck_s: how long its event loop has not run.
         stays: it was started by hand, and is to be ended in the same way.
+        workers: how many are connected; of `Look` only, as what follows.
+        shards: by number.
     """
 
     phase: Literal["starting", "serving", "leaving"]
     stuck_s: float = 0.0
     stays: bool = False
+    workers: int = 0
+    shards: tuple[ShardFigures, ...] = ()
 
 
-_decode = msgspec.json.Decoder(Ping | Leave).decode
+_decode = msgspec.json.Decoder(Ping | Leave | Look).decode
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -89,6 +121,7 @@ class ControlThread(threading.Thread):
 
     Attributes:
         phase: what it answers.
+        figures: the workers that are connected, and what each shard does; called in this thread.
     """
 
     def __init__(
@@ -101,6 +134,7 @@ class ControlThread(threading.Thread):
     ) -> None:
         super().__init__(name="remora.control", daemon=True)
         self.phase: Literal["starting", "serving", "leaving"] = "starting"
+        self.figures: Callable[[], tuple[int, tuple[ShardFigures, ...]]] = _nothing
         self._stays = stays
         self._on_leave = on_leave
         self._tick = tick
@@ -163,19 +197,21 @@ class ControlThread(threading.Thread):
             data = one.recv(_MOST_BYTES)
             lines = data.splitlines()
             for line in lines:
-                self._take(_decode(line))
-                one.send(msgspec.json.encode(self._answer()) + b"\n")
+                message = _decode(line)
+                self._take(message)
+                answer = self._answer(message)
+                one.send(msgspec.json.encode(answer) + b"\n")
         except (OSError, msgspec.DecodeError):
             return False
         return bool(lines)
 
-    def _take(self, message: Ping | Leave) -> None:
+    def _take(self, message: Ping | Leave | Look) -> None:
         loop = self._loop
         if isinstance(message, Leave) and loop is not None:
             with contextlib.suppress(RuntimeError):  # it is closed
                 loop.call_soon_threadsafe(self._on_leave, message)
 
-    def _answer(self) -> Answer:
+    def _answer(self, message: Ping | Leave | Look) -> Answer:
         now, loop = time.monotonic(), self._loop
         stuck_s = 0.0
         if self._asked_at is not None:
@@ -184,10 +220,15 @@ class ControlThread(threading.Thread):
             self._asked_at = now
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._loop_runs)
-        return Answer(self.phase, round(stuck_s, 3), self._stays)
+        workers, shards = self.figures() if isinstance(message, Look) else (0, ())
+        return Answer(self.phase, round(stuck_s, 3), self._stays, workers, shards)
 
     def _loop_runs(self) -> None:
         self._asked_at = None
+
+
+def _nothing() -> tuple[int, tuple[ShardFigures, ...]]:
+    return 0, ()
 
 
 class OwnerGone(Exception):
@@ -256,7 +297,7 @@ class ControlLink:
             os.close(self._process)
             self._process = -1
 
-    def ask(self, message: Ping | Leave | None = None) -> Answer:
+    def ask(self, message: Ping | Leave | Look | None = None) -> Answer:
         """Send a message, a ping by default; returns the answer.
 
         A process that works, or waits for its disk, is given more time: it may load a library,
@@ -270,11 +311,14 @@ class ControlLink:
         try:
             before = self._work_s()
             self._link.sendall(msgspec.json.encode(message or Ping()) + b"\n")
+            line = b""
             while True:
                 with contextlib.suppress(TimeoutError):
-                    if not (data := self._link.recv(_MOST_BYTES)):
-                        raise OwnerGone("it closed the connection")
-                    return msgspec.json.decode(data, type=Answer)
+                    while not line.endswith(b"\n"):
+                        if not (data := self._link.recv(_MOST_BYTES)):
+                            raise OwnerGone("it closed the connection")
+                        line += data
+                    return msgspec.json.decode(line, type=Answer)
                 after = self._work_s()
                 idle = math.isfinite(before + after) and after - before < _LEAST_WORK_S
                 if idle or time.monotonic() > end:

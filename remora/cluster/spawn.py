@@ -29,12 +29,21 @@ from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.logging import get_logger
 from remora.storage.private import open_private
 
-__all__ = ["OwnerFinder", "Report", "StartOrder", "check_system", "lock_now"]
+__all__ = [
+    "COMMAND",
+    "OwnerFinder",
+    "Report",
+    "StartOrder",
+    "check_system",
+    "lock_now",
+    "start_process",
+]
 
 _logger = get_logger(__name__)
-_COMMAND = (sys.executable, "-P", "-m", "remora.cluster.owner")
+COMMAND = (sys.executable, "-P", "-m", "remora.cluster")
 _PAUSE_S = 0.02
 _DEATHS_S = 30.0
+_STANDBY_S = 1.0
 
 
 class StartOrder(msgspec.Struct, frozen=True):
@@ -104,7 +113,7 @@ class OwnerFinder:
         command: starts an owner.
     """
 
-    def __init__(self, target: Target, place: Place, *, command: Sequence[str] = _COMMAND) -> None:
+    def __init__(self, target: Target, place: Place, *, command: Sequence[str] = COMMAND) -> None:
         self._target = target
         self._place = place
         self._limits = target.config.cluster
@@ -121,12 +130,13 @@ class OwnerFinder:
             DirectoryUnusable: see `Place.prepare`.
         """
         self._place.prepare()
-        end = time.monotonic() + self._limits.wait_s
+        began = time.monotonic()
+        end = began + self._limits.wait_s
         while True:
             found, absent = self._look()
             if found is not None:
                 return found
-            if absent and self._limits.start_owner and self._is_our_turn():
+            if absent and self._limits.start_owner and self._is_our_turn(began):
                 with lock_now(self._place.spawn_lock) as lock:
                     if lock is not None:
                         self._start_unless_found(lock, end)
@@ -197,8 +207,11 @@ class OwnerFinder:
         control.wait(self._limits.silent_s)
         return False
 
-    def _is_our_turn(self) -> bool:
-        """Whether the last owner did not leave for one with another release or configuration."""
+    def _is_our_turn(self, began: float) -> bool:
+        """Whether neither a standby nor a worker with another configuration makes the owner."""
+        early = self._limits.standby and time.monotonic() - began < _STANDBY_S
+        if early and self._place.read_owner() is not None:  # it was killed, or died
+            return False
         wanted = self._place.read_next()
         ours = (remora.__version__, self._target.digest)
         return wanted is None or (wanted.release, wanted.digest) == ours

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from remora.api.runtime import Runtime
+from remora.api.shards import options_of, was_opened
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput
 
@@ -170,8 +171,7 @@ def _check_crosses(runtime: Runtime, text: str) -> None:
     Raises:
         InvalidInput: it cannot.
     """
-    lifetime = runtime._lifetime  # noqa: SLF001  # a part of the runtime
-    options = lifetime.options
+    options = options_of(runtime)
     if options.path is None:
         raise InvalidInput(
             f"{text} makes a runtime in memory, which workers cannot share: give it a directory"
@@ -182,7 +182,7 @@ def _check_crosses(runtime: Runtime, text: str) -> None:
                 f"{text} passes {name}= to its Runtime, which shards cannot share: leave it out, "
                 "or open that Runtime in a single process"
             )
-    if lifetime.holder.phase != "not opened":
+    if was_opened(runtime):
         raise InvalidInput(
             f"{text} returns a runtime that was opened: return a new one, without entering it"
         )

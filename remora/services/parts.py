@@ -284,7 +284,7 @@ class PartsHolder:
         lost: why the runtime ended by itself: the journal is not its own any more.
     """
 
-    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "lost", "phase", "where")
+    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "_why", "lost", "phase", "where")
 
     _parts: Parts
     _home: HomeLoop
@@ -292,7 +292,7 @@ class PartsHolder:
     def __init__(self, where: str = "in memory") -> None:
         self.where = where
         self.phase: Literal["not opened", "open", "closed"] = "not opened"
-        self.lost = ""
+        self.lost = self._why = ""
         self._loop: object = None
         self._find_loop: Callable[[], object] = object
 
@@ -315,6 +315,16 @@ class PartsHolder:
         return self._parts
 
     @property
+    def home(self) -> object:
+        """The event loop of the open runtime, for other threads.
+
+        Raises:
+            RuntimeClosed, OwnershipLost: it is not open.
+        """
+        self.check_open()
+        return self._home.loop
+
+    @property
     def described(self) -> str:
         """The directory and the phase, for the repr of a handle."""
         return f"{self.where}, {self.phase}"
@@ -325,7 +335,7 @@ class PartsHolder:
             raise OwnershipLost(self.lost)
         if self.phase != "open":
             raise RuntimeClosed(
-                "the runtime is closed"
+                self._why
                 if self.phase == "closed"
                 else "open the runtime first: async with Runtime(…) as runtime"
             )
@@ -337,9 +347,9 @@ class PartsHolder:
         self._loop, self._find_loop = self._home.loop, self._home.find
         self.phase = "open"
 
-    def close(self, lost: str = "") -> None:
+    def close(self, lost: str = "", *, why: str = "the runtime is closed") -> None:
         """Have every handle raise `RuntimeClosed` from now on; `OwnershipLost`, if it was lost."""
-        self.phase, self.lost = "closed", self.lost or lost
+        self.phase, self.lost, self._why = "closed", self.lost or lost, why
         self._loop, self._find_loop = None, object
         with suppress(AttributeError):
             del self._parts

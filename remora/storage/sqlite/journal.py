@@ -51,6 +51,7 @@ class SqliteJournal(JournalReader, JournalWriter):
     Attributes:
         path: the file.
         instance: six hex digits that tell its message ids from another journal's.
+        epoch: the number of its owners so far, this one included.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class SqliteJournal(JournalReader, JournalWriter):
     ) -> None:
         JournalReader.__init__(self, reader, numbers=ownership.numbers)
         JournalWriter.__init__(self, path, writer, ownership, max_batch_writes=max_batch_writes)
+        self.epoch = ownership.epoch
         self._files = JournalFiles(self, writer, self._read, max_wal_bytes=max_wal_bytes)
 
     @classmethod

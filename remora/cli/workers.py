@@ -1,0 +1,122 @@
+"""``remora serve`` and ``remora owners``: the process that owns a memory for several workers."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from remora.cli.render import print_json
+from remora.errors import DirectoryLocked, InvalidInput
+
+__all__ = ["add_worker_parsers", "command_owners", "command_serve"]
+
+_TARGET = (
+    "module:function, whose function returns a remora.Runtime; a configuration file; or a "
+    "memory directory"
+)
+_SERVE = """\
+Own a memory in the foreground, and serve the workers that remora.connect to it,
+until SIGTERM or Ctrl-C: accepted requests are then answered first. An owner
+that a worker started leaves for this one. Logs go to standard error.
+
+Workers that find no owner start one of their own; with cluster.start_owner
+false they wait for this command.
+"""
+_EPILOG = """\
+exit codes: 0 ended as it was told to, 1 the memory cannot be opened, is served
+by another remora serve, or was taken over, 2 wrong usage
+"""
+
+
+def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None:
+    """Describe the commands to the parser.
+
+    Args:
+        commands: the parser of commands.
+        printing: options of those that print results.
+    """
+    command = commands.add_parser(
+        "serve",
+        help="own a memory in the foreground, for the workers that connect to it",
+        description=_SERVE,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("target", metavar="TARGET", help=_TARGET)
+    command.set_defaults(verbose=True)
+    command = commands.add_parser(
+        "owners",
+        parents=[printing],
+        help="print who owns a memory, and what each shard does",
+        description="Print the process that owns a memory, for how long, and for each shard its "
+        "epoch (how many owners it has had), sessions in memory, and requests that wait.",
+        epilog="exit codes: 0 done, 1 there is no owner, 2 wrong usage",
+    )
+    command.add_argument("target", metavar="TARGET", help=_TARGET)
+    command.set_defaults(verbose=False)
+
+
+def command_serve(console: Console, arguments: argparse.Namespace) -> int:
+    """Own a memory until told to stop."""
+    del console
+    sys.path.insert(0, "")  # as python -m has it: the application's modules
+    from remora.cluster.serve import serve  # noqa: PLC0415  # it needs Linux
+
+    logging.getLogger("remora").setLevel(logging.INFO)
+    return serve(arguments.target)
+
+
+def command_owners(console: Console, arguments: argparse.Namespace) -> int:
+    """Print the owner of a memory."""
+    sys.path.insert(0, "")
+    from remora.cluster.control import Look, OwnerGone, OwnerSilent  # noqa: PLC0415  # likewise
+    from remora.cluster.place import Place  # noqa: PLC0415
+    from remora.cluster.target import read_target  # noqa: PLC0415
+    from remora.cluster.watch import open_control  # noqa: PLC0415
+
+    target = read_target(arguments.target)
+    info = Place(target.directory).read_owner()
+    if info is None:
+        raise InvalidInput(f"no process serves {target.directory}")
+    try:
+        with open_control(info, target.config.cluster) as control:
+            answer = control.ask(Look())
+            pid = control.pid or info.pid
+    except OwnerGone:
+        raise InvalidInput(
+            f"no process serves {target.directory}: its last owner, process {info.pid}, has died"
+        ) from None
+    except OwnerSilent:
+        raise DirectoryLocked(
+            f"the owner of {target.directory}, process {info.pid}, does not answer; a worker that "
+            "connects to it kills it, and starts another",
+            path=target.directory,
+            pid=info.pid,
+            since=info.since,
+        ) from None
+    shards = [
+        {"shard": number, "pid": pid, "since": info.since, "phase": answer.phase}
+        | {"epoch": one.epoch, "sessions": one.sessions, "queue": one.queue}
+        for number, one in enumerate(answer.shards)
+    ]
+    if arguments.json:
+        for shard in shards:
+            print_json(shard)
+        return 0
+    console.print(
+        f"process {pid} serves {target.directory} since {info.since}: {answer.phase}, "
+        f"{answer.workers} connected, remora {info.release}, target {info.target}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table("shard", "epoch", "sessions", "queue", box=None)
+    for one in shards:
+        table.add_row(*(str(one[name]) for name in ("shard", "epoch", "sessions", "queue")))
+    console.print(table)
+    return 0

@@ -1,0 +1,42 @@
+"""`remora.connect`: one memory for all worker processes of a machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remora.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from remora.cluster.connected import ConnectedRuntime
+
+__all__ = ["connect"]
+
+
+def connect(target: str | Path) -> ConnectedRuntime:
+    """A memory that other processes use as well; enter it with ``async with``.
+
+    A process of its own owns the memory. The first worker starts it, and it ends a while after the
+    last one has left. If it dies, another one takes its place within seconds: reads, and appends
+    with a key, then go on by themselves.
+
+    Args:
+        target: ``"module:function"``, whose function takes no arguments and returns a
+            `remora.Runtime` that is not open; the path of a configuration file; or a memory
+            directory, for the configuration of the environment.
+
+    Raises:
+        InvalidInput: another process cannot make a runtime of it, or the system is not Linux.
+        ConfigError: the configuration is not valid.
+        DirectoryUnusable: the directory cannot be used.
+    """
+    if not sys.platform.startswith("linux"):
+        raise InvalidInput(
+            "remora.connect needs Linux; elsewhere one process opens a memory, with remora.Runtime"
+        )
+    # needs modules of Linux, and twice the time of `import remora`
+    from remora.cluster.connected import ConnectedRuntime  # noqa: PLC0415
+    from remora.cluster.target import read_target  # noqa: PLC0415
+
+    return ConnectedRuntime(read_target(target))

@@ -1,0 +1,290 @@
+"""The process that owns a memory, and serves workers.
+
+A worker starts it (`remora.cluster.spawn`), or a person does (``remora serve``). It takes requests
+before tokenizer and embedder are loaded: workers count and check their messages themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import anyio.to_thread
+import msgspec
+
+from remora.api.runtime import Runtime
+from remora.api.shards import made_for_owner
+from remora.cluster.control import Leave, ShardFigures, peer_of
+from remora.cluster.loading import load_ahead, load_rest
+from remora.cluster.place import Place, boot_time
+from remora.cluster.seat import Seat
+from remora.cluster.serving import Served
+from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
+from remora.cluster.target import Target, read_target
+from remora.errors import RemoraError
+from remora.logging import get_logger
+from remora.tokens import load_encodings_later
+
+__all__ = ["Owner", "main"]
+
+_logger = get_logger(__name__)
+_LOOK_S = 1.0
+_STANDBY_PAUSE_S = 10.0
+_HAND_OVER_S = 2.0
+_BACKLOG = 1_024
+
+
+class Owner:
+    """One life of an owner.
+
+    Args:
+        order: what to serve.
+        report: told when it serves, or why it does not.
+        stays: it ends when it is told to, not when the last worker has left.
+    """
+
+    def __init__(
+        self, order: StartOrder, report: Callable[[Report], None], *, stays: bool = False
+    ) -> None:
+        self._order = order
+        self._report = report
+        self._stays = stays
+        self._place = Place(Path(order.directory))
+        self._seat = Seat(self._place, order.target, stays=stays, logs=not stays)
+        self._standby = _Standby(order, self._place)
+        self._leave: Leave | None = None
+        self._stop = asyncio.Event()
+        self._code = 0
+
+    def run(self) -> int:
+        """Own the memory and serve it until the end; returns the exit code."""
+        target = None
+        if self._order.standby:
+            target = load_ahead(self._read_target())
+        if not self.take():
+            self._report(Report(taken=True))
+            return 0
+        try:
+            return self.serve(target)
+        finally:
+            self._seat.release()
+
+    def take(self) -> bool:
+        """Become the owner; whether it did. A standby waits for it."""
+        return self._seat.take(wait=self._order.standby)
+
+    def serve(self, target: Target | None = None) -> int:
+        """Serve until the end, as the owner; returns the exit code."""
+        listener = self._seat.announce(self._asked_to_leave)
+        try:
+            if target is None:
+                target = self._read_target()
+            with asyncio.Runner() as runner:
+                return runner.run(self._serve(target, listener))
+        except RemoraError as e:
+            _logger.error("owner_failed", error=str(e), kind=type(e).__name__)
+            self._report(Report(failed=f"{type(e).__name__}: {e}"))
+            if self._stays:
+                raise
+            return 1
+
+    def release(self) -> None:
+        """Let another process become the owner."""
+        self._seat.release()
+
+    def _read_target(self) -> Target:
+        target = read_target(self._order.target)
+        if target.directory != self._place.directory:
+            raise RemoraError(
+                f"{self._order.target} is the memory in {target.directory} here, and in "
+                f"{self._place.directory} in the worker: name the directory by an absolute path"
+            )
+        return msgspec.structs.replace(target, runtime=made_for_owner(target.runtime))
+
+    def _asked_to_leave(self, message: Leave) -> None:
+        if not self._stays:
+            self._leave = message
+            self._stop.set()
+
+    # -- serving -----------------------------------------------------------------------------------
+
+    async def _serve(self, target: Target, listener: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        self._seat.control.attach(loop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        limits = target.config.cluster
+        async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
+            served = Served(cast("Sequence[Runtime]", memory.shards))
+            accepting = loop.create_task(_accept(listener, served), name="remora.accept")
+            warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
+            await anyio.to_thread.run_sync(self._seat.serve, target.digest)
+            _logger.info(
+                "owner_serves",
+                shards=len(memory.shards),
+                target=target.text,
+                seconds=boot_time() - self._seat.info.began,
+                cpu_s=time.process_time(),
+            )
+            self._seat.control.figures = partial(_look, memory, served)
+            self._report(Report(serving=True))
+            if limits.standby:
+                await anyio.to_thread.run_sync(self._standby.start)
+            await self._wait_for_end(memory, served, limits.linger_s)
+            self._seat.leave(self._leave)
+            await anyio.to_thread.run_sync(self._standby.stop)
+            for task in (accepting, warming):
+                task.cancel()
+            await asyncio.gather(accepting, warming, return_exceptions=True)
+            drain_s = target.config.supervisor.drain_s
+            await served.drain(min(drain_s, _HAND_OVER_S) if self._leave else drain_s)
+        _logger.info("owner_left")
+        return self._code
+
+    async def _wait_for_end(self, memory: ShardedRuntime, served: Served, linger_s: float) -> None:
+        """Return when the owner is to end: told to, or not needed, or not the owner any more."""
+        loop = asyncio.get_running_loop()
+        needed_at = loop.time()
+        pause_s = min(_LOOK_S, max(linger_s / 4, 0.05))
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stop.wait()
+            if served.links:
+                needed_at = loop.time()
+            elif not self._stays and loop.time() - needed_at >= linger_s:
+                _logger.info("owner_not_needed", linger_s=linger_s)
+                return
+            if (problem := _find_loss(memory)) is not None:
+                _logger.error("owner_lost_memory", error=problem)
+                self._code = 1
+                return
+            self._standby.look()
+
+
+def _look(memory: ShardedRuntime, served: Served) -> tuple[int, tuple[ShardFigures, ...]]:
+    """How many workers are connected, and what each shard does; from any thread."""
+    try:
+        registries = [shard.statistics().registry for shard in memory.shards]
+    except RemoraError:  # it closes
+        return served.links, ()
+    epochs = [shard.info.epoch for shard in served.shards]
+    return served.links, tuple(
+        ShardFigures(epoch, one.live, one.queued)
+        for epoch, one in zip(epochs, registries, strict=True)
+    )
+
+
+def _find_loss(memory: ShardedRuntime) -> str | None:
+    """Why a shard has ended by itself; None if none has."""
+    try:
+        for shard in memory.shards:
+            shard.internals  # type: ignore[attr-defined]  # noqa: B018  # it raises
+    except RemoraError as e:
+        return str(e)
+    return None
+
+
+async def _accept(listener: socket.socket, served: Served) -> None:
+    """Serve connections of this account, until cancelled."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    listener.listen(_BACKLOG)
+    ours = {os.getuid(), 0}
+    while True:
+        try:
+            one, _ = await loop.sock_accept(listener)
+        except OSError as e:  # too many files, for instance
+            _logger.error("accept_failed", error=str(e))
+            await asyncio.sleep(0.1)
+            continue
+        uid = peer_of(one)[1]
+        if uid not in ours:
+            _logger.warning("worker_refused", uid=uid)
+            one.close()
+            continue
+        try:
+            await loop.connect_accepted_socket(served.make_protocol, one)
+        except OSError:  # it has gone again
+            one.close()
+
+
+async def _warm_up(target: Target, memory: ShardedRuntime) -> None:
+    """Load what the first requests with a query need; they wait for it, others do not."""
+    await anyio.to_thread.run_sync(load_rest, target)
+    with contextlib.suppress(RemoraError):  # who asks gets the error
+        await memory.ready()
+    gc.freeze()  # a hundred thousand objects of libraries, which live as long as the process
+
+
+class _Standby:
+    """The process that waits for its owner's death, with everything loaded; it is kept running."""
+
+    def __init__(self, order: StartOrder, place: Place) -> None:
+        self._order = msgspec.structs.replace(order, standby=True)
+        self._place = place
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+
+    def start(self) -> None:
+        """Start it. Blocks."""
+        self._began = time.monotonic()
+        self._process = start_process(COMMAND, self._order, self._place)
+        assert self._process.stdout is not None
+        self._process.stdout.close()  # nobody waits for its report
+
+    def look(self) -> None:
+        """Start it again if it has ended."""
+        process = self._process
+        if process is None or process.poll() is None:
+            return
+        if time.monotonic() - self._began > _STANDBY_PAUSE_S:
+            _logger.warning("standby_ended", code=process.returncode)
+            self.start()
+
+    def stop(self) -> None:
+        """End it: another owner comes, or none. Blocks."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # it holds nothing
+            process.wait()
+
+
+def main() -> int:
+    """What a worker starts: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
+    reports = os.dup(1)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=StartOrder)
+    log = Place(Path(order.directory)).open_log()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, number in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, number)
+    os.close(nothing)
+    os.close(log)
+    sys.path[:] = order.path
+    load_encodings_later()
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s {os.getpid()} %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+
+    def report(what: Report) -> None:
+        nonlocal reports
+        with contextlib.suppress(OSError):  # the worker has gone
+            os.write(reports, msgspec.json.encode(what) + b"\n")
+            os.close(reports)
+
+    return Owner(order, report).run()

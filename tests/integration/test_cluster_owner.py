@@ -1,0 +1,273 @@
+"""Workers connect to a memory that another process owns, which may die, hang or be replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import remora
+import remora.blocking
+from remora import Runtime
+from remora.cli.main import main
+from remora.errors import DirectoryLocked, DirectoryUnusable, InvalidInput, RuntimeClosed
+from tests.harness import user
+from tests.workers import end_owner, owner_of, owner_process, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+in_thread = anyio.to_thread.run_sync
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A memory's directory, whose owner is ended after the test."""
+    yield tmp_path / "memory"
+    end_owner(tmp_path / "memory")
+
+
+async def contents(session: Any) -> list[str]:
+    return [message.content for message in await session.history()]
+
+
+async def test_two_workers_have_one_memory(tmp_path: Path, memory: Path) -> None:
+    """What one appends, the other loads; both sessions and users are in their shards."""
+    file = write_config(tmp_path)
+    async with remora.connect(file) as one, remora.connect(file) as other:
+        for name in ("ada", "bo", "cy"):
+            await one.session(name, "s").append(user(f"from {name}"), key="k")
+            assert await contents(other.session(name, "s")) == [f"from {name}"]
+            assert (await other.session(name, "s").append(user(f"from {name}"), key="k")).duplicate
+        assert one.path == memory
+        with pytest.raises(DirectoryUnusable, match=r"remora\.connect"):
+            await Runtime(memory, config=remora.Config(lock_wait_s=0)).start()
+    assert {path.name for path in memory.glob("shard-*")} == {"shard-00", "shard-01"}
+
+
+async def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Path) -> None:
+    """Keyed appends and reads that wait go through; nothing is lost, doubled or out of order."""
+    async with remora.connect(write_config(tmp_path)) as worker:
+        chat = worker.session("ada", "s")
+        first = owner_of(memory)
+        for number in range(20):
+            if number == 10:
+                os.kill(first.pid, signal.SIGKILL)
+            await chat.append(user(f"{number}"), key=f"k{number}")
+        assert await contents(chat) == [f"{number}" for number in range(20)]
+    assert owner_of(memory).pid != first.pid
+
+
+async def test_an_owner_that_nobody_needs_ends(tmp_path: Path, memory: Path) -> None:
+    file = write_config(tmp_path)
+    file.write_text(file.read_text().replace("linger_s: 5", "linger_s: 0.1"))
+    async with remora.connect(file) as worker:
+        await worker.session("ada", "s").append(user("kept"))
+        with owner_process(owner_of(memory)) as process:
+            await worker.aclose()
+            assert await in_thread(process.wait, 20)
+    async with remora.connect(file) as worker:
+        assert await contents(worker.session("ada", "s")) == ["kept"]
+
+
+async def test_a_runtime_beside_an_owner_is_refused(tmp_path: Path, memory: Path) -> None:
+    """A memory of one shard is a plain directory; the error names what to write."""
+    file = write_config(tmp_path)
+    async with Runtime.from_file(file) as runtime:
+        await runtime.session("ada", "s").append(user("before"))
+    file.write_text(file.read_text().replace("shards: 2, ", ""))
+    async with remora.connect(file) as worker:
+        assert await contents(worker.session("ada", "s")) == ["before"]
+        config = remora.Config(lock_wait_s=0)
+        with pytest.raises(DirectoryLocked, match=r"remora\.connect\('.*remora\.yaml'\)") as caught:
+            await Runtime(memory, config=config).start()
+        assert caught.value.pid == owner_of(memory).pid
+    file.write_text(file.read_text().replace("linger_s", "shards: 3, linger_s"))
+    with pytest.raises(InvalidInput, match="has 1 shard, not 3"):
+        remora.connect(file)
+
+
+async def test_a_standby_takes_over(tmp_path: Path, memory: Path) -> None:
+    """It is the process that waited, and no worker is needed for it; it ends with its owner."""
+    file = write_config(tmp_path, ", standby: true")
+    file.write_text(file.read_text().replace("linger_s: 5", "linger_s: 60"))
+    async with remora.connect(file) as worker:
+        await worker.session("ada", "s").append(user("before"), key="1")
+    first = owner_of(memory)
+    with anyio.fail_after(60):
+        while not ((waiting := standbys(memory, first.pid)) and lock_is_awaited(memory)):
+            await anyio.sleep(0.02)
+        os.kill(first.pid, signal.SIGKILL)
+        while owner_of(memory).pid == first.pid:
+            await anyio.sleep(0.02)
+        assert [owner_of(memory).pid] == waiting
+        async with remora.connect(file) as worker:
+            assert await contents(worker.session("ada", "s")) == ["before"]
+        await in_thread(end_owner, memory, signal.SIGTERM)
+        while standbys(memory, 0):
+            await anyio.sleep(0.02)
+
+
+def standbys(memory: Path, owner: int) -> list[int]:
+    """The processes that were started for the memory, without its owner."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        pid = int(path.parent.name)
+        if b"remora.cluster" in words and os.fsencode(memory) in words and pid != owner:
+            found.append(pid)
+    return found
+
+
+def lock_is_awaited(memory: Path) -> bool:
+    """Whether a process waits for the lock of owners."""
+    inode = (memory / "owner.lock").stat().st_ino
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and f":{inode} " in line for line in lines)
+
+
+async def test_serve_takes_the_place_of_a_started_owner(tmp_path: Path, memory: Path) -> None:
+    """Workers go on, without an error; SIGTERM ends it with code 0, and they go on again."""
+    file = write_config(tmp_path)
+    async with remora.connect(file) as worker:
+        chat = worker.session("ada", "s")
+        await chat.append(user("one"))
+        with owner_process(owner_of(memory)) as started:
+            log = (tmp_path / "log").open("w")
+            with log, serving(file, log) as server:
+                assert await in_thread(started.wait, 20)
+                await chat.append(user("two"))
+                assert owner_of(memory).pid == server.pid
+                other = await in_thread(partial(main, ["serve", str(file)]))
+                assert other == 1
+                server.terminate()
+                assert await in_thread(partial(server.wait, 20)) == 0
+        await chat.append(user("three"))
+        assert await contents(chat) == ["one", "two", "three"]
+    assert "owner_serves" in (tmp_path / "log").read_text()
+
+
+def serving(file: Path, log: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "remora", "serve", str(file)], stderr=log)
+
+
+async def test_owners_are_listed(
+    tmp_path: Path, memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`remora owners` says who owns the memory, and what each shard does."""
+    file = write_config(tmp_path)
+    assert await in_thread(main, ["owners", str(file)]) == 1
+    assert "no process serves" in capsys.readouterr().err
+    async with remora.connect(file) as worker:
+        await worker.session("ada", "s").append(user("one"))
+        pid = owner_of(memory).pid
+        assert await in_thread(main, ["owners", str(file)]) == 0
+        shown = capsys.readouterr().out
+        assert f"process {pid} serves {memory} since" in shown
+        assert "serving, 1 connected" in shown
+        assert await in_thread(main, ["owners", str(file), "--json"]) == 0
+        shards = [remora_json(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["shard"] for one in shards] == [0, 1]
+        assert {one["pid"] for one in shards} == {pid}
+        assert {one["epoch"] for one in shards} == {1}
+        assert sum(one["sessions"] for one in shards) == 1
+    await in_thread(end_owner, memory)
+    assert await in_thread(main, ["owners", str(file)]) == 1
+    assert f"process {pid}, has died" in " ".join(capsys.readouterr().err.split())
+
+
+def remora_json(line: str) -> Any:
+    import json  # noqa: PLC0415
+
+    return json.loads(line)
+
+
+FORKS = """
+import asyncio, os, sys, remora
+async def main():
+    async with remora.connect(sys.argv[1]) as worker:
+        chat = worker.session("ada", "s")
+        await chat.append({"role": "user", "content": "of the parent"})
+        if not (child := os.fork()):
+            try:
+                chat.append({"role": "user", "content": "of the child"}).send(None)
+            except remora.errors.RuntimeClosed as e:
+                os.write(1, str(e).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.write(1, b"; %d" % len(await chat.history()))
+asyncio.run(main())
+"""
+
+
+async def test_a_forked_process_is_refused(tmp_path: Path, memory: Path) -> None:
+    """It shares its parent's socket; the error says where to connect."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(write_config(tmp_path))]
+    process = await anyio.run_process(command, stderr=None)
+    said, _, messages = process.stdout.decode().partition("; ")
+    assert "connect in each worker, after the fork" in said
+    assert messages == "1"
+    assert memory.exists()
+
+
+def test_threads_use_a_connected_memory(tmp_path: Path, memory: Path) -> None:
+    """`remora.blocking.connect`: the same, without async."""
+    file = write_config(tmp_path)
+    with remora.blocking.connect(file) as worker:
+        chat = worker.session("ada", "s")
+        chat.append(user("one"))
+        assert chat.load().messages == [user("one")]
+        assert [message.content for message in chat.history()] == ["one"]
+    with pytest.raises(RuntimeClosed):
+        chat.load()
+
+
+NEWER = """
+import asyncio, sys, remora
+async def main():
+    async with remora.connect(sys.argv[1]) as worker:
+        chat = worker.session("ada", "s")
+        await chat.append({"role": "user", "content": f"from {remora.__version__}"}, key="n")
+        print(len(await chat.history()))
+asyncio.run(main())
+"""
+
+
+async def test_a_newer_release_takes_over(tmp_path: Path, memory: Path) -> None:
+    """The owner leaves for the newer one, and the worker of the older release is served by it."""
+    newer = tmp_path / "newer"
+    source = Path(remora.__file__).parent
+    await in_thread(partial(shutil.copytree, source, newer / "remora"))
+    face = newer / "remora" / "__init__.py"
+    face.write_text(face.read_text().replace(f'"{remora.__version__}"', '"99.0.0"'))
+    file = write_config(tmp_path)
+    async with remora.connect(file) as worker:
+        chat = worker.session("ada", "s")
+        await chat.append(user("from the older"), key="o")
+        first = owner_of(memory)
+        process = await anyio.run_process(
+            [sys.executable, "-P", "-c", NEWER, str(file)],
+            env={**os.environ, "PYTHONPATH": str(newer)},
+            stderr=None,
+        )
+        assert process.stdout.strip() == b"2"
+        await chat.append(user("again"), key="o2")
+        assert await contents(chat) == ["from the older", "from 99.0.0", "again"]
+    assert owner_of(memory).release == "99.0.0"
+    assert owner_of(memory).pid != first.pid

@@ -1,0 +1,71 @@
+"""Memories that several processes use, and their owners, for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from remora.cluster.control import ControlLink, OwnerGone
+from remora.cluster.place import OwnerInfo, Place
+from remora.cluster.watch import open_control
+from remora.config import ClusterConfig
+
+__all__ = ["end_owner", "owner_of", "owner_process", "write_config"]
+
+CONFIG = """\
+directory: {directory}
+long_term: {{enabled: false}}
+tokens: {{counter: heuristic}}
+buffer: {{policy: keep_all}}
+cluster: {{shards: 2, linger_s: 5, max_deaths: 100{cluster}}}
+"""
+
+
+def write_config(path: Path, cluster: str = "", name: str = "remora.yaml", more: str = "") -> Path:
+    """A configuration file for the memory `memory` beside it."""
+    file = path / name
+    file.write_text(CONFIG.format(directory=path / "memory", cluster=cluster) + more)
+    return file
+
+
+def owner_of(directory: Path) -> OwnerInfo:
+    """Who owns the memory."""
+    info = Place(directory).read_owner()
+    assert info is not None
+    return info
+
+
+@contextmanager
+def owner_process(info: OwnerInfo) -> Iterator[ControlLink]:
+    """The owner's process, for as long as it lives."""
+    with open_control(info, ClusterConfig()) as control:
+        yield control
+
+
+def end_owner(directory: Path, number: int = signal.SIGKILL) -> None:
+    """End the owner, if there is one, and wait until it has ended."""
+    info = Place(directory).read_owner()
+    if info is None:
+        return
+    try:
+        with owner_process(info) as control:
+            os.kill(control.pid, number)
+            assert control.wait(20)
+    except OwnerGone:
+        pass
+
+
+@asynccontextmanager
+async def ending(directory: Path) -> AsyncIterator[None]:
+    """Ends the owner at last."""
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(end_owner, directory)
