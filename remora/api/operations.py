@@ -31,7 +31,7 @@ from remora.storage.ports import JournalCounts, LongTermStatistics, UserListing
 if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
 
-__all__ = ["Operations"]
+__all__ = ["Operations", "check_interval"]
 
 
 class Operations:
@@ -142,10 +142,7 @@ class Operations:
             InvalidInput: there is no such task, or the interval is not a positive number.
             RuntimeClosed: the runtime is not open.
         """
-        name = check_text(task, "task")
-        interval = check_seconds(seconds, f"the interval of {name}")
-        if interval is None or interval == float("inf"):
-            raise InvalidInput(f"the interval of {name} must be finite, not {seconds!r}")
+        name, interval = check_interval(task, seconds)
         self._lifetime.internals.schedule.change(name, interval)
 
     # -- backup and dead letters -------------------------------------------------------------------
@@ -246,3 +243,16 @@ class Operations:
             RuntimeClosed: the runtime closed before; the next start goes on.
         """
         return await self._lifetime.internals.eraser.files.retry()
+
+
+def check_interval(task: object, seconds: object) -> tuple[str, float]:
+    """The name of a periodic task, and its interval.
+
+    Raises:
+        InvalidInput: one of them cannot be that.
+    """
+    name = check_text(task, "task")
+    interval = check_seconds(seconds, f"the interval of {name}")
+    if interval is None or interval == float("inf"):
+        raise InvalidInput(f"the interval of {name} must be finite, not {seconds!r}")
+    return name, interval

@@ -17,7 +17,6 @@ from remora.cluster.sharded import Shard, ShardedRuntime
 from remora.cluster.sharding import choose_layout
 from remora.cluster.spawn import OwnerFinder
 from remora.cluster.target import Target
-from remora.cluster.transfers import WholeTransfers
 from remora.cluster.watch import OwnerWatch
 from remora.services.parts import PartsHolder
 
@@ -41,7 +40,7 @@ class ConnectedRuntime(ShardedRuntime):
         self._watch: OwnerWatch | None = None
         self._remote = RemoteMemory(like, self._dial, digest=target.digest)
         shards = cast("Sequence[Shard]", self._remote.shards)
-        super().__init__(shards, transfers=cast("WholeTransfers", self._remote))
+        super().__init__(shards, transfers=self._remote.transfers)
         self._lifetime = _Lifetime(self._remote.shards[0].holder)
         _connected.add(self._remote)
 

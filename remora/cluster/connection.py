@@ -194,7 +194,7 @@ class _Line(asyncio.Protocol):
                 self._router.take_replies(replies)
         except (WireError, RemoraError) as e:
             self.refusal = e if isinstance(e, RemoraError) else OwnerUnreachable(str(e))
-            _logger.warning("owner_refused", problem=str(e)[:200])
+            _logger.info("owner_refused", problem=str(e)[:200])
             self.abort()
         if self.end.welcome is not None:
             self.greeted.set()

@@ -128,7 +128,7 @@ class Owner:
             loop.add_signal_handler(number, self._stop.set)
         limits = target.config.cluster
         async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
-            served = Served(cast("Sequence[Runtime]", memory.shards))
+            served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
             accepting = loop.create_task(_accept(listener, served), name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
             await anyio.to_thread.run_sync(self._seat.serve, target.digest)

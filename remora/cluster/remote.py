@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, cast
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from remora.api.host import Host, HostTasks
 from remora.api.models import build_intake_models
+from remora.api.operations import check_interval
 from remora.api.options import Options
 from remora.api.runtime import Runtime
 from remora.api.session import Session
 from remora.api.shards import options_of
 from remora.api.shared import SharedScope
+from remora.api.statistics import RuntimeStatistics
 from remora.api.user import User
 from remora.cluster.connection import Connection
 from remora.cluster.ports import (
@@ -31,17 +36,36 @@ from remora.cluster.ports import (
 )
 from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
 from remora.config import Config
-from remora.errors import ConfigError, OwnershipLost, RuntimeClosed
-from remora.ids import validate_id
+from remora.errors import ConfigError, OwnershipLost, RemoraError, RuntimeClosed
+from remora.ids import UNKEYED, Digests, validate_id
 from remora.logging import get_logger
 from remora.messages import MessageLike, encode_message
+from remora.runtime.jobs import Job
+from remora.runtime.schedule import check_change
+from remora.services.arguments import (
+    MAX_IDS,
+    check_function,
+    check_page,
+    check_seconds,
+    check_text,
+    collect,
+)
 from remora.services.intake import Intake
 from remora.services.parts import Parts, PartsHolder
+from remora.services.rebuild import ReembedProgress
+from remora.storage.erasure_notes import WaitingErasure, of_user
+from remora.storage.export.transfer import TransferReport
+from remora.storage.listing import ListingOrder
+from remora.storage.ports import JournalCounts, LongTermStatistics, UserListing
 from remora.tokens import count_message
 
-__all__ = ["RemoteMemory", "RemoteShard"]
+if TYPE_CHECKING:
+    from remora.maintenance.backup import BackupReport
+
+__all__ = ["RemoteMemory", "RemoteShard", "RemoteWholeTransfers"]
 
 _logger = get_logger(__name__)
+_FIGURES_S = 1.0
 
 
 class RemoteMemory:
@@ -55,6 +79,7 @@ class RemoteMemory:
 
     Attributes:
         shards: by number.
+        transfers: exports, imports and copies all of them.
         hello: what it says of itself to an owner.
     """
 
@@ -62,6 +87,7 @@ class RemoteMemory:
         self, like: Sequence[Runtime], dial: Callable[[], Awaitable[str]], *, digest: str = ""
     ) -> None:
         self.shards = tuple(RemoteShard(self, number, one) for number, one in enumerate(like))
+        self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
         name = f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -106,8 +132,9 @@ class RemoteMemory:
             welcome = await connection.open()
             async with anyio.create_task_group() as tasks:
                 for shard, info in zip(self.shards, welcome.shards, strict=True):
-                    shard.open_parts(connection, info, intake)
+                    await shard.open_parts(connection, info, intake)
                     shard.turns.start(cast("TaskGroup", HostTasks(tasks)))
+                tasks.start_soon(self._refresh, name="remora.figures")
                 host.mark_open()
                 await host.wait_for_stop()
                 closed = RuntimeClosed("the runtime is closing; no new turns begin")
@@ -129,6 +156,13 @@ class RemoteMemory:
                         await close()
                     except Exception:
                         _logger.exception("close_failed")
+
+    async def _refresh(self) -> None:
+        while True:
+            await anyio.sleep(_FIGURES_S)
+            for shard in self.shards:
+                with suppress(RemoraError):  # there is no owner now
+                    await shard.refresh()
 
     def _check(self, welcome: Welcome) -> None:
         if len(welcome.shards) != len(self.shards):
@@ -175,6 +209,10 @@ class RemoteShard:
 
     turns: RemoteTurns
     _line: ShardLine
+    _info: ShardInfo
+    _statistics: RuntimeStatistics
+    _erasures: Sequence[WaitingErasure] = ()
+    _reembedding: ReembedProgress | None = None
 
     def __init__(self, memory: RemoteMemory, number: int, like: Runtime) -> None:
         self.options = options_of(like)
@@ -183,10 +221,12 @@ class RemoteShard:
         self._memory = memory
         self._number = number
 
-    def open_parts(self, connection: Connection, info: ShardInfo, intake: Intake) -> None:
+    async def open_parts(self, connection: Connection, info: ShardInfo, intake: Intake) -> None:
         """Give handles their parts."""
+        self._info = info
         config = self.options.config
         line = self._line = ShardLine(connection, self._number, config)
+        await self.refresh()
         actors = RemoteActors(line)
         self.turns = RemoteTurns(line)
         self.holder.open(
@@ -241,3 +281,145 @@ class RemoteShard:
     def message_tokens(self, message: MessageLike) -> int:
         """See `remora.Runtime.message_tokens`."""
         return count_message(self.holder.parts.intake.counter, encode_message(message)[1])
+
+    # -- figures, which the owner is asked for every second ----------------------------------------
+
+    async def refresh(self) -> None:
+        """Ask the owner for the figures that `statistics`, `erasures` and `reembedding` give."""
+        self._statistics = await self._line.call("runtime.statistics")
+        self._erasures = await self._line.call("runtime.erasures")
+        self._reembedding = await self._line.call("runtime.reembedding")
+
+    def statistics(self) -> RuntimeStatistics:
+        """See `remora.Runtime.statistics`; at most a second old."""
+        self.holder.check_open()
+        return self._statistics
+
+    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
+        """See `remora.Runtime.erasures`; at most a second old."""
+        if user is not None:
+            validate_id(user, "a user id")
+        self.holder.check_open()
+        if user is None:
+            return list(self._erasures)
+        digests = [UNKEYED, *(Digests(key) for key in self._info.digest_keys if key)]
+        return of_user(self._erasures, user, digests)
+
+    @property
+    def reembedding(self) -> ReembedProgress | None:
+        """See `remora.Runtime.reembedding`; at most a second old."""
+        return self._reembedding
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        """See `remora.Runtime.counts`."""
+        if user is not None:
+            user = validate_id(user, "a user id")
+        return await self.holder.parts.archive.counts(user)
+
+    async def users(
+        self,
+        *,
+        prefix: str = "",
+        order: ListingOrder = "name",
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> Sequence[UserListing]:
+        """See `remora.Runtime.users`."""
+        page = check_page(order, prefix, limit, after)
+        return await self.holder.parts.archive.users(page)
+
+    async def long_term_statistics(self) -> LongTermStatistics:
+        """See `remora.Runtime.long_term_statistics`."""
+        found: LongTermStatistics = await self._verb("long_term_statistics")
+        return found
+
+    # -- work --------------------------------------------------------------------------------------
+
+    async def ready(self, *, timeout_s: float | None = None) -> None:
+        """See `remora.Runtime.ready`."""
+        check_seconds(timeout_s, "timeout_s")
+        await self._verb("ready", timeout_s=timeout_s)
+
+    async def settle(self) -> None:
+        """See `remora.Runtime.settle`."""
+        await self._verb("settle")
+        await self.refresh()
+
+    async def reembedded(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """See `remora.Runtime.reembedded`."""
+        check_function(progress, "progress")
+        await self._verb("reembedded", on_progress=progress)
+        await self.refresh()
+
+    def reschedule(self, task: str, seconds: float) -> None:
+        """See `remora.Runtime.reschedule`."""
+        name, interval = check_interval(task, seconds)
+        self.holder.parts  # noqa: B018  # raises
+        check_change(name, interval, self._statistics.schedule)
+        self._line.send("runtime.reschedule", name, interval)
+
+    async def dead_letters(self) -> list[Job]:
+        """See `remora.Runtime.dead_letters`."""
+        jobs: list[Job] = await self._verb("dead_letters")
+        return jobs
+
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
+        """See `remora.Runtime.retry_dead_letters`."""
+        wanted = None if ids is None else collect(ids, "ids", check_text, most=MAX_IDS)
+        count: int = await self._verb("retry_dead_letters", wanted)
+        await self.refresh()
+        return count
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
+        """See `remora.Runtime.drop_dead_letters`."""
+        wanted = collect(ids, "ids", check_text, most=MAX_IDS)
+        count: int = await self._verb("drop_dead_letters", wanted)
+        await self.refresh()
+        return count
+
+    async def retry_erasures(self) -> list[WaitingErasure]:
+        """See `remora.Runtime.retry_erasures`."""
+        waiting: list[WaitingErasure] = await self._verb("retry_erasures")
+        await self.refresh()
+        return waiting
+
+    async def call_whole(self, name: str, path: Path, **named: Any) -> Any:
+        """A verb of the whole memory; the owner may have another working directory."""
+        absolute = await anyio.to_thread.run_sync(Path.absolute, path)
+        return await self._verb(name, absolute, **named)
+
+    async def _verb(self, name: str, *positional: Any, **named: Any) -> Any:
+        self.holder.parts  # noqa: B018  # raises
+        return await self._line.call(f"runtime.{name}", *positional, **named)
+
+
+class RemoteWholeTransfers:
+    """`remora.cluster.transfers.WholeTransfers`: the owner reads and writes the files."""
+
+    def __init__(self, shard: RemoteShard) -> None:
+        self._shard = shard
+
+    async def export(
+        self, path: Path, *, overwrite: bool, progress: Callable[[int, int], None] | None
+    ) -> TransferReport:
+        """See `remora.Runtime.export`."""
+        report: TransferReport = await self._shard.call_whole(
+            "export", path, overwrite=overwrite, on_progress=progress
+        )
+        return report
+
+    async def import_(
+        self, path: Path, *, skip_existing: bool, progress: Callable[[int, int], None] | None
+    ) -> TransferReport:
+        """See `remora.Runtime.import_`."""
+        report: TransferReport = await self._shard.call_whole(
+            "import_", path, skip_existing=skip_existing, on_progress=progress
+        )
+        return report
+
+    async def backup(
+        self, dest: Path, *, progress: Callable[[int, int], None] | None
+    ) -> BackupReport:
+        """See `remora.Runtime.backup`."""
+        report: BackupReport = await self._shard.call_whole("backup", dest, on_progress=progress)
+        return report

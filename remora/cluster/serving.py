@@ -12,8 +12,9 @@ import msgspec
 
 from remora.actors.session.messages import Append, Load
 from remora.api.runtime import Runtime
-from remora.cluster.calls import decode_arguments, encode_result, perform
+from remora.cluster.calls import Verbs, decode_arguments, encode_result, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
+from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.wire import (
     WIRE,
     Ask,
@@ -39,6 +40,7 @@ _logger = get_logger(__name__)
 _AT_ONCE = 256  # requests of a worker that are begun before others have their turn
 _MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
 _POLL_S = 0.01
+_OF_ALL = frozenset({"runtime.backup", "runtime.export", "runtime.import_"})
 
 
 class Served:
@@ -46,12 +48,18 @@ class Served:
 
     Args:
         shards: opened runtimes, by number.
+        whole: all of them as one, for exports, imports and backups.
         admit: called with what a worker says of itself; raises what refuses it.
     """
 
     def __init__(
-        self, shards: Sequence[Runtime], *, admit: Callable[[Hello], None] | None = None
+        self,
+        shards: Sequence[Runtime],
+        *,
+        whole: Verbs | None = None,
+        admit: Callable[[Hello], None] | None = None,
     ) -> None:
+        self.whole = whole or (shards[0] if len(shards) == 1 else ShardedRuntime(shards))
         self.shards = tuple(map(_Shard, shards))
         self._admit = admit
         self._links: dict[_Link, None] = {}
@@ -131,6 +139,7 @@ class _Shard:
             parts.instance,
             recalls=parts.recalls is not None,
             blocks=built.planner.tiers.blocks is not None,
+            digest_keys=tuple(built.eraser.digest_keys),
         )
 
 
@@ -315,7 +324,7 @@ class _Link(asyncio.Protocol):
             call.name,
             call.arguments,
             parts=shard.parts,
-            verbs=shard.runtime,
+            verbs=self._served.whole if call.name in _OF_ALL else shard.runtime,
             progress=partial(self._tell, call.number),
         )
         return Returned(returned)

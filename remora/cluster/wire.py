@@ -145,12 +145,14 @@ class ShardInfo(msgspec.Struct, frozen=True, array_like=True):
         instance: identifies its journal.
         recalls: it has long-term memory.
         blocks: its sessions have memory blocks.
+        digest_keys: of the digests that name users in its notes of erasures.
     """
 
     epoch: int
     instance: str
     recalls: bool = True
     blocks: bool = False
+    digest_keys: tuple[str, ...] = ()
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=211):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import anyio
 import anyio.abc
@@ -15,7 +15,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.outage import OutageLog
 
-__all__ = ["Schedule", "TaskStatistics"]
+__all__ = ["Schedule", "TaskStatistics", "check_change"]
 
 _logger = get_logger(__name__)
 
@@ -48,14 +48,7 @@ class Schedule:
         Raises:
             InvalidInput: there is no such task, or the interval is not a positive number.
         """
-        if name not in self._tasks:
-            raise InvalidInput(
-                f"there is no periodic task {name!r}; there are {', '.join(self._tasks)}"
-            )
-        if not math.isfinite(seconds) or seconds <= 0:
-            raise InvalidInput(
-                f"the interval of {name} must be a positive number of seconds, not {seconds!r}"
-            )
+        check_change(name, seconds, self._tasks)
         self._tasks[name] = (seconds, self._tasks[name][1])
         if sleep := self._sleeps.get(name):
             sleep.cancel()
@@ -100,3 +93,18 @@ class Schedule:
     def statistics(self) -> dict[str, TaskStatistics]:
         """Counters by task."""
         return dict(self._statistics)
+
+
+def check_change(name: str, seconds: float, tasks: Iterable[str]) -> None:
+    """Check that there is a task of this name, and that its interval may be so long.
+
+    Raises:
+        InvalidInput: there is none, or the interval is not a positive number.
+    """
+    known = tuple(tasks)
+    if name not in known:
+        raise InvalidInput(f"there is no periodic task {name!r}; there are {', '.join(known)}")
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise InvalidInput(
+            f"the interval of {name} must be a positive number of seconds, not {seconds!r}"
+        )

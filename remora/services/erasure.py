@@ -46,6 +46,7 @@ from remora.storage.erasure_notes import (
     DIGEST_KEYS,
     FAILURES_SETTING,
     WaitingErasure,
+    decode_digest_keys,
     decode_digests,
     decode_failures,
     describe_failure,
@@ -119,6 +120,8 @@ class Eraser:
         self._user_locks = KeyedLocks()
         self._callers: dict[Promise, FileErasure | None] = {}
         self._digests: Sequence[Digests] = (UNKEYED,)
+        self.digest_keys: Sequence[str] = ()
+        """The keys of the digests that name users and sessions in notes, as of the start."""
         self._refused: Counter[str] = Counter()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -236,7 +239,9 @@ class Eraser:
     async def resume(self) -> None:
         """Go on with what an earlier run left; call it before there are requests."""
         failures = decode_failures(await self._journal.setting(FAILURES_SETTING))
-        keyed = decode_digests(await self._journal.setting(DIGEST_KEYS))
+        setting = await self._journal.setting(DIGEST_KEYS)
+        self.digest_keys = decode_digest_keys(setting)
+        keyed = decode_digests(setting)
         self._digests = [UNKEYED, *(one for one in keyed if one is not UNKEYED)]
         for note in await self._journal.erasures():
             probe("erasure_resumed")

@@ -19,6 +19,7 @@ from remora.errors import (
     ConfigError,
     InvalidInput,
     KeyConflict,
+    NoDeadLetter,
     NotGranted,
     ProtocolMismatch,
     RuntimeClosed,
@@ -245,6 +246,49 @@ async def test_a_recorded_context_has_no_summaries(tmp_path: Path) -> None:
         texts = [one.text for one in await second.user("ann").remembered()]
         assert "hello" in texts
         assert not any(context.summary in text for text in texts)
+
+
+# -- verbs of the runtime --------------------------------------------------------------------------
+
+
+async def test_figures_and_listings(tmp_path: Path) -> None:
+    async with opened(tmp_path) as shard:
+        await shard.session("ann", "one").append(user("a"))
+        await shard.settle()
+        assert shard.statistics().log.writes == 1
+        assert (await shard.counts()).messages == (await shard.counts("ann")).messages == 1
+        assert [one.user for one in await shard.users()] == ["ann"]
+        assert shard.erasures() == shard.erasures("ann") == []
+        assert shard.reembedding is None
+        assert await shard.dead_letters() == []
+        with pytest.raises(NoDeadLetter) as caught:
+            await shard.retry_dead_letters(["flush-1-1"])
+        assert caught.value.ids == ("flush-1-1",)
+        await shard.ready(timeout_s=5)
+        with pytest.raises(InvalidInput, match="no periodic task 'tea'"):
+            shard.reschedule("tea", 1.0)
+
+
+@pytest.mark.blocking  # pytest changes the directory
+async def test_the_owner_writes_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tells how far it is; a path is the worker's, as it is when it calls."""
+    async with workers(tmp_path, 0) as (owner, _):
+        memory = owner.worker()
+        (shard,) = await memory.open()
+        await shard.session("ann", "one").append([user("a"), user("b")])
+        monkeypatch.chdir(tmp_path)
+        told: list[tuple[int, int]] = []
+        report = await memory.transfers.export(
+            Path("out.jsonl"), overwrite=False, progress=lambda *at: told.append(at)
+        )
+        assert report.messages == 2
+        assert told[-1] == (2, 2)
+        with pytest.raises(InvalidInput, match="exists"):
+            await memory.transfers.export(Path("out.jsonl"), overwrite=False, progress=None)
+        await memory.transfers.backup(Path("copy"), progress=None)
+        await memory.aclose()
+    async with remote(lambda: Runtime(tmp_path / "copy", config=PLAIN)) as copy:
+        assert said(await copy.session("ann", "one").history()) == ["a", "b"]
 
 
 # -- errors, cancellation, bounds ------------------------------------------------------------------
