@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
@@ -67,6 +67,8 @@ _MARKS = (
 WORD = re.compile(rf"(?:[^\W_]+|[{_MARKS}]+)+")
 """A word: a run of letters and digits."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")
+_MANY_MARKS = re.compile(r"[^\w\s\x00-\x7f]{31,}")
+_MOST_MARKS = 30  # in a row: as in stream-safe text (UAX #15)
 _HEAD = re.compile(r"\(\d{1,2} \w{3,9} \d{4,}\) [^:\n]{1,100}: ")  # see `dated_line`
 _MOST_CHARS = 16_000  # of a line that are looked at together, in some milliseconds
 _OTHER_COST = 5  # of a character that is not ASCII; of most it is 2
@@ -166,7 +168,7 @@ def _search_piece(text: str, language: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return WORD.findall(unicodedata.normalize("NFC", text).lower())
+    return WORD.findall(_normalize("NFC", text).lower())
 
 
 def _stem(words: Sequence[str], language: str) -> Sequence[str]:
@@ -201,8 +203,27 @@ def cut_text(text: str, most: int) -> Iterator[str]:
 
 def fold_accents(text: str) -> str:
     """The text without accents, and other forms of a letter as the plain one."""
-    bare = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    bare = _ACCENTS.sub("", _normalize("NFKD", text))
     return unicodedata.normalize("NFC", bare)
+
+
+def _normalize(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
+    """As `unicodedata.normalize`, without the marks beyond the thirtieth on one character.
+
+    It sorts them in time with the square of their number, and holds all other threads.
+    """
+    return unicodedata.normalize(
+        form, text if text.isascii() else _MANY_MARKS.sub(_cut_marks, text)
+    )
+
+
+def _cut_marks(run: re.Match[str]) -> str:
+    kept, marks = [], 0
+    for character in run[0]:
+        marks = marks + 1 if unicodedata.combining(character) else 0
+        if marks <= _MOST_MARKS:
+            kept.append(character)
+    return "".join(kept)
 
 
 def reading_size(texts: Iterable[str]) -> int:
@@ -220,7 +241,7 @@ def pair_characters(text: str) -> str:
     """The text with its runs of such scripts as pairs of characters, with blanks between."""
     if text.isascii() or _HAS_RUN.search(text) is None:
         return text
-    return _RUN.sub(_pair_run, unicodedata.normalize("NFKC", text))
+    return _RUN.sub(_pair_run, _normalize("NFKC", text))
 
 
 def _pair_run(match: re.Match[str]) -> str:

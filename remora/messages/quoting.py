@@ -30,6 +30,7 @@ _HIDDEN = re.compile(
 )
 _NAME = re.compile(r"\w[\w .'\u2019@+-]{0,63}")
 _NAME_WORDS = 5
+_MOST_READ = 1_000  # characters of what may be a name, with what it hides
 _ROLES = frozenset(
     {
         "admin", "ai", "assistant", "developer", "function", "human", "instruction", "model",
@@ -65,6 +66,8 @@ def plain_name(name: str, role: str) -> str:
     A name has letters, digits, blanks and ``. ' @ + - _``, at most 64 characters and five words,
     and none of these is the name of another role: anything else could pass for a label.
     """
+    if len(name) > _MOST_READ:  # many marks are normalized in time with the square of their number
+        return ""
     name = unicodedata.normalize("NFKC", " ".join(remove_hidden(name).split()))
     if _NAME.fullmatch(name) is None or len(name.split()) > _NAME_WORDS:
         return ""

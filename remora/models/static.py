@@ -11,8 +11,9 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import anyio
 import anyio.to_thread
 import numpy as np
 import numpy.typing as npt
+
+from remora.languages.search_words import cut_text
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -32,6 +35,7 @@ _LEAST_COSINE = 0.4  # at 0.5 half of what near words bring is lost
 # Words that are compared at once. BLAS divides more than 9,216 numbers among threads, and waits
 # 10 ms for the last of them when cores are busy. In blocks it takes a third of `vecdot`'s time.
 _BLOCK = 128
+_PIECE = 16_000  # characters of a text that are encoded at once: other texts need not wait for long
 _INLINE_CHARS = 400  # a question takes 0.1 ms on the event loop, and 0.4 in a thread
 
 
@@ -54,7 +58,7 @@ class WordLlamaEmbedder:
                         _load_with_words, abandon_on_cancel=True
                     )
         if sum(map(len, texts)) <= _INLINE_CHARS:
-            return _average(self._model, list(texts))
+            return _average_here(self._model, texts)
         vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(
             _average, self._model, list(texts), abandon_on_cancel=True
         )
@@ -72,7 +76,7 @@ class WordLlamaEmbedder:
         place = vocabulary.place_of.get(word)
         if place is not None:
             return vocabulary.near_known(place)
-        return vocabulary.near(_average(self._model, [word])[0])
+        return vocabulary.near(_average_here(self._model, [word])[0])
 
 
 _loading = threading.Lock()  # a caller that gave up has left its thread loading
@@ -111,17 +115,48 @@ def _root_logger_left_alone() -> Iterator[None]:
             logging.basicConfig = configure
 
 
-def _average(model: Any, texts: list[str]) -> npt.NDArray[np.float32]:
+def _average_here(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    """As `_average`, of short texts, on the caller's thread alone.
+
+    The tokenizer encodes a batch in threads of its own, in which long texts of others may be before
+    it: the event loop would wait for them.
+    """
+    encode = partial(model.tokenizer.encode, add_special_tokens=False)
+    return _average_tokens(model, len(texts), enumerate(encode(text).ids for text in texts))
+
+
+def _average(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """The mean vector of each text's tokens, shape (n, 256)."""
     # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more
     # time, and gigabytes where one is long; its normalization divides by zero.
-    tokens = model.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return _average_tokens(model, len(texts), _encode(model, texts))
+
+
+def _encode(model: Any, texts: Sequence[str]) -> Iterator[tuple[int, Sequence[int]]]:
+    """The place of each text with its tokens; of a long text several times, with some of them."""
+    encode = partial(model.tokenizer.encode_batch_fast, add_special_tokens=False)
+    short = [place for place, text in enumerate(texts) if len(text) <= _PIECE]
+    for place, encoded in zip(short, encode([texts[place] for place in short]), strict=True):
+        yield place, encoded.ids
+    for place in set(range(len(texts))).difference(short):
+        for piece in cut_text(texts[place], _PIECE):
+            (encoded,) = encode([piece])
+            yield place, encoded.ids
+
+
+def _average_tokens(
+    model: Any, count: int, tokens: Iterable[tuple[int, Sequence[int]]]
+) -> npt.NDArray[np.float32]:
     table = model.embedding
-    vectors = np.zeros((len(texts), WordLlamaEmbedder.dimension), np.float32)
-    for place, encoded in enumerate(tokens):
-        if ids := encoded.ids:  # `mean` does the same in twice the time
-            np.add.reduce(table.take(ids, axis=0), axis=0, out=vectors[place])
-            vectors[place] /= len(ids)
+    vectors = np.zeros((count, WordLlamaEmbedder.dimension), np.float32)
+    counted = [0] * count
+    for place, ids in tokens:
+        if ids:  # `mean` does the same in twice the time
+            vectors[place] += np.add.reduce(table.take(ids, axis=0), axis=0)
+            counted[place] += len(ids)
+    for place, number in enumerate(counted):
+        if number:
+            vectors[place] /= number
     return vectors
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from remora.actors.policies.bm25 import words
 from remora.config import RecallConfig
 from remora.languages.detection import language_of, may_be_foreign
-from remora.languages.search_words import STEMMED, question_forms, search_texts
+from remora.languages.search_words import STEMMED, fold_accents, question_forms, search_texts
+from remora.messages.quoting import plain_name
 from remora.models.extractive import ExtractiveSummarizer, extracted_lines
 from remora.models.ports import Line
 from remora.recall.languages import is_other_language, main_languages
@@ -219,6 +222,7 @@ HOSTILE = [
     "ü",
     "\u0e49",
     "\ud83d",
+    "\u0301\u0323",
 ]
 
 
@@ -232,6 +236,22 @@ def test_any_text(text: str, language: str) -> None:
     assert Question(text).searched is not None
     question = Question(text)
     assert {one for forms in question.alternatives for one in forms} <= set(question.stems)
+
+
+@given(st.text("aé\u0301\u0323\u3099가あ", max_size=60))
+def test_accents_are_folded_as_unicode_says(text: str) -> None:
+    """Up to thirty marks on a character are seen as they are, as in UAX #15."""
+    bare = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text))
+    few = max(map(len, re.findall(r"[^\w\s]+", text)), default=0) <= 30
+    assert fold_accents(text) == unicodedata.normalize("NFC", bare) or not few
+
+
+def test_marks_without_end() -> None:
+    """Sorting them would take time with the square of their number: half an hour for these."""
+    text = "a" + "\u0301\u0323" * 500_000 + " end"
+    assert fold_accents(text) == "a end"
+    assert fold_accents("\U0001f600" * 50 + "é") == "\U0001f600" * 50 + "e"
+    assert plain_name("a" + "\u0301\u0323" * 500_000, "user") == ""
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
