@@ -50,7 +50,7 @@ def _failure(error: BaseException, names: Mapping[str, str]) -> Outcome:
 def plain(value: object, names: Mapping[str, str]) -> Any:
     """A value as data that can be compared, with the names of types that matter.
 
-    Handles are their type and what they are of; a table is its rows.
+    Handles are their type and what they are of; an Arrow table is its columns.
 
     Args:
         value: what a call returned.
@@ -72,11 +72,19 @@ def plain(value: object, names: Mapping[str, str]) -> Any:
             return _failure(value, names)
         case None | bool() | int() | float() | bytes():
             return value
-    if (rows := getattr(value, "to_pylist", None)) is not None:
-        return plain(rows(), names)
+    if hasattr(value, "column_names"):
+        return ["table", {name: _column(value, name, names) for name in value.column_names}]
     if hasattr(value, "isoformat"):
         return value
     return [type(value).__name__, plain(getattr(value, "key", None), names)]
+
+
+def _column(table: Any, name: str, names: Mapping[str, str]) -> Any:
+    """A column of a table; times as numbers, for time zones are read from files."""
+    column = table[name]
+    kind = str(column.type)
+    values = column.cast("int64") if kind.startswith("timestamp") else column
+    return [kind, plain(values.to_pylist(), names)]
 
 
 def find_differences(one: object, other: object, where: str = "") -> list[str]:

@@ -1,0 +1,332 @@
+"""Calls beyond those of `tests.verbs` for comparing kinds of runtimes: arguments, errors, and what
+is no coroutine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from remora.messages import Message
+from tests.verbs import World, said
+
+__all__ = ["ERRORS", "MORE"]
+
+Call = Callable[[World], Awaitable[Any]]
+
+
+_CALLED = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+_TOOL: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "9"}
+_RICH: list[Any] = [
+    Message(role="user", content=[{"type": "text", "text": "☂"}], metadata={"a": b"\x01"}),
+    {"role": "assistant", "content": "ok", "id": "mine", "x": [1, {"y": None}]},
+]
+
+
+async def _at_once(value: object) -> Any:
+    return value
+
+
+async def _turn_with_key(w: World) -> list[Any]:
+    """Begun, cut, resumed, answered, and asked again."""
+    session, seen = w.other.session("turns"), []
+    for _ in range(2):
+        async with session.turn("when does it leave?", key="r1", query=False) as turn:
+            seen += [turn.resumed, turn.context]
+            if turn.resumed:
+                seen.append(await turn.reply("at nine"))
+            else:
+                seen.append(await turn.reply({"role": "assistant", "content": "", "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ]}))  # fmt: skip
+                seen.append(
+                    await turn.reply({"role": "tool", "tool_call_id": "c1", "content": "9"})
+                )
+    async with session.turn("when does it leave?", key="r1", query=False) as turn:
+        seen += [turn.replayed, turn.replies, turn.key]
+    return [*seen, await session.history()]
+
+
+async def _chunks(*texts: str) -> AsyncIterator[str]:
+    for text in texts:
+        yield text
+
+
+async def _stream(w: World) -> list[Any]:
+    session = w.other.session("streams")
+    async with session.turn("and back?", query=False) as turn:
+        passed = [chunk async for chunk in turn.stream(_chunks("at ", "ten"))]
+    async with session.turn("and then?", key="r2", query=False) as turn:
+        stream = turn.stream(_chunks("no ", "more"))
+        passed.append(await anext(stream))
+        await stream.aclose()
+    async with session.turn("and then?", key="r2", query=False) as turn:
+        cut = [turn.resumed, turn.replies, turn.context.messages]
+        await turn.reply("no more trains")
+    return [passed, cut, await session.history()]
+
+
+async def _record_a_context(w: World) -> list[Any]:
+    """What remora wrote itself is not recorded as the user's words."""
+    session = w.other.session("long")
+    await session.load_state_dict({"messages": [said("hello")], "summary": "They met in Lisbon."})
+    context = await session.load()
+    ids = await w.other.record([*context.messages, said("bye")])
+    return [context, len(ids), [one.text for one in await w.other.remembered()]]
+
+
+async def _tools(w: World) -> list[Any]:
+    tools = w.other.tools(edit=True, agent="cook")
+    saved = await tools.save_to_memory("worth it", ["the oven is broken"])
+    found = await tools.recall_from_memory(["oven"])
+    return [
+        saved,
+        found,
+        tools.specs,
+        await tools.call("recall_from_memory", {"keywords": ["oven"]}),
+    ]
+
+
+async def _state(w: World) -> list[Any]:
+    state = w.session.state
+    first = await state.set("cart", {"tea": [1, None, 0.5]}, version=0)
+    second = await state.set("cart", [], version=first.version)
+    return [
+        first,
+        second,
+        await state.get("cart"),
+        await state.items(limit=1),
+        await state.get("x"),
+    ]
+
+
+async def _memories(w: World) -> list[Any]:
+    user = w.other
+    ids = await user.remember(
+        ["likes tea", {"content": "has a cat", "key": "pet", "metadata": {"legs": 4}}],
+        session="chat",
+    )
+    await w.runtime.settle()
+    changed = await user.update_memory(ids[1], "has a dog", metadata={"legs": [4]})
+    return [
+        ids,
+        changed,
+        await user.memory(key="pet"),
+        await user.memory(ids[0]),
+        await user.remembered(where={"legs": {"$in": [4, 3]}}, limit=1),
+        await user.recall("tea", where={"legs": {"$gte": 1}}),
+        await user.recall("tea", types=["fact"], session="chat"),
+        await user.memories(order="importance", limit=3),
+        await user.delete_memories(ids),
+        await user.remembered(),
+    ]
+
+
+async def _listings(w: World) -> list[Any]:
+    user = w.other
+    for name in ("a", "b", "c"):
+        await user.session(name).append(said(f"in {name}"))
+    page = await user.sessions(order="name", limit=2)
+    return [
+        page,
+        await user.sessions(order="name", after=page[-1].cursor),
+        await user.sessions(prefix="b"),
+        await w.runtime.users(prefix="user", limit=2),
+        await w.runtime.counts(user.id),
+        await user.stats(),
+        await user.inspect(),
+    ]
+
+
+async def _many(w: World) -> Any:
+    batches: list[Any] = [
+        (w.other.session("m1"), said("one"), "k1"),
+        (w.other.session("m2"), {"role": "nobody"}, None),
+        (w.other.session("m1"), said("other"), "k1"),
+    ]
+    return await w.runtime.append_many(batches)
+
+
+async def _rewritten(w: World) -> list[Any]:
+    session = w.other.session("rewritten")
+    await session.append([said(str(n)) for n in range(6)])
+    fork = await session.fork("forked", at=3)
+    return [
+        fork,
+        await session.delete([0, 1]),
+        await session.rewind(4),
+        await session.truncate_to_size(1),
+        await session.history(),
+        await session.history(include_archived=False, at=3),
+        await fork.history(),
+        await session.contents(),
+        await session.size(),
+        await session.state_dict(),
+        await session.stats(),
+        await session.inspect(),
+        await session.clear(),
+    ]
+
+
+async def _moved(w: World) -> list[Any]:
+    exported = await w.session.export()
+    copy = await w.other.import_session(exported, session="copy")
+    await w.runtime.settle()
+    return [exported, copy, await copy.history(), await copy.load(max_tokens=60)]
+
+
+async def _grants(w: World) -> list[Any]:
+    scope = w.runtime.shared(f"team {w.number}")
+    lead, scout = scope.as_("lead"), scope.as_("scout")
+    await lead.claim()
+    await lead.grant("scout", "read")
+    (id_,) = await lead.remember("the door is open")
+    await w.runtime.settle()
+    seen = [await lead.members(), await scout.recall("door"), await scout.memory(id_)]
+    await lead.revoke("scout")
+    return [*seen, await lead.members(), scope.name, scout.scope, scout.who]
+
+
+async def _reschedule(w: World, task: str, seconds: float) -> None:
+    w.runtime.reschedule(task, seconds)
+
+
+async def _figures(w: World) -> list[Any]:
+    """What is the same in two memories of them."""
+    statistics = w.runtime.statistics()
+    return [
+        sorted(statistics.schedule),
+        sorted(statistics.supervisor.queues),
+        statistics.registry.quarantines,
+        statistics.erasures,
+        w.runtime.erasures(),
+        w.runtime.erasures("nobody"),
+        w.runtime.reembedding,
+    ]
+
+
+MORE: dict[str, Call] = {
+    "append with all": lambda w: w.session.append(
+        _RICH, key="all", allow_duplicates=True, timeout_s=5
+    ),
+    "append again": lambda w: w.session.append(_RICH, key="all"),
+    "messages by metadata": lambda w: w.session.get_messages(
+        "user", filter_metadata={"a": b"\x01"}
+    ),
+    "load": lambda w: w.session.load(),
+    "load a little": lambda w: w.session.load(max_tokens=30),
+    "load with all": lambda w: w.session.load(
+        "tea", max_tokens=300, messages=[said("?")], timeout_s=5
+    ),
+    "load another": lambda w: w.session.load("tea", override=[said("what now?")]),
+    "load as it was": lambda w: w.session.load(at=3),
+    "load again": lambda w: w.session.load(),
+    "search by words": lambda w: w.session.search("fact", semantic=False, limit=2),
+    "search working memory": lambda w: w.user.search_working("ticket", 3, session="chat"),
+    "learn several": lambda w: w.other.learn(["one", "two"], source="tool:x", session="chat"),
+    "no message": lambda w: w.other.session("none").history(),
+    "nothing loaded": lambda w: w.other.session("none").load(),
+    "a turn, cut and resumed": _turn_with_key,
+    "streams": _stream,
+    "a context is recorded": _record_a_context,
+    "tools": _tools,
+    "keyed state": _state,
+    "memories": _memories,
+    "listings": _listings,
+    "several appends": _many,
+    "a past that was rewritten": _rewritten,
+    "another session": _moved,
+    "grants": _grants,
+    "figures": _figures,
+    "a periodic task": lambda w: _reschedule(w, "fifo_cleanup", 1_000.0),
+    "tokens": lambda w: _at_once(w.runtime.message_tokens(said("hello there"))),
+    "what is configured": lambda w: _at_once(w.runtime.config.buffer),
+    "profile": lambda w: w.user.synopsis(refresh=True, timeout_s=30),
+    "agents": lambda w: _at_once([w.user.agent("cook").name, w.user.agent("cook").user]),
+}
+"""What handles do beyond one plain call of each verb."""
+
+
+async def _outside_a_turn(w: World) -> Any:
+    turn = w.session.turn("hello")
+    return await turn.reply("too early")
+
+
+async def _conflict(w: World) -> Any:
+    await w.session.state.set("step", [1], version=None)
+    return await w.session.state.set("step", 3, version=7_000)
+
+
+async def _another_turn(w: World) -> None:
+    async with w.other.session("t").turn("one", key="same", query=False) as turn:
+        await turn.reply("yes")
+    async with w.other.session("t").turn("two", key="same", query=False):
+        pass
+
+
+async def _append_with_a_used_key(w: World) -> Any:
+    await w.session.append(said("one"), key="used")
+    return await w.session.append(said("two"), key="used")
+
+
+async def _forget_and_use(w: World) -> Any:
+    await w.other.session("x").append(said("soon gone"))
+    await w.other.forget()
+    return [await w.other.session("x").history(), await w.other.sessions()]
+
+
+async def _import_twice(w: World) -> Any:
+    exported = await w.session.export()
+    await w.other.import_session(exported, session="copy")
+    return await w.other.import_session(exported, session="copy")
+
+
+async def _import_garbage(w: World) -> Any:
+    await anyio.Path(w.file).with_suffix(".jsonl").write_text("{}\n")
+    return await w.runtime.import_(w.file.with_suffix(".jsonl"))
+
+
+_BAD: Any = {"role": "nobody", "content": "x"}
+
+
+ERRORS: dict[str, Call] = {
+    "no chat message": lambda w: w.session.append(_BAD),
+    "no chat message later": lambda w: w.session.append([said("a"), {}]),
+    "no id": lambda w: w.session.append(said("x"), key="\n"),
+    "no session id": lambda w: _at_once(w.user.session("")),
+    "a key that was used": _append_with_a_used_key,
+    "another turn's key": _another_turn,
+    "no turn": _outside_a_turn,
+    "no such place": lambda w: w.session.delete([77, -1]),
+    "no such message": lambda w: w.session.load(at=70_000),
+    "rewound too far": lambda w: w.session.rewind(70_000),
+    "a fork of nothing": lambda w: w.session.fork("forked", at=70_000),
+    "a negative budget": lambda w: w.session.load(max_tokens=-1),
+    "a stale version": _conflict,
+    "a value that is none": lambda w: w.session.state.set("x", object()),
+    "no such memory": lambda w: w.user.update_memory("0" * 32, "x"),
+    "an agent's memory": lambda w: w.user.agent("cook").update_memory("0" * 32, "x"),
+    "no such type": lambda w: w.user.recall("x", types="dream"),
+    "no such operator": lambda w: w.user.recall("x", where={"a": {"$like": 1}}),
+    "no limit": lambda w: w.user.recall("x", limit=0),
+    "no right": lambda w: w.runtime.shared("team").as_("stranger").recall("x"),
+    "no right to grant": lambda w: w.runtime.shared("team").as_("stranger").grant("me", "own"),
+    "the last owner": lambda w: w.member.revoke("owner"),
+    "no such right": lambda w: w.member.grant("x", "rule"),  # type: ignore[arg-type]
+    "a cursor of nothing": lambda w: w.user.sessions(after="nothing"),
+    "an export of nothing": lambda w: w.other.session("none").export(),
+    "an import over another": _import_twice,
+    "no such task": lambda w: _reschedule(w, "nothing", 1.0),
+    "no interval": lambda w: _reschedule(w, "fifo_cleanup", -1.0),
+    "no user": lambda w: _at_once(w.runtime.erasures("")),
+    "no dead letter": lambda w: w.runtime.retry_dead_letters(["flush-7-1"]),
+    "nothing to import": lambda w: w.runtime.import_(w.file),
+    "no export at all": _import_garbage,
+    "sessions that exist": lambda w: w.runtime.import_(w.path / "export.jsonl"),
+    "something is there": lambda w: w.runtime.export(w.path / "export.jsonl"),
+    "a backup over something": lambda w: w.runtime.backup(w.path),
+    "forgotten": _forget_and_use,
+}
+"""Calls that raise, but for the last."""
