@@ -26,6 +26,6 @@ async def test_a_long_text_has_the_vector_of_all_its_tokens() -> None:
     given = ["before", sentence * 3_000, "a" * 40_000, "after"]
     vectors = await embedder.embed(given)
     assert np.array_equal(vectors[[0, 3]], await embedder.embed(["before", "after"]))
-    (one,) = await embedder.embed([sentence])
+    (one,) = await embedder.embed([sentence * 50])
     assert vectors[1] @ one / np.linalg.norm(vectors[1]) / np.linalg.norm(one) > 0.999
     assert vectors[2].any()
