@@ -331,13 +331,16 @@ class ControlLink:
 
     def _work_s(self) -> float:
         """Processor time of the owner; infinite while it waits for a processor or its disk."""
+        ticks = 0
         try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # another namespace, or it has just ended
-            return 0.0
-        if fields[0] in "RD":
-            return math.inf
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            for task in Path(f"/proc/{self.pid}/task").iterdir():
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] in "RD":
+                    return math.inf
+                ticks += int(fields[11]) + int(fields[12])
+        except OSError:  # another namespace, or a thread or the process has just ended
+            pass
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def kill(self, why: str) -> None:
         """Kill the owner; return when it is dead.

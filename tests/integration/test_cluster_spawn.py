@@ -27,6 +27,7 @@ from tests.owners import finder, make_target
 
 pytestmark = [
     pytest.mark.blocking,
+    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 

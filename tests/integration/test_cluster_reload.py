@@ -1,0 +1,172 @@
+"""Real servers restart their workers under load: clients see no error, and the owner stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from tests import worker_app
+from tests.workers import end_owner, owner_of, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+GUNICORN = (
+    *("gunicorn", "-k", "asgi", "-w", "2", "--graceful-timeout", "5", "--no-control-socket"),
+    *("-b", "unix:{socket}"),
+)
+UVICORN = ("uvicorn", "--uds", "{socket}", "--timeout-graceful-shutdown", "20")
+LOADS = 3
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A memory's directory, whose owner is ended after the test."""
+    yield tmp_path / "memory"
+    end_owner(tmp_path / "memory")
+
+
+class Load:
+    """Clients that append through the server, each to a session of its own, one after the other.
+
+    Attributes:
+        pids: the workers that answered, in the order of their first answers.
+        wrong: answers that were none.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self.pids: dict[int, int] = {}
+        self.wrong: list[str] = []
+        self.sent = [0] * LOADS
+        self.ended = False
+
+    async def run(self) -> None:
+        """Until `ended`."""
+        async with anyio.create_task_group() as tasks:
+            for client in range(LOADS):
+                tasks.start_soon(self._append, client)
+
+    async def _append(self, client: int) -> None:
+        while not self.ended:
+            await self.ask(f"/append/user-{client}/{self.sent[client]}")
+            self.sent[client] += 1
+
+    async def ask(self, path: str) -> Any:
+        """The server's answer."""
+        try:
+            async with await anyio.connect_unix(self._socket) as stream:
+                await stream.send(
+                    f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+                )
+                data = b"".join([part async for part in stream])
+        except (OSError, anyio.BrokenResourceError) as e:
+            self.wrong.append(f"{path}: {e!r}")
+            return None
+        head, _, body = data.partition(b"\r\n\r\n")
+        lines = head.decode().lower().split("\r\n")
+        if " 200" not in lines[0]:
+            self.wrong.append(f"{path}: {data[:300]!r}")
+            return None
+        pid = next(int(line[6:]) for line in lines if line.startswith("x-pid:"))
+        self.pids[pid] = self.pids.get(pid, 0) + 1
+        return json.loads(body)
+
+    async def answered_by(self, wanted: Callable[[set[int]], bool]) -> None:
+        """Return when the workers that answered are as wanted."""
+        while not wanted(set(self.pids)):
+            await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, command: tuple[str, ...], app: str) -> AsyncIterator[Any]:
+    """A server, and the load that is on it; both end afterwards, and what was stored is checked."""
+    socket = tmp_path / "http.sock"
+    words = [word.format(socket=socket) for word in command]
+    environment = {**os.environ, "MEMORY": str(write_config(tmp_path))}
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words, app],
+            stdout=log,
+            stderr=log,
+            cwd=tmp_path if app == "copied:app" else None,
+            env=environment,
+        )
+        load = Load(socket)
+        try:
+            with anyio.fail_after(100):
+                while not socket.exists() or await load.ask("/history/nobody") is None:
+                    assert process.poll() is None, (tmp_path / "server.log").read_text()
+                    await anyio.sleep(0.05)
+                load.wrong.clear()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(load.run)
+                    yield process, load
+                    load.ended = True
+                assert load.wrong == []
+                for client, sent in enumerate(load.sent):
+                    stored = await load.ask(f"/history/user-{client}")
+                    assert stored == [str(number) for number in range(sent)]
+        finally:
+            process.terminate()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(partial(process.wait, 60))
+
+
+async def test_gunicorn_reloads(tmp_path: Path, memory: Path) -> None:
+    """HUP: new workers take the place of all old ones."""
+    async with served(tmp_path, GUNICORN, "tests.worker_app:app") as (process, load):
+        await load.answered_by(bool)
+        owner, old = owner_of(memory), set(load.pids)
+        process.send_signal(signal.SIGHUP)
+        await load.answered_by(lambda pids: len(pids - old) >= 2)
+    assert owner_of(memory) == owner
+
+
+async def test_gunicorn_restarts_workers_after_some_requests(tmp_path: Path, memory: Path) -> None:
+    command = (*GUNICORN, "--max-requests", "50")
+    async with served(tmp_path, command, "tests.worker_app:app") as (_, load):
+        await load.answered_by(bool)
+        owner = owner_of(memory)
+        await load.answered_by(lambda pids: len(pids) >= 3)
+    assert owner_of(memory) == owner
+
+
+async def test_uvicorn_with_workers(tmp_path: Path, memory: Path) -> None:
+    """HUP, which uvicorn's supervisor understands as well."""
+    command = (*UVICORN, "--workers", "2")
+    async with served(tmp_path, command, "tests.worker_app:app") as (process, load):
+        await load.answered_by(bool)
+        owner, old = owner_of(memory), set(load.pids)
+        process.send_signal(signal.SIGHUP)
+        await load.answered_by(lambda pids: bool(pids - old))
+    assert owner_of(memory) == owner
+
+
+async def test_uvicorn_reloads_changed_code(tmp_path: Path, memory: Path) -> None:
+    """While one develops: the module is written again, and the memory stays where it is."""
+    copy = tmp_path / "copied.py"
+    shutil.copyfile(str(worker_app.__file__), copy)
+    command = (*UVICORN, "--reload", "--reload-dir", str(tmp_path), "--reload-include", "copied.py")
+    async with served(tmp_path, command, "copied:app") as (_, load):
+        await load.answered_by(bool)
+        owner, old = owner_of(memory), set(load.pids)
+        copy.write_text(copy.read_text() + "# changed\n")
+        await load.answered_by(lambda pids: bool(pids - old))
+    assert owner_of(memory) == owner
