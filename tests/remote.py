@@ -15,6 +15,7 @@ import anyio.to_thread
 from remora import Runtime
 from remora.cluster.remote import RemoteMemory, RemoteShard
 from remora.cluster.serving import Served
+from remora.cluster.sharded import ShardedRuntime
 
 __all__ = ["Owner", "remote"]
 
@@ -23,23 +24,29 @@ class Owner:
     """Serves runtimes at a path; one that is stopped can be started again.
 
     Args:
-        make: makes the runtimes, not opened.
+        make: makes the runtimes, or a memory in shards, not opened.
     """
 
-    def __init__(self, make: Callable[[], Sequence[Runtime]]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[], Sequence[Runtime] | ShardedRuntime]) -> None:
+        self._make = make
         self.path = ""
         self.served: Served | None = None
         self.shards: Sequence[Runtime] = ()
         self._stack = AsyncExitStack()
         self.dialed = 0
 
+    def make(self) -> Sequence[Runtime]:
+        """The runtime of each shard, not opened."""
+        return _runtimes(self._make())
+
     async def start(self) -> None:
         """Open the runtimes and listen."""
-        self.shards = self.make()
-        for one in self.shards:
+        made = self._make()
+        whole = made if isinstance(made, ShardedRuntime) else None
+        self.shards = _runtimes(made)
+        for one in self.shards if whole is None else [whole]:
             await self._stack.enter_async_context(one)
-        self.served = Served(self.shards)
+        self.served = Served(self.shards, whole=whole)
         listener = await anyio.to_thread.run_sync(self._listen)
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(self.served.make_protocol, sock=listener)
@@ -72,6 +79,12 @@ class Owner:
     def worker(self) -> RemoteMemory:
         """A worker's memory, not opened."""
         return RemoteMemory(self.make(), self.dial)
+
+
+def _runtimes(made: Sequence[Runtime] | ShardedRuntime) -> Sequence[Runtime]:
+    if isinstance(made, ShardedRuntime):
+        return [one for one in made.shards if isinstance(one, Runtime)]
+    return made
 
 
 @asynccontextmanager

@@ -98,6 +98,10 @@ class LocalTransfers:
     async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
         """See `remora.Runtime.backup`."""
         if self._layout is None or self._path is None:
+            if len(self._shards) > 1:
+                raise InvalidInput(
+                    "there is nothing to copy: these shards are in no directory of one memory"
+                )
             return await self._shards[0].backup(dest, progress=progress)
         return await run_to_end(self._backup, self._path, self._layout, dest, progress)
 

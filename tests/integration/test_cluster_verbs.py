@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,8 @@ may come before it is written; how many rows are written at once, and how many b
 up to the moment.
 """
 
-Make: TypeAlias = Callable[[Path], remora.Runtime]
+Make: TypeAlias = Callable[[Path], remora.Runtime | ShardedRuntime]
+Opened: TypeAlias = tuple[World, Sequence[remora.Runtime]]
 KINDS = (
     remora.Runtime,
     remora.User,
@@ -105,27 +106,36 @@ def make_runtime(path: Path) -> remora.Runtime:
     )
 
 
-async def play(world: World, owner: remora.Runtime, calls: Mapping[str, Call]) -> Any:
+def make_shards(path: Path) -> ShardedRuntime:
+    return ShardedRuntime.of(make_runtime(path), shards=2)
+
+
+async def play(
+    world: World, shards: Sequence[remora.Runtime], calls: Mapping[str, Call]
+) -> dict[str, Outcome]:
     """The outcome of each call; the memory is at rest before and after each."""
-    names = {str(world.path): "PATH", parts_of(owner).instance: "INSTANCE"}
-    filled = await outcome_of(partial(fill_world, World(owner, world.path)))
+    names = {str(world.path): "PATH"}
+    names |= {parts_of(one).instance: f"SHARD{number}" for number, one in enumerate(shards)}
+    filled = await outcome_of(partial(fill_world, world))
     assert not filled.error or "switched off" in filled.text
     outcomes = {}
     for number, (name, call) in enumerate(calls.items()):
-        await owner.settle()
+        for one in shards:
+            await one.settle()
         outcomes[name] = await outcome_of(partial(call, world.at(number)), names)
     return outcomes
 
 
 @asynccontextmanager
-async def local(path: Path, make: Make) -> AsyncIterator[tuple[World, remora.Runtime]]:
+async def local(path: Path, make: Make) -> AsyncIterator[Opened]:
     async with make(path) as runtime:
-        yield World(runtime, path), runtime
+        shards: Any = getattr(runtime, "shards", [runtime])
+        yield World(runtime, path), shards  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def behind_a_socket(path: Path, make: Make) -> AsyncIterator[tuple[World, remora.Runtime]]:
-    owner = Owner(lambda: [make(path)])
+async def behind_a_socket(path: Path, make: Make) -> AsyncIterator[Opened]:
+    owner = Owner(lambda: made if isinstance(made := make(path), ShardedRuntime) else [made])
     await owner.start()
     try:
         memory = owner.worker()
@@ -133,7 +143,7 @@ async def behind_a_socket(path: Path, make: Make) -> AsyncIterator[tuple[World, 
         runtime = ShardedRuntime(shards, transfers=memory.transfers)
         await runtime.start()
         try:
-            yield World(runtime, path), owner.shards[0]  # type: ignore[arg-type]
+            yield World(runtime, path), owner.shards  # type: ignore[arg-type]
         finally:
             await memory.aclose()
     finally:
@@ -148,8 +158,8 @@ async def compared(
     for kind, opened in (("local", local), ("remote", behind_a_socket)):
         place = path / kind
         await anyio.to_thread.run_sync(place.mkdir)
-        async with opened(place, make) as (world, owner):
-            found.append(await play(world, owner, calls))
+        async with opened(place, make) as (world, shards):
+            found.append(await play(world, shards, calls))
     one, other = found
     differences = [
         difference
@@ -202,6 +212,21 @@ async def test_errors(tmp_path: Path) -> None:
     outcomes, differences = await compared(tmp_path, ERRORS)
     assert not differences
     assert [name for name, one in outcomes.items() if not one.error] == ["forgotten"]
+
+
+@pytest.mark.blocking  # the memory's layout is read when it is made
+async def test_in_shards(tmp_path: Path) -> None:
+    """Users and scopes are in different shards; verbs of the memory are of all of them."""
+    calls = {
+        name: call
+        for name, call in CALLS.items()
+        if name.startswith("Runtime.") and name not in NOT_COMPARED
+    }
+    outcomes, differences = await compared(tmp_path, {**calls, **MORE, **ERRORS}, make_shards)
+    assert not differences
+    assert {name for name in (*calls, *MORE) if outcomes[name].error} == set()
+    counts = outcomes["Runtime.backup"].result[1]["counts"]
+    assert counts == outcomes["Runtime.counts"].result
 
 
 async def test_without_long_term_memory(tmp_path: Path) -> None:

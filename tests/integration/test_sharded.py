@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import pytest
 
@@ -161,6 +162,15 @@ async def test_a_backup_is_a_memory_in_shards(tmp_path: Path) -> None:
     async with await sharded(tmp_path / "copy", None) as copy:
         assert await copy.counts() == counts
         assert (await copy.user("user 2").recall("likes tea"))[0].text == "user 2 likes tea"
+
+
+async def test_no_backup_of_a_part(tmp_path: Path) -> None:
+    """Shards that are opened one by one are not one memory on disk: no copy would be all of it."""
+    one, other = (remora.Runtime(tmp_path / name, config=remora.Config()) for name in "ab")
+    async with ShardedRuntime([one, other]) as memory:
+        with pytest.raises(InvalidInput, match="no directory of one memory"):
+            await memory.backup(tmp_path / "copy")
+    assert not await anyio.Path(tmp_path / "copy").exists()
 
 
 async def test_dead_letters_say_which_shard_they_are_of() -> None:
