@@ -27,7 +27,7 @@ from __future__ import annotations
 import inspect
 import struct
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,7 +55,7 @@ from remora.services.parts import (
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.tables import table_from_bytes, table_to_bytes
-from remora.storage.export.transfer import TransferReport
+from remora.storage.export.transfer import MessageExport, SessionExport, TransferReport
 from remora.storage.ports import LongTermStatistics
 from remora.storage.records import Spec
 
@@ -157,11 +157,15 @@ class _Conversion(msgspec.Struct, frozen=True):
         wire: the type on the wire.
         pack: gives a value of it.
         unpack: the inverse.
+        pack_slowly: the same as `pack` of what may be large: other tasks run in between.
+        unpack_slowly: the inverse.
     """
 
     wire: Any
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
+    pack_slowly: Callable[[Any], Awaitable[Any]] | None = None
+    unpack_slowly: Callable[[Any], Awaitable[Any]] | None = None
 
 
 class _WireJob(msgspec.Struct, frozen=True, array_like=True):
@@ -197,30 +201,91 @@ def _key(names: Sequence[str]) -> SessionKey | UserKey:
     raise WireError(f"a key of {len(names)} names")
 
 
+class _WireExport(msgspec.Struct, frozen=True, array_like=True):
+    """A `SessionExport` without its messages, and these in parts; None if there is none."""
+
+    head: SessionExport | None
+    parts: tuple[msgspec.Raw, ...] = ()
+
+
+def _cut_messages(export: SessionExport | None) -> Iterator[msgspec.Raw]:
+    messages = export.messages if export is not None else ()
+    for first in range(0, len(messages), _PART):
+        yield msgspec.Raw(_encode(messages[first : first + _PART]))
+
+
+def _head(export: SessionExport | None) -> SessionExport | None:
+    return None if export is None else msgspec.structs.replace(export, messages=())
+
+
+def _pack_export(export: SessionExport | None) -> _WireExport:
+    return _WireExport(_head(export), tuple(_cut_messages(export)))
+
+
+async def _pack_export_slowly(export: SessionExport | None) -> _WireExport:
+    parts = []
+    for part in _cut_messages(export):
+        parts.append(part)
+        await anyio.lowlevel.checkpoint()
+    return _WireExport(_head(export), tuple(parts))
+
+
+def _unpack_export(wire: _WireExport) -> SessionExport | None:
+    return _fill(wire, [one for part in wire.parts for one in _decode_messages(part)])
+
+
+async def _unpack_export_slowly(wire: _WireExport) -> SessionExport | None:
+    messages: list[MessageExport] = []
+    for part in wire.parts:
+        messages += _decode_messages(part)
+        await anyio.lowlevel.checkpoint()
+    return _fill(wire, messages)
+
+
+def _fill(wire: _WireExport, messages: Sequence[MessageExport]) -> SessionExport | None:
+    head = wire.head
+    return None if head is None else msgspec.structs.replace(head, messages=tuple(messages))
+
+
+async def _pack_table(table: Any) -> bytes:
+    return await anyio.to_thread.run_sync(table_to_bytes, table)
+
+
+async def _unpack_table(data: bytes) -> Any:
+    return await anyio.to_thread.run_sync(table_from_bytes, data)
+
+
 def _same(value: Any) -> Any:
     return value
-
-
-_CONVERSIONS: Mapping[Any, _Conversion] = {
-    SessionKey | UserKey: _Conversion(tuple[str, ...], tuple, _key),
-    list[Job]: _Conversion(list[_WireJob], _pack_jobs, _unpack_jobs),
-    Path: _Conversion(str, str, Path),
-}
-_TABLE = _Conversion(bytes, table_to_bytes, table_from_bytes)
-
-
-# -- the table -------------------------------------------------------------------------------------
 
 
 _PART = 1_000  # items of a list that are encoded, or decoded, at once
 _ARRAY, _ARRAY_32 = struct.Struct(">BI"), 0xDD
 _NOTHING = msgspec.Raw(b"\x90")  # an array without items
+_encode = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_messages = msgspec.msgpack.Decoder(list[MessageExport]).decode
+_EXPORT = _Conversion(
+    _WireExport, _pack_export, _unpack_export, _pack_export_slowly, _unpack_export_slowly
+)
+_CONVERSIONS: Mapping[Any, _Conversion] = {
+    SessionExport: _EXPORT,
+    SessionExport | None: _EXPORT,
+    SessionKey | UserKey: _Conversion(tuple[str, ...], tuple, _key),
+    list[Job]: _Conversion(list[_WireJob], _pack_jobs, _unpack_jobs),
+    Path: _Conversion(str, str, Path),
+}
+_TABLE = _Conversion(bytes, table_to_bytes, table_from_bytes, _pack_table, _unpack_table)
+
+
+# -- the table -------------------------------------------------------------------------------------
 
 
 class CallType:
     """One call.
 
-    Lists cross as an array of their parts, each of at most 1,000 items.
+    Lists cross as an array of their parts, each of at most 1,000 items, and so do the messages of a
+    session's export.
 
     Attributes:
         name: see the module.
@@ -274,16 +339,32 @@ class CallType:
         """
         try:
             given = msgspec.structs.asdict(self._decode_arguments(data))
+            for name, conversion in self._conversions.items():
+                given[name] = conversion.unpack(given[name])
         except (msgspec.DecodeError, ValueError, RecursionError) as e:
-            raise WireError(f"arguments of {self.name} that cannot be read: {e}") from e
-        for name, conversion in self._conversions.items():
-            given[name] = conversion.unpack(given[name])
+            raise self._unreadable(e) from e
         return given
+
+    async def decode_arguments_slowly(self, data: bytes) -> dict[str, Any]:
+        """`decode_arguments` of what may be large: other tasks run in between."""
+        try:
+            given = msgspec.structs.asdict(self._decode_arguments(data))
+            for name, conversion in self._conversions.items():
+                if conversion.unpack_slowly is not None:
+                    given[name] = await conversion.unpack_slowly(given[name])
+                else:
+                    given[name] = conversion.unpack(given[name])
+        except (msgspec.DecodeError, ValueError, RecursionError) as e:
+            raise self._unreadable(e) from e
+        return given
+
+    def _unreadable(self, error: Exception) -> WireError:
+        return WireError(f"arguments of {self.name} that cannot be read: {error}")
 
     async def encode_result(self, value: Any) -> bytes:
         """What the method returned, as bytes; a long list in parts, a table in a thread."""
-        if self._result is _TABLE:
-            return _encode(await anyio.to_thread.run_sync(table_to_bytes, value))
+        if self._result.pack_slowly is not None:
+            return _encode(await self._result.pack_slowly(value))
         packed = self._result.pack(value)
         if self._decode_part is None:
             return _encode(packed)
@@ -300,8 +381,8 @@ class CallType:
             WireError: the method does not return that.
         """
         try:
-            if self._result is _TABLE:
-                return await anyio.to_thread.run_sync(table_from_bytes, self._decode_result(data))
+            if self._result.unpack_slowly is not None:
+                return await self._result.unpack_slowly(self._decode_result(data))
             if self._decode_part is None:
                 return self._result.unpack(self._decode_result(data))
             first, *others = _decode_parts(data) or [_NOTHING]
@@ -312,10 +393,6 @@ class CallType:
             return self._result.unpack(found)
         except (msgspec.DecodeError, ValueError, RecursionError) as e:
             raise WireError(f"a result of {self.name} that cannot be read: {e}") from e
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode_parts = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def _call_types() -> dict[str, CallType]:
@@ -387,7 +464,7 @@ async def perform(
         Exception: what the method raises.
     """
     call = find_call(name)
-    given = call.decode_arguments(arguments)
+    given = await call.decode_arguments_slowly(arguments)
     if call.has_progress:
         given["progress"] = progress
     port, _, method = name.partition(".")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.services.metadata import MetadataFilter
+from remora.storage.export.transfer import MessageExport, SessionExport
 from remora.storage.ports import Scope
 from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
 
 KEY = SessionKey("ada", "chat")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENTRY = Entry(1, 2, 3, "user", b"\x80")
 JOB = Job("flush-7", "flush", KEY, FlushSpec(7, 1, 2), 3, 0.5, True, True, "disk full")
 
@@ -109,6 +112,26 @@ async def test_a_long_list_arrives_whole_and_in_order(number: int) -> None:
     assert await decode_result("runtime.dead_letters", data) == jobs
     with pytest.raises(WireError):
         await decode_result("runtime.dead_letters", data[:-1])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [0, 1, 1_000, 2_500])
+async def test_a_long_session_arrives_whole_and_in_order(number: int) -> None:
+    messages = tuple(
+        MessageExport(n, f"msg_{n}", NOON, 9, 0.5, {"role": "user", "content": str(n)}, {"a": n})
+        for n in range(1, number + 1)
+    )
+    export = SessionExport("ada", "chat", messages, 0, number, None, (), ())
+    data = await encode_result("transfers.export_session", export)
+    assert await decode_result("transfers.export_session", data) == export
+    data = encode_arguments("transfers.import_session", export, KEY)
+    assert decode_arguments("transfers.import_session", data) == {"export": export, "key": KEY}
+    call = CALLS["transfers.import_session"]
+    assert await call.decode_arguments_slowly(data) == {"export": export, "key": KEY}
+    with pytest.raises(WireError):
+        await call.decode_arguments_slowly(data[:-3])
+    nothing = await encode_result("transfers.export_session", None)
+    assert await decode_result("transfers.export_session", nothing) is None
 
 
 @pytest.mark.parametrize("name", CALLS)
