@@ -36,7 +36,7 @@ from remora.languages.dates import Period
 from remora.languages.detection import language_of
 from remora.recall.days import of_days_named
 from remora.recall.languages import is_other_language, main_languages
-from remora.recall.lists import asks_for_several, better_in_group
+from remora.recall.lists import MOST_BETTER, asks_for_several, better_in_group
 from remora.recall.traits import Traits, rank_order, speakers_named
 from remora.storage.ports import Candidate, MemoryRow
 
@@ -189,9 +189,10 @@ def fuse(
         ]
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
-    other_language = is_other_language(language_of(query), main_languages(rows))
+    language = language_of(query)
+    other_language = is_other_language(language, main_languages(rows))
     traits = Traits(rows)
-    matches = Matches(lists, other_language=other_language, grouped=_grouped(query, rows))
+    matches = Matches(lists, other_language=other_language, grouped=_grouped(query, language, rows))
     matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
     ranking = rank(rows, traits, matches, config, query, gain=gain)
     return msgspec.structs.replace(ranking, row_bytes=size_of_rows(rows))
@@ -257,7 +258,8 @@ def rank(
     order = np.lexsort((-importance, -score))  # of equals, the first place stays first
     places, score = places[order], score[order]
     if matches.grouped is not None:
-        score *= (1.0 - config.list_spread) ** better_in_group(matches.grouped[places])
+        factors = (1.0 - config.list_spread) ** np.arange(MOST_BETTER + 1)
+        score *= factors[better_in_group(matches.grouped[places])]
         order = (-score).argsort(kind="stable")
         places, score = places[order], score[order]
     columns = {}
@@ -300,9 +302,11 @@ def with_days(
     return msgspec.structs.replace(matches, dated=dated)
 
 
-def _grouped(query: str, rows: Sequence[MemoryRow]) -> npt.NDArray[np.integer] | None:
+def _grouped(
+    query: str, language: str, rows: Sequence[MemoryRow]
+) -> npt.NDArray[np.integer] | None:
     """See `Matches.grouped`."""
-    if not asks_for_several(query):
+    if not asks_for_several(query, language):
         return None
     import numpy as np  # noqa: PLC0415
 

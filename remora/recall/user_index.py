@@ -290,6 +290,7 @@ def find_matches(
         lists["vector"] = top(near, embedded & eligible, config.depth)
     known = frozenset[str]().union(*(one.languages for one in parts))
     other_language = is_other_language(question.language, known)
+    asked = asks_for_several(question.text, question.language)
     return Matches(
         lists,
         _session_scores(searched.sessions, found["turn"], terms, scores["turn"])
@@ -298,7 +299,7 @@ def find_matches(
         _find_words(parts, stems) if (stems := time_stems(question.text)) else None,
         1.0 if other_language else _coverage(found, question, traits.stems_of_names, len(eligible)),
         other_language=other_language,
-        grouped=searched.sessions.numbers if asks_for_several(question.text) else None,
+        grouped=searched.sessions.numbers if asked else None,
     )
 
 

@@ -73,6 +73,12 @@ def test_other_questions(question: str) -> None:
     assert not asks_for_several(question)
 
 
+def test_in_a_language_that_is_known_only_its_words_count() -> None:
+    assert asks_for_several("Quels livres ?", "fr")
+    assert not asks_for_several("Quels livres ?", "de")
+    assert asks_for_several("Quels livres ?", "nl"), "its words are not known: any language's count"
+
+
 def test_a_question_asks_in_its_first_500_characters() -> None:
     assert asks_for_several("tea " * 110 + "how many?")
     assert not asks_for_several("tea " * 130 + "how many?")
@@ -155,6 +161,9 @@ async def test_what_is_of_no_session_is_not_held_back() -> None:
 def test_how_many_of_the_same_group_come_before() -> None:
     groups = np.array([4, 4, -1, 2, 4, -1, 2, *[4] * 8], np.int32)
     assert better_in_group(groups).tolist() == [0, 1, 0, 0, 2, 0, 1, 3, 4, 5, 6, 7, 7, 7, 7]
+    assert better_in_group(groups.astype(np.int64) * 100_000).tolist() == [
+        *[0, 1, 0, 0, 2, 0, 1, 3, 4, 5, 6, 7, 7, 7, 7]
+    ]
     assert better_in_group(np.zeros(0, np.int32)).tolist() == []
 
 
