@@ -146,8 +146,8 @@ class Connection:
 
     def _wake(self) -> None:
         """Send what there is at the end of this tick."""
-        self._wanted.set()
         if not self._flushing:
+            self._wanted.set()
             self._flushing = True
             self._loop.call_soon(self._flush)
         if not self._sweeping:

@@ -98,7 +98,7 @@ class Router:
 
     Args:
         max_bytes: of content in requests that wait to be sent.
-        wake: called when there is something to send; again after each `take_requests`.
+        wake: called when there is something to send, or to expire.
 
     Attributes:
         epochs: the newest epoch of each shard that an owner has shown.
@@ -156,10 +156,9 @@ class Router:
         )
         if request.number:
             self._pending[request.number] = pending
-        if not self._unsent:
-            self._wake()
         self._unsent.append(pending)
         self._unsent_bytes += size + _REQUEST_BYTES
+        self._wake()
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this request any more; if it was not sent, it never is."""
@@ -299,7 +298,19 @@ class Router:
                 continue
             self.cancel(number)
             self._reject(one, _unknown() if one.uncertain else _unreachable())
+        if self._end is None:
+            self._drop_cancelled()
         return earliest
+
+    def _drop_cancelled(self) -> None:
+        """Forget unsent requests that nobody waits for any more; they would be skipped later."""
+        pending = self._pending
+        left = [
+            one for one in self._unsent if not one.request.number or one.request.number in pending
+        ]
+        if len(left) < len(self._unsent):
+            self._unsent = deque(left)
+            self._unsent_bytes = sum(one.size + _REQUEST_BYTES for one in left)
 
     @staticmethod
     def _reject(one: _Pending, error: Exception) -> None:

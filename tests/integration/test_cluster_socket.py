@@ -21,6 +21,8 @@ from remora.errors import (
     KeyConflict,
     NoDeadLetter,
     NotGranted,
+    OutcomeUnknown,
+    OwnerUnreachable,
     ProtocolMismatch,
     RuntimeClosed,
     SessionBusy,
@@ -403,3 +405,66 @@ async def test_a_worker_that_reads_nothing_is_bounded(tmp_path: Path) -> None:
         assert writer.transport.get_write_buffer_size() > 0
         writer.transport.abort()
         await asyncio.wait_for(chat.append(user("still served")), 5)
+
+
+# -- another owner ---------------------------------------------------------------------------------
+
+
+async def test_a_polite_handover_loses_nothing(tmp_path: Path) -> None:
+    """The owner answers what it has; what comes later waits for the next one, key or not."""
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        chat = shard.session("ann", "one")
+        await chat.append(user("0"))
+        stopping = asyncio.create_task(owner.stop())
+        later = [asyncio.create_task(chat.append(user(str(n)))) for n in range(1, 9)]
+        await stopping
+        await owner.start()
+        receipts = await asyncio.gather(*later)
+        assert [one.seqs for one in receipts] == [(n + 1,) for n in range(1, 9)]
+        assert said(await chat.history()) == [str(n) for n in range(9)]
+        assert owner.dialed > 1
+
+
+async def test_what_was_cut_off_is_sent_again_if_it_has_a_key(tmp_path: Path) -> None:
+    """A read as well. An append without a key may have been stored: nobody knows."""
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        chat = shard.session("ann", "one")
+        await chat.append(user("0"))
+        keyed = asyncio.create_task(chat.append(user("keyed"), key="k"))
+        plain = asyncio.create_task(chat.append(user("plain")))
+        reading = asyncio.create_task(chat.history())
+        await spin(2)
+        await owner.stop(0)
+        await owner.start()
+        (first, second) = await asyncio.gather(keyed, plain, return_exceptions=True)
+        assert not isinstance(first, BaseException)
+        assert isinstance(second, OutcomeUnknown)
+        assert said(await reading)[:2] == ["0", "keyed"]
+        stored = said(await chat.history())
+        assert stored in (["0", "keyed"], ["0", "keyed", "plain"])
+        assert (await chat.append(user("keyed"), key="k")).seqs == first.seqs == (2,)
+
+
+async def test_a_turn_outlives_its_owner(tmp_path: Path) -> None:
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        chat = shard.session("ann", "one")
+        async with chat.turn("q", key="r1") as turn:
+            await owner.stop()
+            await owner.start()
+            await turn.reply("a")
+        assert said(await chat.history()) == ["q", "a"]
+        await _whole_turn(shard, "q2")
+
+
+async def test_no_owner_in_time(tmp_path: Path) -> None:
+    """Nothing ran; as soon as there is one, requests go on."""
+    async with workers(tmp_path, 1) as (owner, (shard,)):
+        chat = shard.session("ann", "one")
+        await owner.stop()
+        with pytest.raises(OwnerUnreachable):
+            await chat.append(user("late"), timeout_s=0.05)
+        with pytest.raises(OwnerUnreachable):
+            await chat.load(timeout_s=0.05)
+        await owner.start()
+        await chat.append(user("0"))
+        assert said(await chat.history()) == ["0"]

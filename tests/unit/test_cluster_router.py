@@ -194,6 +194,16 @@ def test_deadlines_while_there_is_no_owner(pair: Pair) -> None:
     assert [one.number for one in pair.send()] == [later[0]]
 
 
+def test_expired_requests_take_no_room() -> None:
+    """And the next one is looked after as well."""
+    pair = Pair(max_bytes=5_000)
+    for second in range(5):
+        _, promise = pair.ask(KEYED, deadline=second + 0.5, size=4_000)
+        assert pair.woken == second + 1
+        pair.router.expire(second + 1.0)
+        assert isinstance(promise.outcome, OwnerUnreachable)
+
+
 def test_an_owner_that_is_there_answers_first(pair: Pair) -> None:
     """It knows whether the request ran; the worker's own deadline is for one that hangs."""
     number, promise = pair.ask(UNKEYED, deadline=5.0)
