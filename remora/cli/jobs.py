@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,16 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.api.dead_letters import DeadLetters
+from remora.api.dead_letters import DeadLetters, check_droppable
 from remora.cli.opening import directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
-from remora.errors import DirectoryLocked, InvalidInput, NoDeadLetter
+from remora.cluster.merging import ShardIds, no_dead_letter
+from remora.cluster.sharding import find_shards
+from remora.errors import DirectoryLocked, InvalidInput
 from remora.ids import SessionKey, UserKey
+from remora.maintenance.offline import JOURNAL
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.lock import DirectoryLock
@@ -150,11 +154,13 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
                 directory,
                 arguments,
                 "drop_dead_letters([…])",
-                partial(_drop, console, arguments.ids, sure=arguments.yes),
+                _drop_letters,
+                arguments.ids,
+                confirmed=partial(_confirm_drop, console, sure=arguments.yes),
             )
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
-            jobs = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
+            jobs = await _jobs(directory)
             erasures = await _erasures(directory, arguments.user)
             if arguments.user is not None:
                 jobs = [job for job in jobs if getattr(job.key, "user", None) == arguments.user]
@@ -171,8 +177,17 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _erasures(directory: Path, user: str | None = None) -> Sequence[WaitingErasure]:
-    return await anyio.to_thread.run_sync(peek_erasures, directory / "journal.db", user)
+async def _jobs(directory: Path) -> list[Job]:
+    """The jobs of all shards, whose ids say which."""
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    found = [await anyio.to_thread.run_sync(peek_jobs, one / JOURNAL) for one in shards]
+    return ShardIds(len(shards)).name(found)
+
+
+async def _erasures(directory: Path, user: str | None = None) -> list[WaitingErasure]:
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    found = [await anyio.to_thread.run_sync(peek_erasures, one / JOURNAL, user) for one in shards]
+    return ShardIds(len(shards)).name(found)
 
 
 async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
@@ -182,7 +197,7 @@ async def _retry(console: Console, directory: Path, arguments: argparse.Namespac
     count = 0
     if chosen is None or chosen:
         count = await _change_dead_letters(
-            directory, arguments, "retry_dead_letters()", lambda dead: dead.retry(chosen)
+            directory, arguments, "retry_dead_letters()", _retry_letters, chosen
         )
     if count or not erasures:
         console.print(
@@ -195,50 +210,79 @@ async def _retry(console: Console, directory: Path, arguments: argparse.Namespac
     return await retry_erasures(console, arguments) if erasures else 0
 
 
-async def _drop(console: Console, ids: Sequence[str], dead: DeadLetters, *, sure: bool) -> int:
-    if not sure:
-        meant = [job for job in await dead.jobs() if job.id in ids]
-        if missing := tuple(sorted(set(ids) - {job.id for job in meant})):
-            raise NoDeadLetter(
-                f"there is no dead letter {', '.join(missing)}; nothing was changed", ids=missing
-            )
-        without_terminal = (
-            "a dropped job cannot be restored: confirm with --yes; nothing was changed"
-        )
-        show = partial(_print, console, meant, as_json=False)
-        if not await confirm(
-            console,
-            f"drop {_count_of_letters(len(meant))} permanently?",
-            without_terminal=without_terminal,
-            show=show,
-        ):
-            raise InvalidInput("nothing was changed")
-    return await dead.drop(ids)
+async def _retry_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:
+    return await dead.retry(ids)
+
+
+async def _drop_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:
+    return await dead.drop(ids or ())
+
+
+async def _confirm_drop(console: Console, meant: Sequence[Job], *, sure: bool) -> None:
+    for job in meant:
+        check_droppable(job)
+    if sure:
+        return
+    without_terminal = "a dropped job cannot be restored: confirm with --yes; nothing was changed"
+    show = partial(_print, console, meant, as_json=False)
+    if not await confirm(
+        console,
+        f"drop {_count_of_letters(len(meant))} permanently?",
+        without_terminal=without_terminal,
+        show=show,
+    ):
+        raise InvalidInput("nothing was changed")
 
 
 async def _change_dead_letters(
     directory: Path,
     arguments: argparse.Namespace,
     verb: str,
-    work: Callable[[DeadLetters], Awaitable[int]],
+    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
+    ids: Sequence[str] | None,
+    *,
+    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
 ) -> int:
-    """Change the dead letters of a directory that no process has open; no job runs here."""
-    lock = DirectoryLock(directory)
-    try:
-        await anyio.to_thread.run_sync(lock.acquire)
-    except DirectoryLocked as e:
-        raise DirectoryLocked(
-            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
-        ) from e
-    try:
-        opened = await SqliteJournal.open(
-            directory / "journal.db", durability=arguments.configured.journal.durability
-        )
-        async with running_journal(opened) as journal:
-            return await work(DeadLetters(journal))
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lock.release)
+    """Change the dead letters of a directory that no process has open; no job runs here.
+
+    Args:
+        directory: of the memory.
+        arguments: of the command.
+        verb: what a server calls instead.
+        change: changes a shard's.
+        ids: which, as the command prints them; None for all.
+        confirmed: called with them before anything is changed; raises to change nothing.
+    """
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    with ExitStack() as locks:
+        try:
+            for one in dict.fromkeys((directory, *shards)):
+                lock = DirectoryLock(one)
+                locks.callback(lock.release)
+                await anyio.to_thread.run_sync(lock.acquire)
+        except DirectoryLocked as e:
+            raise DirectoryLocked(
+                f"{e}; or call it there: await runtime.{verb}",
+                path=e.path,
+                pid=e.pid,
+                since=e.since,
+            ) from e
+        chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
+        if ids is not None:
+            dead = {job.id: job for job in await _jobs(directory) if job.dead}
+            if missing := sorted(set(ids) - dead.keys()):
+                raise no_dead_letter(missing)
+            chosen = {**ShardIds(len(shards)).split(ids)}
+            if confirmed is not None:
+                await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
+        count = 0
+        for number, own in chosen.items():
+            opened = await SqliteJournal.open(
+                shards[number] / JOURNAL, durability=arguments.configured.journal.durability
+            )
+            async with running_journal(opened) as journal:
+                count += await change(DeadLetters(journal), own)
+        return count
 
 
 def _count_of_letters(count: int) -> str:

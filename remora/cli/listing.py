@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -14,8 +13,9 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.cli.opening import directory_of
+from remora.cli.opening import journals_of
 from remora.cli.render import counted, printable
+from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
 from remora.services.arguments import check_page
 from remora.storage.sqlite.peek import peek_sessions, peek_users
@@ -96,7 +96,10 @@ def add_listing_parsers(
 async def command_users(console: Console, arguments: argparse.Namespace) -> int:
     """List users; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    found = await anyio.to_thread.run_sync(peek_users, _journal(arguments), page)
+    journals = await anyio.to_thread.run_sync(journals_of, arguments)
+    found = merge_users(
+        [await anyio.to_thread.run_sync(peek_users, journal, page) for journal in journals], page
+    )
     lines = [_UserLine(one.user, one.sessions, one.last_at, one.cursor) for one in found]
     cells = [(one.user, counted(one.sessions, "session"), _shown(one.last_at)) for one in lines]
     _print(console, arguments, lines, cells, "there is no user here")
@@ -106,7 +109,8 @@ async def command_users(console: Console, arguments: argparse.Namespace) -> int:
 async def command_sessions(console: Console, arguments: argparse.Namespace) -> int:
     """List a user's sessions; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    found = await anyio.to_thread.run_sync(peek_sessions, _journal(arguments), arguments.user, page)
+    (journal,) = await anyio.to_thread.run_sync(journals_of, arguments, arguments.user)
+    found = await anyio.to_thread.run_sync(peek_sessions, journal, arguments.user, page)
     if not found and not arguments.prefix and arguments.after is None:
         raise InvalidInput(f"{arguments.user} has no sessions; remora users lists who has")
     lines = [
@@ -116,10 +120,6 @@ async def command_sessions(console: Console, arguments: argparse.Namespace) -> i
     cells = [(one.session, counted(one.messages, "message"), _shown(one.last_at)) for one in lines]
     _print(console, arguments, lines, cells, "there is no such session here")
     return 0
-
-
-def _journal(arguments: argparse.Namespace) -> Path:
-    return directory_of(arguments) / "journal.db"
 
 
 def _shown(at: datetime | None) -> str:

@@ -17,12 +17,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.api.runtime import Runtime
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import command_forget
 from remora.cli.jobs import command_jobs
 from remora.cli.listing import command_sessions, command_users
-from remora.cli.opening import open_runtime, require_memory
+from remora.cli.opening import Memory, open_runtime, require_memory
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import (
@@ -74,7 +73,7 @@ def _load_config(arguments: argparse.Namespace) -> Config:
     return config
 
 
-async def _replay(runtime: Runtime, conversations: Conversations, concurrency: int) -> ReplayReport:
+async def _replay(runtime: Memory, conversations: Conversations, concurrency: int) -> ReplayReport:
     with progress_bar("replaying") as (progress, advance):
         done = 0
 
@@ -137,7 +136,7 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
             print_report(console, await _replay(runtime, conversations, 64))
             longest = max(conversations.sessions, key=lambda key: len(conversations.sessions[key]))
             console.rule(f"2. remora show {longest.user} {longest.session}", align="left")
-            await show_session(console, runtime, arguments.dir, longest, most=6)
+            await show_session(console, runtime, arguments.dir / "journal.db", longest, most=6)
             for number, (user, question) in enumerate(_DEMO_QUESTIONS, start=3):
                 console.rule(f'{number}. remora recall {user} "{question}"', align="left")
                 print_memories(console, await runtime.user(user).recall(question, limit=3))

@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from remora.api.runtime import Runtime
+from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharding import find_shards, shard_of
 from remora.config import Config
 from remora.errors import EmbedderChanged, InvalidInput
 from remora.services.index_directory import FIRST_DIRECTORY
@@ -24,7 +26,19 @@ from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 from remora.storage.sqlite.schema import FORMAT
 
-__all__ = ["directory_of", "open_runtime", "open_to_read", "require_memory"]
+__all__ = [
+    "Memory",
+    "directory_of",
+    "journals_of",
+    "open_runtime",
+    "open_to_read",
+    "require_memory",
+    "runtime_of",
+    "runtimes_of",
+]
+
+Memory: TypeAlias = Runtime | ShardedRuntime
+"""A memory in one piece, or in shards."""
 
 _JOURNAL = "journal.db"
 _RERANK_S = 30.0
@@ -40,9 +54,10 @@ def require_memory(arguments: argparse.Namespace) -> None:
 
     Raises:
         InvalidInput: there is none.
+        DirectoryUnusable: ``shards.json`` cannot be used.
     """
     directory = directory_of(arguments)
-    if (directory / _JOURNAL).is_file():
+    if any((shard / _JOURNAL).is_file() for shard in find_shards(directory)):
         return
     if (directory / "journal.mark").exists():
         raise InvalidInput(
@@ -55,24 +70,50 @@ def require_memory(arguments: argparse.Namespace) -> None:
     )
 
 
+def journals_of(arguments: argparse.Namespace, user: str | None = None) -> list[Path]:
+    """The journals of a memory's shards, by number; only that of a user's shard, if one is named.
+
+    Blocks on the file system.
+    """
+    shards = find_shards(directory_of(arguments))
+    if user is not None:
+        shards = [shards[shard_of(user, len(shards))]]
+    return [shard / _JOURNAL for shard in shards]
+
+
+def runtimes_of(memory: Memory) -> list[Runtime]:
+    """The runtimes of a memory that is open in this process, by shard."""
+    if isinstance(memory, Runtime):
+        return [memory]
+    return [shard for shard in memory.shards if isinstance(shard, Runtime)]
+
+
+def runtime_of(memory: Memory, user: str) -> Runtime:
+    """The runtime that has a user."""
+    runtimes = runtimes_of(memory)
+    return runtimes[shard_of(user, len(runtimes))]
+
+
 def open_runtime(
     arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
-) -> Runtime:
-    """The runtime for a command; with `journal_only`, without long-term memory and models.
+) -> Memory:
+    """The memory for a command; with `journal_only`, without long-term memory and models.
 
     It does not wait for a server that owns the directory, but says at once that there is one.
     """
     config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
     if journal_only:
         config = _without_long_term(config)
-    return Runtime(directory_of(arguments), config=config, **options)
+    runtime = Runtime(directory_of(arguments), config=config, **options)
+    divided = find_shards(directory_of(arguments)) != [directory_of(arguments)]
+    return ShardedRuntime.of(runtime) if divided else runtime
 
 
 @asynccontextmanager
 async def open_to_read(
-    arguments: argparse.Namespace, *, long_term: bool = False
-) -> AsyncIterator[Runtime]:
-    """A runtime that reads a directory as it is now, and writes nothing there.
+    arguments: argparse.Namespace, *, long_term: bool = False, user: str | None = None
+) -> AsyncIterator[Memory]:
+    """A memory that reads a directory as it is now, and writes nothing there.
 
     A server may own the directory. A journal of an earlier remora is brought up to date first,
     which its owner alone can do.
@@ -80,26 +121,39 @@ async def open_to_read(
     Args:
         arguments: of the command.
         long_term: long-term memory and models are needed.
+        user: only this one's shard is needed.
 
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be read.
     """
-    directory = directory_of(arguments)
-    if await anyio.to_thread.run_sync(peek_format, directory / _JOURNAL) < FORMAT:
-        async with open_runtime(arguments, journal_only=not long_term) as owner:
-            yield owner
-        return
-    journal = partial(ReadOnlyJournal.open, directory / _JOURNAL)
-    config = arguments.configured
-    if not long_term:
-        async with Runtime.in_memory(config=_without_long_term(config), journal=journal) as reader:
-            yield reader
-        return
+    journals = await anyio.to_thread.run_sync(journals_of, arguments, user)
+    formats = [await anyio.to_thread.run_sync(peek_format, journal) for journal in journals]
+    async with AsyncExitStack() as opened:
+        if min(formats) < FORMAT:
+            owner = open_runtime(arguments, journal_only=not long_term)
+            yield await opened.enter_async_context(owner)
+            return
+        config = arguments.configured
+        read = partial(_read_tables, config) if long_term else partial(_read_journal, config)
+        readers = [await opened.enter_async_context(read(journal)) for journal in journals]
+        yield readers[0] if len(readers) == 1 else ShardedRuntime(readers)
+
+
+def _read_journal(config: Config, journal: Path) -> Runtime:
+    """A reader of a shard's journal alone."""
+    reading = partial(ReadOnlyJournal.open, journal)
+    return Runtime.in_memory(config=_without_long_term(config), journal=reading)
+
+
+@asynccontextmanager
+async def _read_tables(config: Config, journal: Path) -> AsyncIterator[Runtime]:
+    """A reader of a shard."""
+    directory = journal.parent
     # a person waits for a reranker that is just being loaded
     recall = msgspec.structs.replace(config.recall, rerank_deadline_s=_RERANK_S)
     config = msgspec.structs.replace(config, recall=recall)
     async with _linked_tables(directory) as mirror, AsyncExitStack() as opened:
-        reader = Runtime(mirror, config=config, journal=journal)
+        reader = Runtime(mirror, config=config, journal=partial(ReadOnlyJournal.open, journal))
         try:
             await opened.enter_async_context(reader)
         except EmbedderChanged as e:  # it names the links

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from remora.api.runtime import Runtime
+from remora.cli.opening import Memory, runtimes_of
 from remora.cli.reader import Conversations
 from remora.errors import LongTermError, MailboxFull
 from remora.ids import SessionKey
@@ -68,7 +68,7 @@ class ReplayReport(msgspec.Struct):
 
 
 async def replay(
-    runtime: Runtime,
+    runtime: Memory,
     conversations: Conversations,
     *,
     concurrency: int,
@@ -104,7 +104,11 @@ async def replay(
     if "flush" in after:
         report.flushes = after["flush"].done - before["flush"].done
         try:
-            ids = await (await runtime.internals.long_term()).row_ids()
+            ids = [
+                id_
+                for one in runtimes_of(runtime)
+                for id_ in await (await one.internals.long_term()).row_ids()
+            ]
             report.rows, report.rows_doubled = len(ids), len(ids) - len(set(ids))
         except LongTermError:
             report.rows = None
@@ -114,7 +118,7 @@ async def replay(
 
 
 async def _replay_user(
-    runtime: Runtime,
+    runtime: Memory,
     conversations: Conversations,
     user: str,
     sessions: Sequence[SessionKey],

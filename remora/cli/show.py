@@ -10,9 +10,8 @@ import anyio.to_thread
 import msgspec
 from rich.console import Console
 
-from remora.api.runtime import Runtime
 from remora.cli.jobs import job_line
-from remora.cli.opening import directory_of, open_to_read
+from remora.cli.opening import Memory, journals_of, open_to_read
 from remora.cli.render import print_json, print_memories, print_session
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
@@ -23,8 +22,8 @@ __all__ = ["command_recall", "command_show", "show_session"]
 
 async def show_session(
     console: Console,
-    runtime: Runtime,
-    directory: Path,
+    runtime: Memory,
+    journal: Path,
     key: SessionKey,
     *,
     most: int,
@@ -34,8 +33,8 @@ async def show_session(
 
     Args:
         console: prints.
-        runtime: an open runtime on the directory.
-        directory: the memory directory.
+        runtime: open on the memory.
+        journal: of the user's shard.
         key: the session.
         most: messages to print.
         as_json: print one JSON object instead.
@@ -55,7 +54,7 @@ async def show_session(
         else:
             hint = f"; there is no user {key.user} either"
         raise InvalidInput(f"{key.user} has no session {key.session}{hint}")
-    waiting = await anyio.to_thread.run_sync(peek_jobs, directory / "journal.db")
+    waiting = await anyio.to_thread.run_sync(peek_jobs, journal)
     jobs = [job for job in waiting if job.key == key]
     messages = await handle.history()
     if as_json:
@@ -75,11 +74,12 @@ async def show_session(
 async def command_show(console: Console, arguments: argparse.Namespace) -> int:
     """Print a session; returns the exit code."""
     key = SessionKey(arguments.user, arguments.session)
-    async with open_to_read(arguments) as runtime:
+    (journal,) = await anyio.to_thread.run_sync(journals_of, arguments, key.user)
+    async with open_to_read(arguments, user=key.user) as runtime:
         await show_session(
             console,
             runtime,
-            directory_of(arguments),
+            journal,
             key,
             most=arguments.limit,
             as_json=arguments.json,
@@ -89,7 +89,7 @@ async def command_show(console: Console, arguments: argparse.Namespace) -> int:
 
 async def command_recall(console: Console, arguments: argparse.Namespace) -> int:
     """Print recalled memories; returns the exit code."""
-    async with open_to_read(arguments, long_term=True) as runtime:
+    async with open_to_read(arguments, long_term=True, user=arguments.user) as runtime:
         user = runtime.user(arguments.user)
         known = await runtime.counts(user.id)
         if not known.sessions and not known.memories:

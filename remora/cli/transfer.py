@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from remora.cli.opening import directory_of, open_runtime, open_to_read
+from remora.cli.opening import directory_of, open_runtime, open_to_read, runtimes_of
 from remora.cli.render import counted, print_json, printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
@@ -204,8 +204,9 @@ async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:
     """Rebuild long-term memory; returns the exit code."""
     async with open_runtime(arguments, reembed=True) as runtime:
-        name = embedder_name(runtime.internals.embedder)
-        await runtime.internals.long_term()  # damage starts a rebuild as well
+        for one in runtimes_of(runtime):
+            name = embedder_name(one.internals.embedder)
+            await one.internals.long_term()  # damage starts a rebuild as well
         begun = runtime.reembedding
         if begun is not None:
             with progress_bar("embedding") as (_, advance):
@@ -225,13 +226,16 @@ async def command_reembed(console: Console, arguments: argparse.Namespace) -> in
 
 async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
-    async with open_to_read(arguments) as runtime:
+    async with open_to_read(arguments, user=arguments.user) as runtime:
         if arguments.user is None:
             directory = directory_of(arguments)
+            shards = runtimes_of(runtime)
             settings = {
-                name: await runtime.internals.journal.setting(name) or "-"
+                name: await shards[0].internals.journal.setting(name) or "-"
                 for name in ("embedder", "counter")
             }
+            if len(shards) > 1:
+                settings["shards"] = str(len(shards))
             counts = await runtime.counts()
             on_disk = await anyio.to_thread.run_sync(_bytes_on_disk, directory)
             if arguments.json:

@@ -12,8 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from remora.api.runtime import Runtime
-from remora.cli.opening import open_to_read
+from remora.cli.opening import Memory, open_to_read, runtime_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
 from remora.errors import InvalidInput
@@ -171,12 +170,10 @@ def read_labels(path: Path) -> list[tuple[int, _Label]]:
 
 
 async def _prepare(
-    runtime: Runtime, labels: Sequence[tuple[int, _Label]]
+    memory: Memory, labels: Sequence[tuple[int, _Label]]
 ) -> tuple[list[LabelledQuestion], list[str]]:
     """Search for the questions; also says which cannot be used, and why."""
-    parts, config = runtime.internals, runtime.config.recall
-    if parts.recall is None:
-        raise InvalidInput("long-term memory is off (long_term.enabled): there is no recall")
+    config = memory.config.recall
     by_user: dict[str, list[tuple[int, _Label]]] = {}
     for number, label in labels:
         by_user.setdefault(label.user, []).append((number, label))
@@ -184,8 +181,13 @@ async def _prepare(
     missing: list[str] = []
     with progress_bar("searching") as (_, advance):
         for user, mine in by_user.items():
-            too_many = await parts.recall.count(user) > config.hot_rows
-            rows, vectors = ((), None) if too_many else await parts.recall.searched_rows(user)
+            recall = runtime_of(memory, user).internals.recall
+            if recall is None:
+                raise InvalidInput(
+                    "long-term memory is off (long_term.enabled): there is no recall"
+                )
+            too_many = await recall.count(user) > config.hot_rows
+            rows, vectors = ((), None) if too_many else await recall.searched_rows(user)
             known = _rows_by_name(rows)
             usable = []
             for number, label in mine:
@@ -200,7 +202,7 @@ async def _prepare(
                     missing.append(f"line {number}: {_describe_missing(label, known)}")
             if usable:
                 questions += await prepare_questions(
-                    user, rows, vectors, usable, config, parts.recall.ask
+                    user, rows, vectors, usable, config, recall.ask
                 )
             advance(len(questions) + len(missing), len(labels))
     return questions, missing

@@ -12,10 +12,10 @@ from rich.console import Console
 from remora.cli.opening import directory_of, open_runtime
 from remora.cli.render import counted, print_json, printable
 from remora.cli.transfer import progress_bar
+from remora.cluster.upkeep import backup_memory, repair_memory, verify_memory
 from remora.errors import EmbedderChanged, RemoraError
-from remora.maintenance.backup import backup
-from remora.maintenance.repair import RepairReport, repair
-from remora.maintenance.verify import Verification, verify
+from remora.maintenance.repair import RepairReport
+from remora.maintenance.verify import Verification
 from remora.storage.ports import Finding
 
 __all__ = ["add_upkeep_parsers", "command_backup", "command_repair", "command_verify"]
@@ -99,7 +99,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
     directory = directory_of(arguments)
     try:
         with progress_bar("comparing") as (_, advance):
-            found = await verify(
+            found = await verify_memory(
                 directory, arguments.configured, deep=arguments.deep, progress=advance
             )
     except RemoraError as e:
@@ -119,7 +119,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
 async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
     """Back up; returns the exit code."""
     with progress_bar("comparing") as (_, advance):
-        report = await backup(
+        report = await backup_memory(
             directory_of(arguments), arguments.dest, arguments.configured, progress=advance
         )
     if arguments.json:
@@ -150,7 +150,7 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
 async def command_repair(console: Console, arguments: argparse.Namespace) -> int:
     """Repair; returns the exit code."""
     with progress_bar("comparing") as (_, advance):
-        done = await repair(
+        done = await repair_memory(
             directory_of(arguments),
             arguments.configured,
             accept_loss=arguments.accept_loss,

@@ -15,7 +15,7 @@ from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingPage, UserListing, first_page
 
-__all__ = ["ShardIds", "add_figures", "add_progress", "merge_users"]
+__all__ = ["ShardIds", "add_figures", "add_progress", "merge_users", "no_dead_letter"]
 
 Figures = TypeVar("Figures", bound=msgspec.Struct)
 Named = TypeVar("Named", Job, WaitingErasure)

@@ -19,7 +19,7 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import DirectoryLock, wait_for_lock
 
-__all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "shard_of"]
+__all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "find_shards", "shard_of"]
 
 DEFAULT_SHARDS = 8
 """Of a new memory that several processes are to use."""
@@ -67,6 +67,20 @@ def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
             f"{directory} --shards {shards}`"
         )
     return found
+
+
+def find_shards(directory: Path) -> list[Path]:
+    """The directories of a memory's shards, by number: the directory itself if it is not divided.
+
+    Blocks on the file system; for those who read, beside an owner as well.
+
+    Raises:
+        DirectoryUnusable: see `read_layout`.
+    """
+    layout = read_layout(directory)
+    if layout is None or (layout.shards == 1 and not (directory / layout.name(0)).is_dir()):
+        return [directory]
+    return [directory / name for name in layout.names]
 
 
 class ShardedDirectory:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from remora.maintenance.backup import BackupReport
     from remora.maintenance.export import Progress
 
-__all__ = ["LocalTransfers", "WholeTransfers"]
+__all__ = ["LocalTransfers", "WholeTransfers", "backup_shards"]
 
 
 class WholeTransfers(Protocol):
@@ -103,30 +103,52 @@ class LocalTransfers:
                     "there is nothing to copy: these shards are in no directory of one memory"
                 )
             return await self._shards[0].backup(dest, progress=progress)
-        return await run_to_end(self._backup, self._path, self._layout, dest, progress)
 
-    async def _backup(
-        self, path: Path, layout: ShardLayout, dest: Path, progress: Progress | None
-    ) -> BackupReport:
-        in_thread = anyio.to_thread.run_sync
-        target = await in_thread(_target, path, dest)
-        reports = []
-        try:
-            await in_thread(make_private_directory, target.staging)
-            for number, shard in enumerate(self._shards):
-                tell = None if progress is None else _scale(progress, number, layout.shards)
-                there = target.staging / layout.name(number)
-                reports.append(await shard.backup(there, progress=tell))
-                if tell is not None:
-                    tell(1, 1)
-            await in_thread(write_layout, target.staging, layout)
-            await in_thread(target.commit)
-        except OSError as e:
-            raise StorageError(f"{dest} cannot be written: {e.strerror or e}") from e
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(target.abandon)
-        return add_figures(reports)
+        async def copy(number: int, there: Path, tell: Progress | None) -> BackupReport:
+            return await self._shards[number].backup(there, progress=tell)
+
+        return await run_to_end(backup_shards, self._path, self._layout, dest, copy, progress)
+
+
+async def backup_shards(
+    path: Path,
+    layout: ShardLayout,
+    dest: Path,
+    copy: Callable[[int, Path, Progress | None], Awaitable[BackupReport]],
+    progress: Progress | None,
+) -> BackupReport:
+    """Copy a memory in shards, each as of one moment.
+
+    Args:
+        path: of the memory.
+        layout: of the memory.
+        dest: a directory that does not exist, or is empty.
+        copy: copies the shard of a number.
+        progress: called with the part that is done, and the whole.
+
+    Raises:
+        InvalidInput: something is at `dest`, or it is in the memory itself.
+        StorageError: a shard cannot be read, or the disk refused; nothing is at `dest` then.
+    """
+    in_thread = anyio.to_thread.run_sync
+    target = await in_thread(_target, path, dest)
+    reports = []
+    try:
+        await in_thread(make_private_directory, target.staging)
+        for number in range(layout.shards):
+            tell = None if progress is None else _scale(progress, number, layout.shards)
+            there = target.staging / layout.name(number)
+            reports.append(await copy(number, there, tell))
+            if tell is not None:
+                tell(1, 1)
+        await in_thread(write_layout, target.staging, layout)
+        await in_thread(target.commit)
+    except OSError as e:
+        raise StorageError(f"{dest} cannot be written: {e.strerror or e}") from e
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(target.abandon)
+    return add_figures(reports)
 
 
 def _target(path: Path, dest: Path) -> AtomicTarget:
