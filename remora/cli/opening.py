@@ -94,9 +94,10 @@ def runtime_of(memory: Memory, user: str) -> Runtime:
     return runtimes[shard_of(user, len(runtimes))]
 
 
-def open_runtime(
+@asynccontextmanager
+async def open_runtime(
     arguments: argparse.Namespace, *, journal_only: bool = False, **options: Any
-) -> Memory:
+) -> AsyncIterator[Memory]:
     """The memory for a command; with `journal_only`, without long-term memory and models.
 
     It does not wait for a server that owns the directory, but says at once that there is one.
@@ -104,9 +105,14 @@ def open_runtime(
     config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
     if journal_only:
         config = _without_long_term(config)
-    runtime = Runtime(directory_of(arguments), config=config, **options)
-    divided = find_shards(directory_of(arguments)) != [directory_of(arguments)]
-    return ShardedRuntime.of(runtime) if divided else runtime
+    directory = directory_of(arguments)
+    runtime = Runtime(directory, config=config, **options)
+
+    def choose() -> Memory:
+        return runtime if find_shards(directory) == [directory] else ShardedRuntime.of(runtime)
+
+    async with await anyio.to_thread.run_sync(choose) as memory:
+        yield memory
 
 
 @asynccontextmanager
