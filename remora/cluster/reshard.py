@@ -438,7 +438,8 @@ async def _open_target(target: Path, config: Config, embedder: str) -> AsyncIter
             rng=random.SystemRandom(),
         )
     error: Exception | None = None
-    async with offline(target, config) as memory, memory.store() as store:
+    # not synced at each commit: all of it is, once it is verified
+    async with offline(target, config) as memory, memory.store(sync=False) as store:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.run)
             try:
