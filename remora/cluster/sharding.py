@@ -72,7 +72,7 @@ def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
 def find_shards(directory: Path) -> list[Path]:
     """The directories of a memory's shards, by number: the directory itself if it is not divided.
 
-    Blocks on the file system; for those who read, beside an owner as well.
+    Blocks on the file system. An owner may have the memory open.
 
     Raises:
         DirectoryUnusable: see `read_layout`.
