@@ -254,35 +254,49 @@ async def _change_dead_letters(
         confirmed: called with them before anything is changed; raises to change nothing.
     """
     shards = await anyio.to_thread.run_sync(find_shards, directory)
-    with ExitStack() as locks:
-        try:
-            for one in dict.fromkeys((directory, *shards)):
-                lock = DirectoryLock(one)
-                locks.callback(lock.release)
-                await anyio.to_thread.run_sync(lock.acquire)
-        except DirectoryLocked as e:
-            raise DirectoryLocked(
-                f"{e}; or call it there: await runtime.{verb}",
-                path=e.path,
-                pid=e.pid,
-                since=e.since,
-            ) from e
-        chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
-        if ids is not None:
-            dead = {job.id: job for job in await _jobs(directory) if job.dead}
-            if missing := sorted(set(ids) - dead.keys()):
-                raise no_dead_letter(missing)
-            chosen = {**ShardIds(len(shards)).split(ids)}
-            if confirmed is not None:
-                await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
-        count = 0
-        for number, own in chosen.items():
-            opened = await SqliteJournal.open(
-                shards[number] / JOURNAL, durability=arguments.configured.journal.durability
-            )
-            async with running_journal(opened) as journal:
-                count += await change(DeadLetters(journal), own)
-        return count
+    locks = ExitStack()
+    try:
+        await anyio.to_thread.run_sync(_lock, locks, (directory, *shards))
+        return await _change_of_shards(shards, arguments, change, ids, confirmed)
+    except DirectoryLocked as e:
+        raise DirectoryLocked(
+            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
+        ) from e
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(locks.close)
+
+
+def _lock(locks: ExitStack, directories: Sequence[Path]) -> None:
+    for one in dict.fromkeys(directories):
+        lock = DirectoryLock(one)
+        locks.callback(lock.release)
+        lock.acquire()
+
+
+async def _change_of_shards(
+    shards: Sequence[Path],
+    arguments: argparse.Namespace,
+    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
+    ids: Sequence[str] | None,
+    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None,
+) -> int:
+    chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
+    if ids is not None:
+        dead = {job.id: job for job in await _jobs(directory_of(arguments)) if job.dead}
+        if missing := sorted(set(ids) - dead.keys()):
+            raise no_dead_letter(missing)
+        chosen = {**ShardIds(len(shards)).split(ids)}
+        if confirmed is not None:
+            await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
+    count = 0
+    for number, own in chosen.items():
+        opened = await SqliteJournal.open(
+            shards[number] / JOURNAL, durability=arguments.configured.journal.durability
+        )
+        async with running_journal(opened) as journal:
+            count += await change(DeadLetters(journal), own)
+    return count
 
 
 def _count_of_letters(count: int) -> str:
