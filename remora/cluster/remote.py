@@ -134,7 +134,8 @@ class RemoteMemory:
                 for shard, info in zip(self.shards, welcome.shards, strict=True):
                     await shard.open_parts(connection, info, intake)
                     shard.turns.start(cast("TaskGroup", HostTasks(tasks)))
-                tasks.start_soon(self._refresh, name="remora.figures")
+                figures = anyio.CancelScope()
+                tasks.start_soon(self._refresh, figures, name="remora.figures")
                 host.mark_open()
                 await host.wait_for_stop()
                 closed = RuntimeClosed("the runtime is closing; no new turns begin")
@@ -142,6 +143,7 @@ class RemoteMemory:
                     for shard in self.shards:
                         shard.turns.close(closed)
                         await shard.turns.interrupt()
+                figures.cancel()  # closing does not wait for them
                 await host.drain(connection.drain, config.supervisor.drain_s)
                 for shard in self.shards:
                     shard.holder.close()
@@ -157,12 +159,13 @@ class RemoteMemory:
                     except Exception:
                         _logger.exception("close_failed")
 
-    async def _refresh(self) -> None:
-        while True:
-            await anyio.sleep(_FIGURES_S)
-            for shard in self.shards:
-                with suppress(RemoraError):  # there is no owner now
-                    await shard.refresh()
+    async def _refresh(self, scope: anyio.CancelScope) -> None:
+        with scope:
+            while True:
+                await anyio.sleep(_FIGURES_S)
+                for shard in self.shards:
+                    with suppress(RemoraError):  # there is no owner now
+                        await shard.refresh()
 
     def _check(self, welcome: Welcome) -> None:
         if len(welcome.shards) != len(self.shards):
