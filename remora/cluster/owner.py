@@ -45,6 +45,7 @@ _LOOK_S = 1.0
 _STANDBY_PAUSE_S = 10.0
 _HAND_OVER_S = 2.0
 _BACKLOG = 1_024
+_FIRST_S = 0.5
 
 
 class Owner:
@@ -223,7 +224,11 @@ async def _accept(listener: socket.socket, served: Served) -> None:
 
 
 async def _warm_up(target: Target, memory: ShardedRuntime) -> None:
-    """Load what the first requests with a query need; they wait for it, others do not."""
+    """Load what requests with a query need; they wait for it, others do not.
+
+    Loading takes much of the interpreter, so what waited for an owner is answered before.
+    """
+    await asyncio.sleep(_FIRST_S)
     await anyio.to_thread.run_sync(load_rest, target)
     with contextlib.suppress(RemoraError):  # who asks gets the error
         await memory.ready()
