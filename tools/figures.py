@@ -46,8 +46,10 @@ WORDS = frozenset(
 """What the vocabulary is made of, under today's names and earlier ones."""
 ENTRY = "(entry)"
 LAYERS = (
-    ("cli", "adapters", "testing"),
+    ("cli",),
+    ("adapters", "testing"),
     ("blocking", "blocks", "results", "transfer"),
+    ("cluster",),
     ("api",),
     ("maintenance",),
     ("services",),

@@ -462,7 +462,8 @@ async def _add(
     async def add(part: tuple[LanceStore, Sequence[int]]) -> None:
         store, places = part
         some = None if vectors is None else vectors[list(places)]
-        await store.add([rows[place] for place in places], some, may_exist=False)
+        chosen = [rows[place] for place in places]
+        await store.add(chosen, some, may_exist=False)
 
     work = list(zip(stores, parts, strict=True))
     await map_concurrently(add, work, concurrency=len(work))

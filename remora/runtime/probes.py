@@ -95,6 +95,7 @@ PROBES: Mapping[str, str] = {
     "job_expedited_running": "a job that was expedited gives its present attempt up",
     "job_pulled_from_queue": "a job was cancelled or expedited while it waited in its queue",
     "stalled_jobs_resumed": "a store works again: the jobs that it refused wait no longer",
+    "job_pulled_from_line": "a job was cancelled or expedited while it waited behind another",
     "job_pulled_from_backoff": "a job was cancelled or expedited while it waited to be retried",
     "attempt_ended_by_defect": "a defect of the supervisor ended an attempt; the queue goes on",
     "job_end_unrecorded": "a job's work is done, its end could not be recorded: it is done again",
