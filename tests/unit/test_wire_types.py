@@ -16,7 +16,8 @@ SAMPLES = {type(one).__name__: one for one in (*MESSAGES, *REPLIES)}
 
 
 def structs(union: Any) -> set[type]:
-    return {one for one in typing.get_args(union) if issubclass(one, msgspec.Struct)}
+    kinds = (one for one in typing.get_args(union) if isinstance(one, type))
+    return {one for one in kinds if issubclass(one, msgspec.Struct)}
 
 
 def decode(name: str, encoded: bytes) -> Any:
