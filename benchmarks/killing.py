@@ -226,7 +226,9 @@ def kill_again_and_again(
                 )
             copied = base / "copy"
             shutil.copytree(
-                directory, copied, ignore=shutil.ignore_patterns("remora.lock", "owner.json")
+                directory,
+                copied,
+                ignore=shutil.ignore_patterns("remora.lock", "owner.json", "*.sock"),
             )
             verdict = anyio.run(_judge, copied, acknowledged)
             verdict.doubled += repeated

@@ -8,7 +8,8 @@
 `rates`: four processes with 64 sessions each, through the owner, and one process with 256 sessions,
 in turn; one caller a session; texts of 300 characters; `synchronous=FULL`. Operations: a durable
 append; `load()` of 20 messages; a turn (append, load, append); `load(query=…)` with long-term
-memory. The result is the ratio of a round's two rates, the median over the rounds, and the owner's
+memory. Everything is loaded, and each session was used for a second, before a round begins. The
+result is the ratio of a round's two rates, the median over the rounds, and the owner's
 processor time for each operation.
 
 `takeover`: the owner is killed; the time until the next append is acknowledged.
@@ -48,6 +49,7 @@ from remora.config import ClusterConfig
 __all__ = ["Rate", "main"]
 
 WORKERS, SESSIONS = 4, 64
+_WARM_UP_S = 1.0
 OPERATIONS = ("append", "load", "turn", "query")
 _CLIENT = (sys.executable, "-m", "benchmarks.workers", "client")
 _CONFIG = """\
@@ -100,8 +102,8 @@ async def _client(file: Path, *, local: bool, operation: str, first: int, sessio
         if operation in {"load", "query"}:
             messages = [{"role": "user", "content": text} for text in pool[:20]]
             await asyncio.gather(*(chat.append(messages, key="begin") for chat in chats))
-        if operation == "query":
-            await memory.ready()
+        await memory.ready()
+        await _round(chats, operation, pool, _WARM_UP_S)
         print("ready", flush=True)
         seconds = float(await asyncio.to_thread(sys.stdin.readline))
         print(json.dumps(await _round(chats, operation, pool, seconds)), flush=True)

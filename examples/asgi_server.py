@@ -3,8 +3,9 @@
 ``pip install uvicorn; uvicorn examples.asgi_server:app``
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} answers with
-the agent's reply. A retry with the same id gets the same reply. GET /ready, a readiness
-probe, answers with status 503 until models and tables are loaded. The "model" here only counts, so
+the agent's reply. A retry with the same id gets the same reply. GET /livez and
+/readyz are the probes of a container; GET /ready waits a second for models and tables, and answers
+with status 503 until they are loaded. The "model" here only counts, so
 that the example needs no key; put yours in `think`.
 """
 
@@ -110,9 +111,14 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     while more:
         event = await receive()
         body, more = body + event.get("body", b""), event.get("more_body", False)
-    status, answer, headers = 200, {}, [(b"content-type", b"application/json")]
+    status, headers = 200, [(b"content-type", b"application/json")]
+    answer: dict[str, Any] = {}
     try:
-        if scope["path"] == "/ready":
+        if scope["path"] in {"/livez", "/readyz"}:  # what Kubernetes asks
+            health = runtime.health()
+            good = health.live if scope["path"] == "/livez" else health.ready
+            status, answer = 200 if good else 503, {"problems": [p.code for p in health.problems]}
+        elif scope["path"] == "/ready":
             await runtime.ready(timeout_s=1)
         else:
             user, session = (unquote(part) for part in scope["path"].strip("/").split("/"))

@@ -67,6 +67,14 @@ async def refuse(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, status, headers)
 
 
+async def probe(http: Request) -> JSONResponse:
+    """What Kubernetes asks: /livez, to start the process again; /readyz, to send requests."""
+    health = http.app.state.runtime.health()
+    good = health.live if http.url.path == "/livez" else health.ready
+    problems = [problem.code for problem in health.problems]
+    return JSONResponse({"problems": problems}, status_code=200 if good else 503)
+
+
 def create_app(directory: str | None = None, model: Think = think) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
@@ -76,6 +84,8 @@ def create_app(directory: str | None = None, model: Think = think) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan)
     app.state.think = model
+    app.get("/livez")(probe)
+    app.get("/readyz")(probe)
     app.post("/{user}/{session}", response_model=None)(chat)
     app.exception_handler(errors.RemoraError)(refuse)
     return app

@@ -1,37 +1,31 @@
-"""Figures of a runtime as text for Prometheus, to be served as ``/metrics``."""
+"""Figures of a runtime as text for Prometheus, served as ``/metrics`` by any ASGI server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from typing import cast
-
-import msgspec
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import remora
+import remora.metrics
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def figures(value: object, name: str = "remora") -> Iterator[tuple[str, float]]:
-    """Each number of `Runtime.statistics`, named by the fields that lead to it."""
-    if isinstance(value, msgspec.Struct):
-        value = msgspec.structs.asdict(value)
-    if isinstance(value, Mapping):
-        for key, inner in cast("Mapping[object, object]", value).items():
-            yield from figures(inner, f"{name}_{str(key).replace('-', '_')}")
-    elif isinstance(value, int | float):
-        yield name, value
-
-
-def metrics(runtime: remora.Runtime) -> str:
-    statistics = runtime.statistics()
-    lines = [f"{name} {value:g}" for name, value in figures(statistics)]
-    return "\n".join([*lines, f"remora_log_lost {int(bool(statistics.log.lost))}", ""])
+async def answer_metrics(runtime: remora.Runtime, send: Send) -> None:
+    """What the server does for GET /metrics."""
+    headers = [(b"content-type", remora.metrics.CONTENT_TYPE.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": remora.metrics.render(runtime).encode()})
 
 
 async def main() -> None:
+    async def send(event: dict[str, Any]) -> None:
+        print(event.get("body", b"").decode(), end="")
+
     async with remora.Runtime.in_memory() as runtime:
         await runtime.session("alice", "chat").append({"role": "user", "content": "Hello"})
-        print(metrics(runtime))
+        await answer_metrics(runtime, send)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from remora import errors
 from remora.actors.blocks.source import Source
 from remora.actors.policies.buffer import BufferPolicy, BufferPreset
 from remora.actors.user.messages import Synopsis
+from remora.api.exclusive import Exclusive
 from remora.api.keyed_state import KeyedState, StateValue
 from remora.api.memories import Agent
 from remora.api.runtime import Runtime
@@ -41,6 +42,7 @@ __all__ = [
     "ContextEntry",
     "Embedder",
     "ErasureReceipt",
+    "Exclusive",
     "KeyedState",
     "Line",
     "Memory",

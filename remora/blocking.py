@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import anyio.from_thread
 
 import remora
+from remora.api.health import Health
 from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
 from remora.api.threads import Mirror, call_on_loop, is_open, mirror, original_of
 from remora.api.tools import MemoryTools as AsyncMemoryTools
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "Exclusive",
     "KeyedState",
     "MemoryTools",
     "Runtime",
@@ -104,6 +106,11 @@ class _Source(Generic[Chunk]):
         if self.ended:
             raise StopAsyncIteration
         return self.chunk
+
+
+@mirror(remora.Exclusive)
+class Exclusive(Mirror):
+    """See `remora.Exclusive`: used with ``with``; every call returns when it is done."""
 
 
 @mirror(remora.KeyedState)
@@ -201,6 +208,10 @@ class Runtime(Mirror):
                 raise
 
     aclose = close
+
+    def health(self) -> Health:
+        """See `remora.Runtime.health`: it does not wait for the event loop, which may be stuck."""
+        return self._original.health()
 
     def append_many(
         self,

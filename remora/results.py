@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from remora.actors.session.messages import SessionView
 from remora.actors.user.messages import UserView
+from remora.api.health import Health, HealthProblem
 from remora.api.session_buffer import BufferHit
 from remora.api.statistics import RuntimeStatistics
 from remora.api.tools import MemoryTools
@@ -16,6 +17,7 @@ from remora.maintenance.backup import BackupReport
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
+from remora.runtime.histogram import Histogram
 from remora.runtime.jobs import Job, QueueStatistics
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
@@ -23,6 +25,7 @@ from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.file_erasure import ErasureStatistics
+from remora.services.meters import VerbStatistics
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 
@@ -31,6 +34,9 @@ __all__ = [
     "BufferHit",
     "CompressionStatistics",
     "ErasureStatistics",
+    "Health",
+    "HealthProblem",
+    "Histogram",
     "Job",
     "LogStatistics",
     "MemoryTools",
@@ -46,6 +52,7 @@ __all__ = [
     "UserIndexStatistics",
     "UserStatistics",
     "UserView",
+    "VerbStatistics",
     "WaitingErasure",
 ]
 

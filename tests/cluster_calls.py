@@ -29,6 +29,23 @@ async def _at_once(value: object) -> Any:
     return value
 
 
+async def _exclusive(w: World) -> list[Any]:
+    """A block that keeps turns waiting: they end in the order in which they were begun."""
+    session, seen = w.other.session("exclusive"), []
+
+    async def speak() -> None:
+        async with session.turn("and I?", query=False) as turn:
+            await turn.reply("you as well")
+        seen.append("turn")
+
+    async with anyio.create_task_group() as tasks:
+        async with session.exclusive():
+            tasks.start_soon(speak)
+            await session.append({"role": "user", "content": "am I alone?"})
+            seen.append("block")
+    return [seen, await session.history()]
+
+
 async def _turn_with_key(w: World) -> list[Any]:
     """Begun, cut, resumed, answered, and asked again."""
     session, seen = w.other.session("turns"), []
@@ -201,6 +218,7 @@ async def _figures(w: World) -> list[Any]:
         sorted(statistics.supervisor.queues),
         statistics.registry.quarantines,
         statistics.erasures,
+        w.runtime.health().live,
         w.runtime.erasures(),
         w.runtime.erasures("nobody"),
         w.runtime.reembedding,
@@ -230,6 +248,7 @@ MORE: dict[str, Call] = {
     "nothing loaded": lambda w: w.other.session("none").load(),
     "a turn, cut and resumed": _turn_with_key,
     "streams": _stream,
+    "an exclusive block": _exclusive,
     "a context is recorded": _record_a_context,
     "tools": _tools,
     "keyed state": _state,

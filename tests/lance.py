@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, closing
@@ -23,6 +22,7 @@ from remora.storage.lance.record import SyncRecord
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from remora.testing.stores import DIMENSION, long_term_row
+from tests.copies import copy_memory
 
 USERS = ("alice", "bob", "carol")
 WORDS = (
@@ -145,5 +145,5 @@ def unsynced(base: Path, name: str = "mem_000") -> list[Path]:
 
 async def copied(base: Path, to: Path) -> Path:
     """The directory as a crash would leave it at this moment."""
-    await anyio.to_thread.run_sync(shutil.copytree, base, to)
+    await anyio.to_thread.run_sync(copy_memory, base, to)
     return to

@@ -1,7 +1,8 @@
 """A stand-in for an owner, with a real seat and no memory; it is started as owners are.
 
 ``STAND_IN`` in the environment says what is wrong with it: ``dies`` or ``refuses`` at its start;
-``stuck``: its event loop hangs while a file ``stuck`` is in the directory.
+``stuck``: its event loop hangs while a file ``stuck`` is in the directory; ``slow``: it serves when
+a file ``go`` is there.
 """
 
 from __future__ import annotations
@@ -28,17 +29,24 @@ TARGET = """\
 directory: {directory}
 long_term: {{enabled: false}}
 tokens: {{counter: heuristic}}
-cluster: {{linger_s: 1, wait_s: 20, silent_s: {silent_s}, stuck_s: {stuck_s}, max_deaths: {deaths}}}
+cluster: {{linger_s: 1, wait_s: {wait_s}, silent_s: {silent_s}, stuck_s: {stuck_s},
+  max_deaths: {deaths}}}
 """
 
 
 def make_target(
-    path: Path, *, silent_s: float = 2, stuck_s: float = 30, deaths: int = 3, more: str = ""
+    path: Path,
+    *,
+    silent_s: float = 2,
+    stuck_s: float = 30,
+    deaths: int = 3,
+    wait_s: float = 20,
+    more: str = "",
 ) -> Path:
     """A configuration file for a memory beside it."""
     file = path / "remora.yaml"
     text = TARGET.format(
-        directory=path / "memory", silent_s=silent_s, stuck_s=stuck_s, deaths=deaths
+        directory=path / "memory", silent_s=silent_s, stuck_s=stuck_s, deaths=deaths, wait_s=wait_s
     )
     file.write_text(text + more)
     return file
@@ -51,7 +59,8 @@ def finder(file: Path) -> OwnerFinder:
 
 
 def say(**report: object) -> None:
-    os.write(1, msgspec.json.encode(Report(**report)) + b"\n")  # type: ignore[arg-type]
+    with contextlib.suppress(BrokenPipeError):  # the worker waited no longer
+        os.write(1, msgspec.json.encode(Report(**report)) + b"\n")  # type: ignore[arg-type]
 
 
 async def serve(seat: Seat, digest: str) -> None:
@@ -64,6 +73,8 @@ async def serve(seat: Seat, digest: str) -> None:
         ended.set()
 
     listener = seat.announce(leave)
+    while os.environ.get("STAND_IN") == "slow" and not (seat.place.directory / "go").exists():
+        await asyncio.sleep(0.02)
     seat.control.attach(loop)
     listener.setblocking(False)
     listener.listen()
@@ -78,7 +89,7 @@ async def serve(seat: Seat, digest: str) -> None:
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=StartOrder)
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartOrder)
     fault = os.environ.get("STAND_IN")
     place = Place(Path(order.directory))
     with place.directory.joinpath("started").open("a") as file:

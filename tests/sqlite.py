@@ -23,15 +23,15 @@ __all__ = [
 
 
 class BreakableConnection(JournalConnection):
-    """A connection of a journal; what is called before and after each commit may raise."""
+    """A connection of a journal; what its thread calls before and after each commit may raise."""
 
     before_commit: Callable[[], None] | None = None
     after_commit: Callable[[], None] | None = None
 
-    async def run(self, steps: Sequence[Step]) -> None:
+    def run_in_place(self, connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         if self.before_commit is not None:
             self.before_commit()
-        await super().run(steps)
+        super().run_in_place(connection, steps)
         if self.after_commit is not None:
             self.after_commit()
 

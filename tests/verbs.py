@@ -270,8 +270,10 @@ async def _delete_value(w: World) -> bool:
 
 
 STATE: dict[str, Call] = {
+    "change": lambda w: w.session.state.change({w.text: w.number}, delete=["gone"]),
     "delete": _delete_value,
     "get": lambda w: w.session.state.get("step"),
+    "get_many": lambda w: w.session.state.get_many(["step", "gone"]),
     "items": lambda w: w.session.state.items(prefix="s"),
     "set": lambda w: w.session.state.set("step", {"number": w.number}),
 }

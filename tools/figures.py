@@ -47,8 +47,9 @@ WORDS = frozenset(
 ENTRY = "(entry)"
 LAYERS = (
     ("cli",),
+    ("view",),
     ("adapters", "testing"),
-    ("blocking", "blocks", "results", "transfer"),
+    ("blocking", "blocks", "metrics", "observe", "results", "transfer"),
     ("cluster",),
     ("api",),
     ("maintenance",),

@@ -255,6 +255,16 @@ CALLS: Mapping[str, Mapping[str, Call]] = {
     "User.recall_many": {
         "1 000 queries": lambda w: w.user.recall_many(w.texts()),
     },
+    "KeyedState.change": {
+        "100 values of 16 kB": lambda w: w.user.state.change(
+            {f"key {number}": VALUE for number in range(100)}
+        )
+    },
+    "KeyedState.get_many": {
+        "1 000 values of 16 kB": lambda w: w.user.state.get_many(
+            f"key {number}" for number in range(1_000)
+        )
+    },
     "KeyedState.items": {"1 000 values of 16 kB": lambda w: w.user.state.items()},
     "KeyedState.set": {"16 kB": lambda w: w.user.state.set("key 1", VALUE)},
     "User.memories": {"long": lambda w: w.user.memories(order="importance")},

@@ -17,6 +17,7 @@ from remora.errors import InvalidInput
 from remora.runtime.actor import Decision
 from remora.runtime.probes import probe
 from remora.storage.keyed_values import (
+    ADAPTER_PREFIX,
     COUNTER_KIND,
     KEYED_KIND,
     KeyedImage,
@@ -30,12 +31,15 @@ from remora.storage.keyed_values import (
 from remora.storage.records import StateChanged, StateItem
 
 __all__ = [
+    "ChangeValues",
     "DeleteValue",
     "KeyedMessage",
     "KeyedValues",
+    "ReadNamed",
     "ReadValue",
     "ReadValues",
     "SetValue",
+    "StaleKey",
     "StaleVersion",
     "StoredValue",
     "StoredValues",
@@ -61,11 +65,13 @@ class ReadValues(msgspec.Struct, frozen=True, array_like=True, tag=12):
         prefix: only keys that begin with this.
         after: only keys behind this one; empty for all.
         limit: how many at most; None for all.
+        backward: in the reverse order of the keys; `after` is then what they are before.
     """
 
     prefix: str = ""
     after: str = ""
     limit: int | None = None
+    backward: bool = False
 
 
 class SetValue(msgspec.Struct, frozen=True, array_like=True, tag=13):
@@ -100,6 +106,32 @@ class DeleteValue(msgspec.Struct, frozen=True, array_like=True, tag=14):
     version: int | None
 
 
+class ReadNamed(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """Show the values of these keys. Replies `StoredValues`, of those that are there."""
+
+    keys: tuple[str, ...]
+
+
+class ChangeValues(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """Set and delete values, all or none. Replies `StoredValues` of those set, or a `StaleKey`.
+
+    Raises InvalidInput, and writes nothing, if there would be too many keys.
+
+    Attributes:
+        put: keys and values.
+        dropped: keys; those that are not there are ignored.
+        versions: what the present values of these keys must have; see `SetValue`.
+        at_us: the time.
+        max_keys: how many keys of the kind of the first one (an adapter's, or not) there may be.
+    """
+
+    put: tuple[tuple[str, bytes], ...]
+    dropped: tuple[str, ...]
+    versions: tuple[tuple[str, int], ...]
+    at_us: int
+    max_keys: int
+
+
 class StoredValue(msgspec.Struct, frozen=True, array_like=True, tag=111):
     """The reply to `ReadValue` and `SetValue`: the present value."""
 
@@ -124,7 +156,19 @@ class StaleVersion(msgspec.Struct, frozen=True, array_like=True, tag=113):
     present: KeyedValue | None
 
 
-KeyedMessage: TypeAlias = ReadValue | ReadValues | SetValue | DeleteValue
+class StaleKey(msgspec.Struct, frozen=True, array_like=True, tag=114):
+    """The reply to `ChangeValues` that gave another version of a key; nothing was written.
+
+    Attributes:
+        key: which one, the first of several.
+        present: the value; None for none.
+    """
+
+    key: str
+    present: KeyedValue | None
+
+
+KeyedMessage: TypeAlias = ReadValue | ReadValues | SetValue | DeleteValue | ReadNamed | ChangeValues
 
 
 class KeyedValues:
@@ -134,14 +178,21 @@ class KeyedValues:
         by_key: the values.
         counter: the largest version that was ever used.
         size: approximate bytes held.
+        of_adapters: how many of the values are adapters'.
     """
 
-    __slots__ = ("by_key", "counter", "size")
+    __slots__ = ("by_key", "counter", "of_adapters", "size")
 
     def __init__(self) -> None:
+        self.of_adapters = 0
         self.by_key: dict[str, KeyedValue] = {}
         self.counter = 0
         self.size = 0
+
+    def count(self, key: str) -> int:
+        """How many values there are of the kind of this one, an adapter's or not."""
+        adapters = self.of_adapters
+        return adapters if key.startswith(ADAPTER_PREFIX) else len(self.by_key) - adapters
 
     @property
     def image(self) -> KeyedImage:
@@ -160,6 +211,7 @@ def put_keyed(values: KeyedValues | None, item: StateItem) -> KeyedValues:
     values.by_key[item.name] = value
     values.counter = max(values.counter, value.version)
     values.size += _size(item.name, value)
+    values.of_adapters += item.name.startswith(ADAPTER_PREFIX)
     return values
 
 
@@ -167,6 +219,7 @@ def drop_keyed(values: KeyedValues | None, key: str) -> None:
     """Forget a value, if there is one."""
     if values is not None and (value := values.by_key.pop(key, None)) is not None:
         values.size -= _size(key, value)
+        values.of_adapters -= key.startswith(ADAPTER_PREFIX)
 
 
 def handle_keyed(
@@ -194,15 +247,28 @@ def handle_keyed(
             return _set(values, sid, message, opening)
         case DeleteValue():
             return _delete(values, sid, message)
+        case ReadNamed(keys=keys):
+            found = values.by_key
+            return Decision(StoredValues(tuple((key, found[key]) for key in keys if key in found)))
+        case ChangeValues():
+            return _change(values, sid, message, opening)
 
 
 def _read(values: KeyedValues, message: ReadValues) -> StoredValues:
     prefix, after = message.prefix, message.after
-    found = [key for key in values.by_key if key > after and key.startswith(prefix)]
+    hidden = not prefix.startswith(ADAPTER_PREFIX)
+    found = [
+        key
+        for key in values.by_key
+        if key.startswith(prefix)
+        and (not after or (key < after if message.backward else key > after))
+        and not (hidden and key.startswith(ADAPTER_PREFIX))
+    ]
     if message.limit is None:
-        found.sort()
+        found.sort(reverse=message.backward)
     else:
-        found = heapq.nsmallest(message.limit, found)
+        choose = heapq.nlargest if message.backward else heapq.nsmallest
+        found = choose(message.limit, found)
     return StoredValues(tuple((key, values.by_key[key]) for key in found))
 
 
@@ -213,15 +279,46 @@ def _set(
     present = values.by_key.get(key)
     if _is_stale(present, message.version):
         return Decision(StaleVersion(present))
-    if present is None and len(values.by_key) >= message.max_keys:
-        raise InvalidInput(
-            f"there are {len(values.by_key)} keys already; state.max_keys allows "
-            f"{message.max_keys}: nothing was written"
-        )
+    if present is None:
+        _check_count(values, key, 1, message.max_keys)
     value = KeyedValue(values.counter + 1, message.at_us, message.json)
     item = keyed_item(key, value)
     records = [*opening(message.at_us), StateChanged(sid, (item,))]
     return Decision(StoredValue(value), records, size=len(key) + len(item.value))
+
+
+def _change(
+    values: KeyedValues, sid: int, message: ChangeValues, opening: Callable[[int], list[Any]]
+) -> Decision:
+    here = values.by_key
+    for key, version in message.versions:
+        if _is_stale(here.get(key), version):
+            return Decision(StaleKey(key, here.get(key)))
+    dropped = tuple((KEYED_KIND, key) for key in message.dropped if key in here)
+    new = sum(key not in here for key, _ in message.put)
+    if new > len(dropped):
+        _check_count(values, message.put[0][0], new - len(dropped), message.max_keys)
+    if not (message.put or dropped):
+        return Decision(StoredValues(()))
+    stored = tuple(
+        (key, KeyedValue(values.counter + number, message.at_us, json))
+        for number, (key, json) in enumerate(message.put, 1)
+    )
+    items = tuple(keyed_item(key, value) for key, value in stored)
+    if dropped:
+        items = (*items, counter_item(values.counter + len(stored)))
+    records = [*opening(message.at_us), StateChanged(sid, items, dropped)]
+    size = sum(len(one.name) + len(one.value) for one in items)
+    return Decision(StoredValues(stored), records, size=size)
+
+
+def _check_count(values: KeyedValues, key: str, more: int, most: int) -> None:
+    count = values.count(key)
+    if count + more > most:
+        bound = "adapter_max_keys" if key.startswith(ADAPTER_PREFIX) else "max_keys"
+        raise InvalidInput(
+            f"there are {count} keys already; state.{bound} allows {most}: nothing was written"
+        )
 
 
 def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:

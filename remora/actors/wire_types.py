@@ -8,13 +8,18 @@ as the results of jobs, are not among them: no other process can send those.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from msgspec.structs import astuple
 
 from remora.actors.keyed_state import (
+    ChangeValues,
     DeleteValue,
+    ReadNamed,
     ReadValue,
     ReadValues,
     SetValue,
+    StaleKey,
     StaleVersion,
     StoredValue,
     StoredValues,
@@ -52,7 +57,7 @@ from remora.actors.user.messages import (
 )
 from remora.messages import Receipt
 
-__all__ = ["Reply", "SessionMessage", "UserMessage"]
+__all__ = ["Reply", "SessionMessage", "UserMessage", "to_sent", "to_shown"]
 
 SessionMessage: TypeAlias = (
     Append
@@ -69,6 +74,8 @@ SessionMessage: TypeAlias = (
     | ReadValues
     | SetValue
     | DeleteValue
+    | ReadNamed
+    | ChangeValues
 )
 """What a handle asks of a session's actor."""
 
@@ -86,22 +93,38 @@ UserMessage: TypeAlias = (
     | ReadValues
     | SetValue
     | DeleteValue
+    | ReadNamed
+    | ChangeValues
 )
 """What a handle asks of a user's own actor, or of a shared scope's."""
 
+
+class SentReceipt(Receipt, frozen=True, array_like=True, tag=101, gc=False):
+    """A `Receipt` on the wire. Those of the application are no arrays when it encodes them."""
+
+
+class SentSessionView(SessionView, frozen=True, array_like=True, tag=105):
+    """A `SessionView` on the wire."""
+
+
+class SentUserView(UserView, frozen=True, array_like=True, tag=124):
+    """A `UserView` on the wire."""
+
+
 Reply: TypeAlias = (
-    Receipt
+    SentReceipt
     | TurnReceipt
     | StoredTurn
     | Snapshot
-    | SessionView
+    | SentSessionView
     | StoredValue
     | StoredValues
     | StaleVersion
+    | StaleKey
     | RememberReceipt
     | ChangedMemory
     | ScoredItems
-    | UserView
+    | SentUserView
     | dict[str, str]
     | int
     | str
@@ -109,3 +132,22 @@ Reply: TypeAlias = (
     | None
 )
 """What an actor replies to any of them."""
+
+_SENT: dict[type, Any] = {
+    Receipt: SentReceipt,
+    SessionView: SentSessionView,
+    UserView: SentUserView,
+}
+_SHOWN: dict[type, Any] = {sent: shown for shown, sent in _SENT.items()}
+
+
+def to_sent(reply: Any) -> Any:
+    """A reply as it crosses."""
+    sent = _SENT.get(type(reply))
+    return reply if sent is None else sent(*astuple(reply))
+
+
+def to_shown(reply: Any) -> Any:
+    """What crossed, as the actor replied it."""
+    shown = _SHOWN.get(type(reply))
+    return reply if shown is None else shown(*astuple(reply))

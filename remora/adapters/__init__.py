@@ -2,7 +2,13 @@
 
 - `openai_agents`: a session of the OpenAI Agents SDK (extra ``openai-agents``).
 - `langchain`: a chat message history of LangChain (extra ``langchain``).
+- `langchain_agents`: a middleware and tools for LangChain's agents (extra ``langchain-agents``).
+- `langgraph`, `langgraph_checkpoints`: a store and a checkpointer of LangGraph (extra
+  ``langgraph``).
+- `mcp`: a server of the Model Context Protocol (extra ``mcp``).
 - `llama_index`, `massgen`, `muxi`, `synaptic`: facades with the names of these libraries' memories;
   they need no extra.
+- `otel`: spans of calls and jobs, for OpenTelemetry (extra ``otel``).
+- `versions`: the releases that these are tested with.
 - `protocol`: the interface that an agent needs of a memory.
 """

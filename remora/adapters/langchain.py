@@ -9,15 +9,14 @@ its metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
-import anyio.from_thread
-
+from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
-from remora.api.threads import caller_of, original_of
+from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidInput, InvalidMessage
+from remora.errors import InvalidMessage
 from remora.messages import ChatDict, Message
 
 try:
@@ -34,21 +33,21 @@ except ImportError as e:
         'a chat message history of LangChain needs it: pip install "remora[langchain]"'
     ) from e
 
-__all__ = ["RemoraChatMessageHistory"]
+__all__ = ["RemoraChatMessageHistory", "chat_of_message", "message_of_stored"]
+
+warn_if_untested("langchain-core")
 
 _KEY = "langchain"
 _PARTS = frozenset({"text", "refusal", "image_url", "input_audio", "file"})
-_Result = TypeVar("_Result")
 
 
 class RemoraChatMessageHistory(BaseChatMessageHistory):
     """A session as LangChain's `BaseChatMessageHistory`.
 
-    On an event loop, use the async methods. With a session of `remora.blocking`, the others
-    (`messages`, `add_messages`, `clear`) work in any thread, and in a program without an event
-    loop. With another session they work only in a worker thread of anyio, as in
-    ``anyio.to_thread.run_sync`` or a web framework's sync handler, and raise elsewhere: a call that
-    blocks the event loop would wait for itself.
+    On an event loop, use the async methods. The others (`messages`, `add_messages`, `clear`) work
+    in every other thread, and raise on the event loop of the runtime: a call that blocks it would
+    wait for itself. With a session of `remora.blocking`, all of them work in a program without an
+    event loop, and on every event loop.
 
     Args:
         session: the conversation, of `remora.Runtime` or of `remora.blocking.Runtime`.
@@ -57,7 +56,8 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     def __init__(self, session: Session | BlockingSession) -> None:
         super().__init__()
         self.session: Session = original_of(session)
-        self._call = caller_of(session) or _from_thread
+        self._await = awaiter_of(session)
+        self._call = waiter_of(session)
 
     def __repr__(self) -> str:
         return f"RemoraChatMessageHistory({self.session!r})"
@@ -66,8 +66,14 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
 
     async def aget_messages(self) -> list[BaseMessage]:
         """The summary, as a message, and the buffer."""
+        return cast("list[BaseMessage]", await self._await(self._read))
+
+    async def _read(self) -> list[BaseMessage]:
         summaries, messages = await self.session.contents()
-        return [*convert_to_messages(summaries), *(_restore(message) for message in messages)]
+        return [
+            *convert_to_messages(summaries),
+            *(message_of_stored(message) for message in messages),
+        ]
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Append messages: all of them, or none.
@@ -78,55 +84,47 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if messages:
-            await self.session.append(
-                [_message(message, index) for index, message in enumerate(messages)]
-            )
+            given = [chat_of_message(message, index) for index, message in enumerate(messages)]
+            await self._await(self.session.append, given)
 
     async def aclear(self) -> None:
         """Empty the buffer and the summary; see `remora.Session.clear`."""
-        await self.session.clear()
+        await self._await(self.session.clear)
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
         """`aget_messages`, for threads.
 
         Raises:
-            InvalidInput, WrongLoop: called on the event loop.
+            WrongLoop: called on the event loop.
         """
-        return cast("list[BaseMessage]", self._call(self.aget_messages))
+        return cast("list[BaseMessage]", self._call(self._read))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """`aadd_messages`, for threads.
 
         Raises:
-            InvalidInput, WrongLoop: called on the event loop; nothing was written.
+            WrongLoop: called on the event loop; nothing was written.
         """
-        self._call(self.aadd_messages, messages)
+        if messages:
+            given = [chat_of_message(message, index) for index, message in enumerate(messages)]
+            self._call(self.session.append, given)
 
     def clear(self) -> None:
         """`aclear`, for threads.
 
         Raises:
-            InvalidInput, WrongLoop: called on the event loop; nothing was changed.
+            WrongLoop: called on the event loop; nothing was changed.
         """
-        self._call(self.aclear)
+        self._call(self.session.clear)
 
 
-def _from_thread(function: Callable[..., Coroutine[Any, Any, _Result]], *arguments: Any) -> _Result:
-    try:
-        # raises outside a worker thread
-        anyio.from_thread.check_cancelled()
-    except RuntimeError as e:
-        raise InvalidInput(
-            "remora's sessions are async: await aget_messages, aadd_messages or aclear "
-            "(LangChain's ainvoke and astream do), or "
-            "call this from a worker thread (anyio.to_thread.run_sync), or with a session of "
-            "remora.blocking"
-        ) from e
-    return anyio.from_thread.run(function, *arguments)
+def chat_of_message(message: BaseMessage, index: int) -> ChatDict:
+    """An equivalent chat message, as `Session.append` takes it.
 
-
-def _message(message: BaseMessage, index: int) -> ChatDict:
+    Raises:
+        InvalidMessage: it is no message of LangChain; `index` says which one of a batch.
+    """
     found: object = message
     if not isinstance(found, BaseMessage):
         raise InvalidMessage(
@@ -163,7 +161,8 @@ def _round_trips(chat: ChatDict, message: BaseMessage) -> bool:
         return False  # LangChain has no message of this role
 
 
-def _restore(message: Message) -> BaseMessage:
+def message_of_stored(message: Message) -> BaseMessage:
+    """The message that a stored one was made from; an equivalent one for others."""
     kept = (message.metadata or {}).get(_KEY)
     if kept is not None:
         return messages_from_dict([kept])[0]

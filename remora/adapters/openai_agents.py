@@ -13,20 +13,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from remora.adapters.recalled import recalled_message
+from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
+from remora.api.threads import awaiter_of, original_of
+from remora.api.tools import MemoryTools
+from remora.blocking import MemoryTools as BlockingMemoryTools
+from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput, InvalidMessage
 from remora.formats.responses import items_of, read_part
 from remora.messages import KEPT_PREFIX, ChatDict, Message, plain_text
 
 try:
-    from agents import SessionSettings, TResponseInputItem
+    from agents import FunctionTool, SessionSettings, TResponseInputItem
 except ImportError as e:
     raise ImportError(
         'a session of the OpenAI Agents SDK needs it: pip install "remora[openai-agents]"'
     ) from e
 
-__all__ = ["RemoraSession", "chat_messages", "response_items"]
+__all__ = ["RemoraSession", "chat_messages", "memory_tools", "response_items"]
 
+warn_if_untested("openai-agents")
 _KEY = "openai_agents"
 _KEPT = f"{KEPT_PREFIX}{_KEY}"  # of items without a role: these count as tokens
 _CALLS = frozenset({"function_call", "reasoning"})
@@ -36,27 +43,35 @@ class RemoraSession:
     """The SDK's ``Session`` protocol, for ``Runner.run(agent, input, session=…)``.
 
     `get_items` returns the summary, as a message, and the buffer: a run sees as much as the
-    session's policy keeps, for any length of conversation. Only one runner at a time should use a
-    session; several sessions may run at once.
+    session's policy keeps, for any length of conversation. Several sessions may run at once, and
+    several runs may use one; `Session.exclusive` has them take turns.
 
     Args:
-        session: the conversation.
-        session_settings: the SDK's own; the runner applies its ``limit``.
+        session: the conversation, of `remora.Runtime`. With one of `remora.blocking`, runs work on
+            any event loop, so ``Runner.run_sync`` does as well.
+        session_settings: the SDK's own, or a dict of them; ``limit`` holds where `get_items` is
+            given none.
         opaque: keep items that have neither a role nor a known type, such as those of the SDK's
             ``EncryptedSession``; otherwise they are refused. They count towards the tokens of a
             context, which shows a word in their place.
+
+    Raises:
+        TypeError: there are no such settings.
     """
 
     def __init__(
         self,
-        session: Session,
+        session: Session | BlockingSession,
         *,
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
         opaque: bool = False,
     ) -> None:
-        self.session = session
-        self.session_id = f"{session.key.user}/{session.key.session}"
-        self.session_settings = session_settings
+        self.session: Session = original_of(session)
+        self._await = awaiter_of(session)
+        self.session_id = f"{self.session.key.user}/{self.session.key.session}"
+        if not isinstance(session_settings, SessionSettings):
+            session_settings = SessionSettings().resolve(session_settings)
+        self.session_settings: SessionSettings | None = session_settings
         self._opaque = opaque
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
@@ -65,9 +80,11 @@ class RemoraSession:
         Raises:
             InvalidInput: a negative limit.
         """
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
         if limit is not None and limit < 0:
             raise InvalidInput(f"limit must not be negative, not {limit}")
-        summaries, messages = await self.session.contents()
+        summaries, messages = await self._await(self.session.contents)
         items = [cast("TResponseInputItem", summary) for summary in summaries]
         for message in messages:
             items.extend(response_items(message))
@@ -81,26 +98,75 @@ class RemoraSession:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if items:
-            await self.session.append(chat_messages(items, opaque=self._opaque))
+            await self._await(self.session.append, chat_messages(items, opaque=self._opaque))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the newest item; None if the buffer is empty.
 
         It is removed from `history` and long-term memory as well.
         """
+        return cast("TResponseInputItem | None", await self._await(self._pop))
+
+    async def _pop(self) -> TResponseInputItem | None:
         while newest := await self.session.get_messages(limit=1):
             message = newest[0]
             items = response_items(message)
             assert message.id is not None
             if len(items) > 1:  # one of several parallel calls: the others stay
-                await self.session.append(chat_messages(items[:-1], opaque=self._opaque))
+                rest = chat_messages(items[:-1], opaque=self._opaque)
+                # with a key, since another call may take the same message
+                await self.session.append(rest, key=f"{_KEY}.pop.{message.seq}")
             if await self.session.delete(ids=message.id):
                 return items[-1]
         return None
 
     async def clear_session(self) -> None:
         """Empty the buffer and the summary; see `remora.Session.clear`."""
-        await self.session.clear()
+        await self._await(self.session.clear)
+
+    async def recall(
+        self, history: list[TResponseInputItem], new: list[TResponseInputItem]
+    ) -> list[TResponseInputItem]:
+        """History, what is recalled for the user's new message, and the new items.
+
+        A ``session_input_callback``: ``RunConfig(session_input_callback=session.recall)``. What is
+        recalled is for the model alone; the session does not keep it. Without long-term memory
+        nothing is recalled.
+
+        Raises:
+            MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.load`.
+        """
+        said = [item for item in new if item.get("role") == "user"]
+        query = _text(said[-1].get("content")) if said else ""
+        found = await self._await(recalled_message, self.session, query)
+        if found is not None:
+            # The SDK appends to the session what is neither new nor in the history that it gave.
+            history.append(cast("TResponseInputItem", found))
+        return [*history, *new]
+
+
+def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[FunctionTool]:
+    """Tools of the SDK by which an agent uses its own long-term memory.
+
+    ``Agent(…, tools=memory_tools(user.tools()))``. A tool that fails tells the model why, and the
+    run goes on.
+
+    Args:
+        tools: of `User.tools` or `Agent.tools`; with those of `remora.blocking`, they work on any
+            event loop.
+    """
+    original: MemoryTools = original_of(tools)
+    run = awaiter_of(tools)
+
+    def make(name: str, description: str, parameters: dict[str, Any]) -> FunctionTool:
+        async def invoke(_context: Any, arguments: str) -> str:
+            return cast("str", await run(original.call, name, arguments))
+
+        return FunctionTool(name, description, parameters, invoke, strict_json_schema=False)
+
+    return [
+        make(one["name"], one["description"], one["parameters"]) for one in original.responses()
+    ]
 
 
 def chat_messages(items: Iterable[TResponseInputItem], *, opaque: bool = False) -> list[ChatDict]:

@@ -44,6 +44,7 @@ from remora.jobs.facts import FactsHandler
 from remora.languages.dates import compile_patterns
 from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates
+from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter
 from remora.models.ports import embed_texts, embedder_name
@@ -65,6 +66,7 @@ from remora.services.contexts import LocalContexts
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.intake import Intake
+from remora.services.meters import VerbMeters
 from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
 from remora.services.turns import LocalTurns
@@ -87,6 +89,8 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
         embedder: None if there is none.
         warm_up: loads what the first recall needs.
         facts: None if facts are not extracted.
+        breaker: of the chat model.
+        verbs: count appends, loads and recalls.
     """
 
     config: Config
@@ -104,6 +108,8 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
     embedder: CachingEmbedder | None
     warm_up: SharedCall[None]
     facts: FactsHandler | None
+    breaker: CircuitBreaker
+    verbs: VerbMeters
     meters: tuple[CompressionMeter, ...]
     parts: Parts
     transfers: LocalTransfers
@@ -168,7 +174,7 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         caches.append(partial(recall.note_change, gone=True))
     if (cached := models.cached) is not None:
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
-    return _build_internals(base, eraser, recall, planner, warm_up, facts)
+    return _build_internals(base, eraser, recall, planner, warm_up, facts, breaker)
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -307,8 +313,8 @@ async def _load_parts(base: Foundation) -> None:
     """Load LanceDB, and the embedded embedder if it is used, before the first recall.
 
     LanceDB's import takes a second or more in a thread. Sessions are served in the meantime; the
-    event loop waits for the interpreter 1 ms at a time, and once for a garbage collection of about
-    60 ms.
+    event loop waits for the interpreter 0.2 ms at a time, and once, for about 60 ms, for a garbage
+    collection.
     """
     options = base.options
     try:
@@ -334,6 +340,7 @@ def _build_internals(
     planner: Planner,
     warm_up: SharedCall[None],
     facts: FactsHandler | None,
+    breaker: CircuitBreaker,
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock
@@ -350,6 +357,7 @@ def _build_internals(
     recalls = None
     if recall is not None:
         recalls = LocalRecalls(recall, registry, journal, supervisor, models.embedder, clock)
+    verbs = VerbMeters()
     turns = LocalTurns(config.turns, int(base.options.clock.time() * 1_000_000))
     indexed_blocks = partial(_rebuildable_blocks, options.blocks)
     working_bytes = int(config.working.max_memory_mb * (1 << 20))
@@ -362,9 +370,15 @@ def _build_internals(
         instance=journal.instance,
         intake=intake,
         actors=registry,
-        appends=LocalAppends(registry, supervisor, config.buffer.overdraft_wait_s),
+        appends=LocalAppends(
+            registry,
+            supervisor,
+            clock,
+            config.buffer.overdraft_wait_s,
+            verbs.append_s,
+        ),
         contexts=LocalContexts(
-            registry, journal, planner, supervisor, clock, config.mailbox.timeout_s
+            registry, journal, planner, supervisor, clock, config.mailbox.timeout_s, verbs
         ),
         turns=turns,
         archive=LocalArchive(journal, registry, recall, models.cached),
@@ -388,6 +402,8 @@ def _build_internals(
         embedder=models.cached,
         warm_up=warm_up,
         facts=facts,
+        breaker=breaker,
+        verbs=verbs,
         meters=(models.fallback, models.summarizer),
         parts=parts,
         transfers=transfers,

@@ -100,6 +100,7 @@ class DeadLetters:
                     self._journal, [record for job in dead for record in _drop_records(job)]
                 )
             if self._supervisor is not None:
+                self._supervisor.dead.drop(job.id for job in dead)
                 self._supervisor.submit(cleanups)
         for job in dead:
             _logger.warning("dead_letter_dropped", job=job.id, queue=job.queue, error=job.error)

@@ -51,6 +51,16 @@ class Host:
         """Whether this life is over."""
         return self._ended.is_set()
 
+    @property
+    def opened(self) -> bool:
+        """Whether the runtime has been open in this life."""
+        return self._opened
+
+    @property
+    def stopping(self) -> bool:
+        """Whether somebody has told it to stop."""
+        return self._stop.is_set()
+
     # -- for those who open and close --------------------------------------------------------------
 
     async def start(self) -> None:

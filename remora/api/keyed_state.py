@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from remora.actors.keyed_state import (
+    ChangeValues,
     DeleteValue,
+    ReadNamed,
     ReadValue,
     ReadValues,
     SetValue,
+    StaleKey,
     StaleVersion,
     StoredValue,
     StoredValues,
 )
-from remora.errors import StateConflict
+from remora.errors import InvalidId, InvalidInput, StateConflict
 from remora.ids import SessionKey, UserKey
 from remora.messages import without_surrogates
 from remora.runtime.concurrency import run_in_thread_if
-from remora.services.arguments import check_int, check_text
+from remora.services.arguments import MAX_IDS, check_flag, check_int, check_text, collect
 from remora.services.parts import PartsHolder
-from remora.services.state_values import check_key, encode_value, is_large
-from remora.storage.keyed_values import KeyedValue
+from remora.services.state_values import (
+    bounds_of,
+    check_key,
+    encode_value,
+    encode_values,
+    is_large,
+)
+from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValue
 
-__all__ = ["KeyedState", "StateValue"]
+__all__ = ["KeyedState", "StateValue", "adapter_state"]
 
 _BYTES_IN_THREAD = 200_000
 
@@ -59,11 +69,12 @@ class KeyedState:
     again) and `RuntimeClosed`.
     """
 
-    __slots__ = ("_holder", "_key")
+    __slots__ = ("_holder", "_key", "_root")
 
-    def __init__(self, holder: PartsHolder, key: SessionKey | UserKey) -> None:
+    def __init__(self, holder: PartsHolder, key: SessionKey | UserKey, root: str = "") -> None:
         self._holder = holder
         self._key = key
+        self._root = root  # before each key, of those that an adapter keeps
 
     def __repr__(self) -> str:
         return f"KeyedState({', '.join(map(repr, self._key))}, {self._holder.described})"
@@ -75,9 +86,20 @@ class KeyedState:
             InvalidId: the key is not valid.
         """
         found: StoredValue | None = await self._holder.parts.actors.ask(
-            self._key, ReadValue(check_key(key))
+            self._key, ReadValue(self._full(key))
         )
         return None if found is None else _as_value(key, found.value)
+
+    async def get_many(self, keys: Iterable[str]) -> dict[str, StateValue]:
+        """The values under these keys, as of one moment, by key, without those that are not there.
+
+        Raises:
+            InvalidId: a key is not valid.
+            InvalidInput: there are too many.
+        """
+        wanted = tuple(self._full(key) for key in collect(keys, "keys", most=MAX_IDS))
+        reply: StoredValues = await self._holder.parts.actors.ask(self._key, ReadNamed(wanted))
+        return {one.key: one for one in await self._shown(reply)}
 
     async def set(self, key: str, value: object, *, version: int | None = None) -> StateValue:
         """Set a value, and return it with its new version.
@@ -101,15 +123,16 @@ class KeyedState:
                 already; nothing was written.
             RedactionFailed: the redaction hook failed; nothing was written.
         """
-        key = check_key(key)
+        full = self._full(key)
         expected = _check_version(version)
         parts = self._holder.parts
         intake = parts.intake
         encoded = await run_in_thread_if(
-            is_large(value), encode_value, value, intake.state, intake.redact
+            is_large(value), encode_value, full, value, intake.state, intake.redact
         )
-        request = SetValue(key, encoded, expected, intake.now_us(), intake.state.max_keys)
-        reply = await parts.actors.ask(self._key, request, size=len(key) + len(encoded))
+        most = bounds_of(full, intake.state).max_keys
+        request = SetValue(full, encoded, expected, intake.now_us(), most)
+        reply = await parts.actors.ask(self._key, request, size=len(full) + len(encoded))
         if isinstance(reply, StaleVersion):
             raise _conflict(key, expected, reply.present)
         return _as_value(key, reply.value)
@@ -127,14 +150,69 @@ class KeyedState:
         """
         expected = _check_version(version)
         reply = await self._holder.parts.actors.ask(
-            self._key, DeleteValue(check_key(key), expected)
+            self._key, DeleteValue(self._full(key), expected)
         )
         if isinstance(reply, StaleVersion):
             raise _conflict(key, expected, reply.present)
         return bool(reply)
 
+    async def change(
+        self,
+        put: Mapping[str, object],
+        *,
+        delete: Iterable[str] = (),
+        versions: Mapping[str, int] | None = None,
+    ) -> dict[str, StateValue]:
+        """Set and delete several values, all or none, in one write.
+
+        Args:
+            put: values by key; see `set`.
+            delete: keys, none of which is in `put`; those that are not there are ignored.
+            versions: the versions that the present values of some keys must have; 0: there must be
+                none. Keys that are only compared may be among them.
+
+        Returns:
+            What was set, by key, with its new versions.
+
+        Raises:
+            StateConflict: a present value has another version; `key` is the first one. Nothing was
+                written.
+            InvalidId, InvalidInput, RedactionFailed: see `set`; nothing was written.
+        """
+        given: object = put
+        if not isinstance(given, Mapping) or not isinstance(versions or {}, Mapping):
+            raise InvalidInput("put and versions must be dicts by key")
+        values = [(self._full(key), value) for key, value in put.items()]
+        dropped = tuple(
+            dict.fromkeys(self._full(key) for key in collect(delete, "delete", most=MAX_IDS))
+        )
+        if both := {key for key, _ in values}.intersection(dropped):
+            raise InvalidInput(f"{self._short(min(both))!r} is both set and deleted")
+        expected = {
+            self._full(key): check_int(one, "version") for key, one in (versions or {}).items()
+        }
+        if max(len(values), len(expected)) > MAX_IDS:
+            raise InvalidInput(f"at most {MAX_IDS} keys are changed at once")
+        parts = self._holder.parts
+        intake = parts.intake
+        large = is_large([value for _, value in values])
+        encoded = await run_in_thread_if(large, encode_values, values, intake.state, intake.redact)
+        most = bounds_of(self._root, intake.state).max_keys
+        pairs = tuple(expected.items())
+        request = ChangeValues(encoded, dropped, pairs, intake.now_us(), most)
+        size = sum(len(key) + len(json) for key, json in encoded)
+        reply = await parts.actors.ask(self._key, request, size=size)
+        if isinstance(reply, StaleKey):
+            raise _conflict(self._short(reply.key), expected[reply.key], reply.present)
+        return {one.key: one for one in await self._shown(reply)}
+
     async def items(
-        self, *, prefix: str = "", limit: int | None = None, after: str | None = None
+        self,
+        *,
+        prefix: str = "",
+        limit: int | None = None,
+        after: str | None = None,
+        backward: bool = False,
     ) -> list[StateValue]:
         """All values, or a page of them, in the order of their keys, as of one moment.
 
@@ -144,21 +222,56 @@ class KeyedState:
             prefix: only keys that begin with this.
             limit: how many at most; None for all.
             after: only keys behind this one; None for the first page.
+            backward: in the reverse order, the last key first; a page begins before `after`.
 
         Raises:
             InvalidInput: an argument is of another type or out of range.
         """
         request = ReadValues(
-            without_surrogates(check_text(prefix, "prefix")),
-            "" if after is None else without_surrogates(check_text(after, "after")),
+            self._root + without_surrogates(check_text(prefix, "prefix")),
+            "" if after is None else self._root + without_surrogates(check_text(after, "after")),
             None if limit is None else check_int(limit, "limit", low=1),
+            check_flag(backward, "backward"),
         )
         reply: StoredValues = await self._holder.parts.actors.ask(self._key, request)
-        found = reply.values
+        return await self._shown(reply)
+
+    def _full(self, key: str) -> str:
+        """A key as it is stored.
+
+        Raises:
+            InvalidId: it is not valid.
+        """
+        key = check_key(key)
+        if not self._root and key.startswith(ADAPTER_PREFIX):
+            raise InvalidId(f"keys that begin with {ADAPTER_PREFIX} are those of adapters")
+        return check_key(self._root + key) if self._root else key
+
+    def _short(self, key: str) -> str:
+        return key[len(self._root) :]
+
+    async def _shown(self, reply: StoredValues) -> list[StateValue]:
+        found = [(self._short(key), value) for key, value in reply.values]
         large = sum(len(value.json) for _, value in found) > _BYTES_IN_THREAD
         return await run_in_thread_if(
             large, lambda: [_as_value(key, value) for key, value in found]
         )
+
+
+def adapter_state(handle: Any, name: str, *, opaque: bool = False) -> KeyedState:
+    """What an adapter keeps for a framework with a session or a user.
+
+    Its keys are apart from the application's own, and have the bounds of `state.adapter_max_keys`
+    and `state.adapter_max_value_bytes`.
+
+    Args:
+        handle: a `Session` or a `User`.
+        name: of the adapter, and what it keeps.
+        opaque: the values are encoded bytes; no redaction hook is given them.
+    """
+    root = f"{OPAQUE_PREFIX if opaque else ADAPTER_PREFIX}{name}/"
+    key = getattr(handle, "key", None) or UserKey(handle.id)
+    return KeyedState(handle._holder, key, root)  # noqa: SLF001 - a handle of the same layer
 
 
 def _check_version(version: object) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,15 @@ import anyio.to_thread
 import msgspec
 
 from remora.api.build import Internals, build
+from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
+from remora.api.status import make_answer
 from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
+from remora.runtime.loops import LoopWatch
+from remora.services.answering import AnswerThread, start_answering
 from remora.services.index_directory import check_location
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
@@ -51,6 +55,7 @@ class Lifetime:
         self._host: Host | None = None
         self._closers: list[Callable[[], Any]] = []
         self._given_closed = False
+        self._watch: LoopWatch
 
     @property
     def internals(self) -> Internals:
@@ -83,6 +88,29 @@ class Lifetime:
             RuntimeClosed: it is not open.
         """
         return self.holder.home
+
+    def health(self) -> Health:
+        """See `remora.Runtime.health`."""
+        return of_problems(list(self._problems()))
+
+    def _problems(self) -> Iterator[HealthProblem]:
+        host, holder, built = self._host, self.holder, self.built
+        if holder.lost:
+            yield HealthProblem("lost", "not live", holder.lost)
+        elif holder.phase == "open" and built is not None:
+            if host is not None and host.stopping:
+                yield HealthProblem("closing", "not ready", "the runtime is closing")
+            yield from find_problems(built, 0.0 if holder.is_here else self._watch.stuck_s())
+        elif host is None or not (host.opened or host.stopping):
+            opens = host is not None and not host.ended
+            text = "the runtime is being opened" if opens else "the runtime is not open"
+            yield HealthProblem("opening" if opens else "not_opened", "not ready", text)
+        elif host.stopping:
+            yield HealthProblem("closed", "not ready", "the runtime is closed")
+        else:
+            yield HealthProblem(
+                "ended", "not live", "background work has ended by itself; the log says why"
+            )
 
     async def start(self) -> None:
         """See `remora.Runtime.start`."""
@@ -127,6 +155,7 @@ class Lifetime:
             limit_arenas()  # before there are many threads
         path = self.options.path
         lock = DirectoryLock(path) if path is not None else None
+        answering: AnswerThread | None = None
         self._closers = []
         try:
             if lock is not None:
@@ -134,15 +163,28 @@ class Lifetime:
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole(owned=True)
+                if self.options.shard is None:  # all shards are answered for as one
+                    answering = await anyio.to_thread.run_sync(self._start_answering)
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
+                self.built.supervisor.dead.add(await journal.jobs(dead=True))
                 await self._run(host, self.built, await journal.jobs())
         finally:
             self.holder.close()
             with anyio.CancelScope(shield=True):
+                if answering is not None:
+                    await anyio.to_thread.run_sync(answering.stop)
                 if lock is not None:
                     await anyio.to_thread.run_sync(lock.release)
+
+    def _start_answering(self) -> AnswerThread | None:
+        def opened() -> Sequence[Internals]:
+            built = self.built
+            return [built] if built is not None and self.holder.phase == "open" else []
+
+        assert self.options.path is not None
+        return start_answering(self.options.path, make_answer(self.health, opened))
 
     async def _check_whole(self, *, owned: bool = False) -> None:
         path = self.options.path
@@ -200,6 +242,7 @@ class Lifetime:
             async with anyio.create_task_group() as tasks:
                 internals.turns.start(tasks)
                 self._start(internals, left, cast("anyio.abc.TaskGroup", HostTasks(tasks)))
+                self._watch = LoopWatch(host.home.loop, internals.clock.monotonic)
                 self.holder.open(internals.parts)
                 tasks.start_soon(self._end_when_lost, host, internals, name="remora.ownership")
                 host.mark_open()

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remora.api.health import Health
 from remora.api.lifetime import Lifetime
-from remora.api.statistics import RuntimeStatistics
+from remora.api.statistics import RuntimeStatistics, statistics_of
 from remora.errors import InvalidInput
 from remora.ids import validate_id
-from remora.jobs.facts import FactStatistics
-from remora.recall.index_cache import UserIndexStatistics
-from remora.recall.reranking import RerankStatistics
 from remora.runtime.concurrency import run_to_end
 from remora.runtime.jobs import Job
 from remora.services.arguments import (
@@ -47,18 +45,16 @@ class Operations:
         Raises:
             RuntimeClosed: the runtime is not open.
         """
-        parts = self._lifetime.internals_anywhere
-        return RuntimeStatistics(
-            parts.registry.statistics(),
-            parts.journal.statistics(),
-            parts.supervisor.statistics(),
-            parts.schedule.statistics(),
-            {meter.name: meter.statistics() for meter in parts.meters},
-            parts.recall.index_statistics() if parts.recall is not None else UserIndexStatistics(),
-            parts.eraser.files.statistics(),
-            RerankStatistics() if parts.recall is None else parts.recall.rerank_statistics(),
-            parts.facts.statistics() if parts.facts is not None else FactStatistics(),
-        )
+        return statistics_of(self._lifetime.internals_anywhere)
+
+    def health(self) -> Health:
+        """Whether the memory works: live, ready, degraded, and why; any thread may call it.
+
+        Without I/O, and it never waits, so it can answer the probes of a container:
+        `Health.live` says whether only another start of the process helps, `Health.ready` whether
+        requests are served. It raises nothing: a runtime that is not open is not ready.
+        """
+        return self._lifetime.health()
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """How much the journal holds, in all or of one user."""

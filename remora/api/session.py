@@ -19,6 +19,7 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.user.messages import ExpireSynopsis
+from remora.api.exclusive import Exclusive
 from remora.api.keyed_state import KeyedState
 from remora.api.old_names import OldSessionNames, renamed_arguments
 from remora.api.session_buffer import (
@@ -36,7 +37,7 @@ from remora.api.session_buffer import (
 from remora.api.turn import Query, Spoken, Turn
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
-from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
+from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
@@ -124,17 +125,23 @@ class Session(OldSessionNames):
             CommitFailed: the journal refused it; nothing was written.
             OutcomeUnknown: it may have been written; retry with the same key.
         """
-        batch = as_batch(messages)
         check_flag(allow_duplicates, "allow_duplicates")
-        check_seconds(timeout_s, "timeout_s")
+        if timeout_s is not None:
+            check_seconds(timeout_s, "timeout_s")
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
         parts = self._holder.parts
-        entries = await parts.intake.encode_in_turn(self.key, batch)
-        size = 0
-        for entry in entries:
-            size += entry.size
-        window = parts.intake.buffer.dedup_window
-        request = Append(tuple(entries), digest, size, allow_duplicates, window)
+        intake = parts.intake
+        plain: Any = messages if type(messages) is dict else None
+        one = None if plain is None else intake.encode_at_once(self.key, plain)
+        if one is not None:
+            entries: tuple[Entry, ...] = (one,)
+            size = len(one.chat)
+        else:
+            batch = as_batch(messages)
+            entries = tuple(await intake.encode_in_turn(self.key, batch))
+            size = sum([entry.size for entry in entries])
+        window = intake.buffer.dedup_window
+        request = Append(entries, digest, size, allow_duplicates, window)
         return await parts.appends.append(self.key, request, timeout_s)
 
     async def load(
@@ -226,6 +233,19 @@ class Session(OldSessionNames):
             max_tokens=max_tokens,
             timeout_s=timeout_s,
         )
+
+    def exclusive(self) -> Exclusive:
+        """Keep the session for a framework's run: ``async with session.exclusive(): …``.
+
+        Entering the block waits until the session's earlier turns and blocks have ended; until it
+        ends, later ones wait. So what several runs append does not mix. Appends from outside of
+        turns do not wait. A turn of the same session inside the block would wait for itself.
+
+        Raises:
+            SessionBusy: on entering: see `turn`.
+            TurnClosed: on entering: it was entered before.
+        """
+        return Exclusive(self._holder, self.key)
 
     async def clear(self, *, timeout_s: float | None = None) -> int:
         """Empty the buffer and the summary; returns how many messages left the buffer.

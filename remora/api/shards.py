@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
 from remora.api.models import SharedModels
 from remora.api.options import Options
@@ -12,16 +13,20 @@ from remora.config import Config, Secret
 from remora.errors import ConfigError
 from remora.models.ports import Embedder
 from remora.services.index_directory import location_of
-from remora.services.parts import Parts
+from remora.services.parts import Parts, PartsHolder
 from remora.storage.layout import ShardLayout
 
 __all__ = [
+    "built_of",
     "divide_config",
+    "holder_of",
     "made_for_owner",
     "make_shards",
+    "opened_parts",
     "options_of",
     "parts_of",
     "was_opened",
+    "with_models",
 ]
 
 _LEAST_HOT_MB = 16
@@ -39,6 +44,22 @@ def parts_of(runtime: Runtime) -> Parts:
         RuntimeClosed, OwnershipLost, WrongLoop: see `PartsHolder`.
     """
     return runtime._lifetime.holder.parts  # noqa: SLF001  # a part of the runtime
+
+
+def opened_parts(runtime: Runtime) -> Internals | None:
+    """The parts of a runtime while it is open; any thread may ask."""
+    lifetime = runtime._lifetime  # noqa: SLF001  # a part of the runtime
+    return lifetime.built if lifetime.holder.phase == "open" else None
+
+
+def holder_of(runtime: Runtime) -> PartsHolder:
+    """What gives a runtime's handles their parts."""
+    return runtime._lifetime.holder  # noqa: SLF001  # a part of the runtime
+
+
+def built_of(runtime: Runtime) -> Internals | None:
+    """The parts of a runtime that opens, is open or was; None before."""
+    return runtime._lifetime.built  # noqa: SLF001  # a part of the runtime
 
 
 def was_opened(runtime: Runtime) -> bool:
@@ -60,6 +81,15 @@ def made_for_owner(runtime: Runtime, embedder: Embedder | None = None) -> Runtim
     made = Runtime.in_memory(config=options.config)
     made._lifetime = Lifetime(options)  # noqa: SLF001  # a part of the runtime
     return made
+
+
+def with_models(runtime: Runtime, models: SharedModels) -> Runtime:
+    """The same runtime, not opened, with models that it shares with others."""
+    given = options_of(runtime)
+    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
+        msgspec.structs.replace(given, models=models)
+    )
+    return runtime
 
 
 def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:

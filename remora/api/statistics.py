@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import msgspec
 
+from remora.api.build import Internals
 from remora.jobs.facts import FactStatistics
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
+from remora.runtime.histogram import Histogram
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
 from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.file_erasure import ErasureStatistics
+from remora.services.meters import VerbStatistics
 
-__all__ = ["RuntimeStatistics"]
+__all__ = ["RuntimeStatistics", "statistics_of"]
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -30,6 +33,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
         erasures: of what `forget` erases.
         reranking: of what the reranker did; zeros without one.
         facts: of the facts that are extracted; zeros where none are.
+        verbs: how long appends, loads and recalls took.
     """
 
     registry: RegistryStatistics
@@ -41,3 +45,21 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     erasures: ErasureStatistics = ErasureStatistics()
     reranking: RerankStatistics = RerankStatistics()
     facts: FactStatistics = FactStatistics()
+    verbs: VerbStatistics = VerbStatistics()
+
+
+def statistics_of(parts: Internals) -> RuntimeStatistics:
+    """Those of an open runtime, without I/O; any thread may ask."""
+    recall = parts.recall
+    return RuntimeStatistics(
+        parts.registry.statistics(),
+        parts.journal.statistics(),
+        parts.supervisor.statistics(),
+        parts.schedule.statistics(),
+        {meter.name: meter.statistics() for meter in parts.meters},
+        UserIndexStatistics() if recall is None else recall.index_statistics(),
+        parts.eraser.files.statistics(),
+        RerankStatistics() if recall is None else recall.rerank_statistics(),
+        FactStatistics() if parts.facts is None else parts.facts.statistics(),
+        parts.verbs.figures(Histogram() if recall is None else recall.seconds()),
+    )

@@ -9,18 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from remora.api.runtime import Runtime
 from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
 
-__all__ = ["Mirror", "call_on_loop", "caller_of", "is_open", "mirror", "original_of"]
+__all__ = [
+    "Mirror",
+    "awaiter_of",
+    "call_on_loop",
+    "caller_of",
+    "is_open",
+    "mirror",
+    "original_of",
+    "waiter_of",
+]
 
 _Kind = TypeVar("_Kind", bound="type[Mirror]")
+
+
+class _Life(Protocol):
+    @property
+    def home(self) -> object:
+        """The event loop of an open runtime."""
 
 
 class Mirror:
@@ -115,6 +130,29 @@ def caller_of(value: Any) -> Callable[..., Any] | None:
     return partial(call_on_loop, value._runtime) if isinstance(value, Mirror) else None  # noqa: SLF001
 
 
+def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """What awaits a coroutine function of a handle.
+
+    Of a thread's handle: on the event loop of its runtime, from any event loop.
+    """
+    if isinstance(value, Mirror):
+        return partial(_await_on_loop, value._runtime)  # noqa: SLF001 - of this module
+    return _await_here
+
+
+def waiter_of(value: Any) -> Callable[..., Any]:
+    """What calls a function of a handle, async or a thread's, from another thread, and waits."""
+    if isinstance(value, Mirror):
+        return partial(call_on_loop, value._runtime)  # noqa: SLF001 - of this module
+    return partial(_call_and_wait, value._holder)  # noqa: SLF001 - a handle of the same layer
+
+
+async def _await_here(
+    function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **options: Any
+) -> Any:
+    return await function(*arguments, **options)
+
+
 def is_open(runtime: Runtime) -> bool:
     """Whether the runtime is open, on any event loop."""
     return runtime._lifetime.holder.phase == "open"  # noqa: SLF001 - a part of the runtime
@@ -133,18 +171,64 @@ def call_on_loop(
             it, so the call would not begin.
         InvalidInput: it is not an event loop of asyncio.
     """
-    loop: Any = runtime._lifetime.home  # noqa: SLF001 - a part of the runtime
-    if not isinstance(loop, asyncio.AbstractEventLoop):
-        raise InvalidInput("remora.blocking needs a runtime on asyncio's event loop")
-    try:
-        here = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        here = False
-    if here:
+    return _call_and_wait(runtime._lifetime, function, *arguments, **options)  # noqa: SLF001
+
+
+def _call_and_wait(
+    life: _Life, function: Callable[..., Any], *arguments: Any, **options: Any
+) -> Any:
+    loop = _find_loop(life)
+    if _runs_here(loop):
         raise WrongLoop(
             "a blocking call on the runtime's own event loop would wait for itself; nothing was "
             "done. Await the method of the async runtime here"
         )
+    future = _start(loop, function, arguments, options)
+    try:
+        return future.result()
+    except CancelledError as e:
+        raise RuntimeClosed("the event loop of the runtime ended before the call did") from e
+    except BaseException:
+        future.cancel()  # an interrupt; without effect if the call itself raised this
+        raise
+
+
+async def _await_on_loop(
+    runtime: Runtime, function: Callable[..., Any], *arguments: Any, **options: Any
+) -> Any:
+    loop = _find_loop(runtime._lifetime)  # noqa: SLF001 - a part of the runtime
+    if _runs_here(loop):
+        return await function(*arguments, **options)
+    future = _start(loop, function, arguments, options)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError as e:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeClosed("the event loop of the runtime ended before the call did") from e
+
+
+def _find_loop(life: _Life) -> asyncio.AbstractEventLoop:
+    loop: Any = life.home
+    if not isinstance(loop, asyncio.AbstractEventLoop):
+        raise InvalidInput("remora.blocking needs a runtime on asyncio's event loop")
+    return loop
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _start(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Future[Any]:
     if not (loop.is_running() or loop.is_closed()):
         raise WrongLoop(
             "the event loop of the runtime is not running, so the call would wait for ever; "
@@ -158,14 +242,7 @@ def call_on_loop(
 
     coroutine = call()
     try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError as e:  # the loop was closed since
         coroutine.close()
         raise RuntimeClosed("the event loop of the runtime has ended; nothing was done") from e
-    try:
-        return future.result()
-    except CancelledError as e:
-        raise RuntimeClosed("the event loop of the runtime ended before the call did") from e
-    except BaseException:
-        future.cancel()  # an interrupt; without effect if the call itself raised this
-        raise

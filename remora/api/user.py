@@ -108,12 +108,13 @@ class User(LongTermHandle):
         order: ListingOrder = "oldest",
         limit: int | None = None,
         after: str | None = None,
+        empty: bool = False,
     ) -> Sequence[SessionListing]:
         """List the user's sessions, with number of messages and last use, all or a page of them.
 
-        A session without a message is not listed. The next page begins behind the last one of a
-        page: ``after=page[-1].cursor``. It stays right while sessions are added and forgotten; one
-        that is used in the meantime moves to its new place.
+        A session without a message is not listed, unless `empty` is set. The next page begins
+        behind the last one of a page: ``after=page[-1].cursor``. It stays right while sessions are
+        added and forgotten; one that is used in the meantime moves to its new place.
 
         Args:
             prefix: only sessions whose id begins with this.
@@ -121,11 +122,15 @@ class User(LongTermHandle):
                 by id.
             limit: how many at most; None for all.
             after: the `cursor` of a listing in the same order; None for the first page.
+            empty: also sessions that have keyed state and no message; the order of those by use is
+                open, so list by ``name``.
 
         Raises:
             InvalidInput: an argument is out of range, or `after` is no cursor in this order.
         """
         page = check_page(order, prefix, limit, after)
+        if check_flag(empty, "empty"):
+            page = msgspec.structs.replace(page, empty=True)
         return await self._holder.parts.archive.sessions(self.id, page)
 
     async def append_many(

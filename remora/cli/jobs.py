@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import msgspec
 from rich.console import Console
 from rich.text import Text
@@ -23,19 +19,17 @@ from remora.cli.opening import directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
-from remora.cluster.merging import ShardIds, no_dead_letter
-from remora.cluster.sharding import find_shards
-from remora.errors import DirectoryLocked, InvalidInput
-from remora.ids import SessionKey, UserKey
-from remora.maintenance.offline import JOURNAL
+from remora.cluster.operating import (
+    change_dead_letters,
+    job_line,
+    list_erasures,
+    list_jobs,
+    owner_of,
+)
+from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
-from remora.storage.erasure_notes import WaitingErasure
-from remora.storage.lock import DirectoryLock
-from remora.storage.running import running_journal
-from remora.storage.sqlite.journal import SqliteJournal
-from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 
-__all__ = ["add_jobs_parser", "command_jobs", "job_line"]
+__all__ = ["add_jobs_parser", "command_jobs"]
 
 _ERROR_CHARS = 300
 
@@ -75,28 +69,6 @@ _DROP = (
     "messages. While a server has the directory open, call it there: "
     "await runtime.drop_dead_letters([…])."
 )
-
-
-class _JobLine(msgspec.Struct, frozen=True):
-    """What ``--json`` prints of a job.
-
-    Attributes:
-        state: ``waiting``, ``delayed`` or ``dead``.
-        lane: the job's queue.
-        session: empty for a job of the user.
-        next_try: when a delayed job runs again; ISO 8601.
-        last_try: when a dead letter was last tried, if known.
-    """
-
-    id: str
-    state: str
-    lane: str
-    user: str
-    session: str
-    attempts: int
-    next_try: str | None
-    last_try: str | None
-    error: str
 
 
 def add_jobs_parser(
@@ -150,9 +122,9 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
         case "retry":
             return await _retry(console, directory, arguments)
         case "drop":
-            count = await _change_dead_letters(
+            count = await change_dead_letters(
                 directory,
-                arguments,
+                arguments.configured.journal.durability,
                 "drop_dead_letters([…])",
                 _drop_letters,
                 arguments.ids,
@@ -160,8 +132,8 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
             )
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
-            jobs = await _jobs(directory)
-            erasures = await _erasures(directory, arguments.user)
+            jobs = await list_jobs(directory)
+            erasures = await list_erasures(directory, arguments.user)
             if arguments.user is not None:
                 jobs = [job for job in jobs if getattr(job.key, "user", None) == arguments.user]
             if not erasures or arguments.dead or jobs:
@@ -177,27 +149,18 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _jobs(directory: Path) -> list[Job]:
-    """The jobs of all shards, whose ids say which."""
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    found = [await anyio.to_thread.run_sync(peek_jobs, one / JOURNAL) for one in shards]
-    return ShardIds(len(shards)).name(found)
-
-
-async def _erasures(directory: Path, user: str | None = None) -> list[WaitingErasure]:
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    found = [await anyio.to_thread.run_sync(peek_erasures, one / JOURNAL, user) for one in shards]
-    return ShardIds(len(shards)).name(found)
-
-
 async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
-    waiting = {one.id for one in await _erasures(directory)}
+    waiting = {one.id for one in await list_erasures(directory)}
     erasures = waiting if arguments.all else waiting.intersection(arguments.ids)
     chosen = None if arguments.all else [id_ for id_ in arguments.ids if id_ not in erasures]
     count = 0
     if chosen is None or chosen:
-        count = await _change_dead_letters(
-            directory, arguments, "retry_dead_letters()", _retry_letters, chosen
+        count = await change_dead_letters(
+            directory,
+            arguments.configured.journal.durability,
+            "retry_dead_letters()",
+            DeadLetters.retry,
+            chosen,
         )
     if count or not erasures:
         console.print(
@@ -208,10 +171,6 @@ async def _retry(console: Console, directory: Path, arguments: argparse.Namespac
             highlight=False,
         )
     return await retry_erasures(console, arguments) if erasures else 0
-
-
-async def _retry_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:
-    return await dead.retry(ids)
 
 
 async def _drop_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:
@@ -234,71 +193,6 @@ async def _confirm_drop(console: Console, meant: Sequence[Job], *, sure: bool) -
         raise InvalidInput("nothing was changed")
 
 
-async def _change_dead_letters(
-    directory: Path,
-    arguments: argparse.Namespace,
-    verb: str,
-    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
-    ids: Sequence[str] | None,
-    *,
-    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
-) -> int:
-    """Change the dead letters of a directory that no process has open; no job runs here.
-
-    Args:
-        directory: of the memory.
-        arguments: of the command.
-        verb: what a server calls instead.
-        change: changes a shard's.
-        ids: which, as the command prints them; None for all.
-        confirmed: called with them before anything is changed; raises to change nothing.
-    """
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    locks = ExitStack()
-    try:
-        await anyio.to_thread.run_sync(_lock, locks, (directory, *shards))
-        return await _change_of_shards(shards, arguments, change, ids, confirmed)
-    except DirectoryLocked as e:
-        raise DirectoryLocked(
-            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
-        ) from e
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(locks.close)
-
-
-def _lock(locks: ExitStack, directories: Sequence[Path]) -> None:
-    for one in dict.fromkeys(directories):
-        lock = DirectoryLock(one)
-        locks.callback(lock.release)
-        lock.acquire()
-
-
-async def _change_of_shards(
-    shards: Sequence[Path],
-    arguments: argparse.Namespace,
-    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
-    ids: Sequence[str] | None,
-    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None,
-) -> int:
-    chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
-    if ids is not None:
-        dead = {job.id: job for job in await _jobs(directory_of(arguments)) if job.dead}
-        if missing := sorted(set(ids) - dead.keys()):
-            raise no_dead_letter(missing)
-        chosen = {**ShardIds(len(shards)).split(ids)}
-        if confirmed is not None:
-            await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
-    count = 0
-    for number, own in chosen.items():
-        opened = await SqliteJournal.open(
-            shards[number] / JOURNAL, durability=arguments.configured.journal.durability
-        )
-        async with running_journal(opened) as journal:
-            count += await change(DeadLetters(journal), own)
-    return count
-
-
 def _count_of_letters(count: int) -> str:
     return f"{count} dead letter{'s' if count != 1 else ''}"
 
@@ -312,7 +206,8 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         return
     now = time.time()
     cells = [
-        (job.id, _state(job, now), printable(" / ".join(filter(None, _owner(job))))) for job in jobs
+        (job.id, _state(job, now), printable(" / ".join(filter(None, owner_of(job)))))
+        for job in jobs
     ]
     widths = [max(len(row[place]) for row in cells) for place in range(2)]
     for job, (id_, state, owner) in zip(jobs, cells, strict=True):
@@ -342,13 +237,6 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         console.print(hint, style="dim", soft_wrap=True, markup=False, highlight=False)
 
 
-def _owner(job: Job) -> tuple[str, str]:
-    assert isinstance(job.key, (SessionKey, UserKey))
-    return (
-        (job.key.user, job.key.session) if isinstance(job.key, SessionKey) else (job.key.user, "")
-    )
-
-
 def _state(job: Job, now: float) -> str:
     if job.dead:
         return f"dead, tried {_duration(now - job.not_before)} ago" if job.not_before else "dead"
@@ -361,25 +249,3 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
-
-
-def job_line(job: Job) -> _JobLine:
-    """What ``--json`` prints of a job."""
-    user, session = _owner(job)
-    due = (
-        datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds")
-        if job.not_before
-        else None
-    )
-    delayed = not job.dead and job.not_before > time.time()
-    return _JobLine(
-        job.id,
-        "dead" if job.dead else "delayed" if delayed else "waiting",
-        job.queue,
-        user,
-        session,
-        job.attempts,
-        due if delayed else None,
-        due if job.dead else None,
-        job.error,
-    )

@@ -19,8 +19,10 @@ from rich.text import Text
 
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import command_forget
+from remora.cli.health import command_health, command_top
 from remora.cli.jobs import command_jobs
 from remora.cli.listing import command_sessions, command_users
+from remora.cli.mcp import command_mcp
 from remora.cli.opening import Memory, open_runtime, require_memory
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
@@ -43,6 +45,7 @@ from remora.cli.transfer import (
 )
 from remora.cli.tune import command_tune
 from remora.cli.upkeep import command_backup, command_repair, command_verify
+from remora.cli.view import command_view
 from remora.cli.workers import command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
@@ -179,7 +182,13 @@ _COMMANDS = {
     "tune": command_tune,
     "reshard": command_reshard,
 }
-_OF_WORKERS = {"serve": command_serve, "owners": command_owners}
+_OF_PROCESSES = {
+    "serve": command_serve,
+    "owners": command_owners,
+    "health": command_health,
+    "top": command_top,
+    "mcp": command_mcp,
+}
 _NEED_MEMORY = frozenset(
     {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}
 )
@@ -209,9 +218,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 render_defaults() if arguments.defaults else render_changes(_load_config(arguments))
             )
             return 0
-        if arguments.command in _OF_WORKERS:
-            return _OF_WORKERS[arguments.command](console, arguments)
+        if arguments.command in _OF_PROCESSES:
+            return _OF_PROCESSES[arguments.command](console, arguments)
         arguments.configured = _load_config(arguments)
+        if arguments.command == "view":
+            arguments.dir = arguments.place or arguments.dir
+            return command_view(console, arguments)
         if arguments.command in _NEED_MEMORY:
             require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)

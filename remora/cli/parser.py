@@ -11,12 +11,15 @@ from typing import Any, NoReturn
 
 import remora
 from remora.cli.erasure import add_forget_parser
+from remora.cli.health import add_health_parsers
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.listing import add_listing_parsers
+from remora.cli.mcp import add_mcp_parser
 from remora.cli.resharding import add_reshard_parser
 from remora.cli.transfer import add_transfer_parsers
 from remora.cli.tune import add_tune_parser
 from remora.cli.upkeep import add_upkeep_parsers
+from remora.cli.view import add_view_parser
 from remora.cli.workers import add_worker_parsers
 
 __all__ = ["build_parser"]
@@ -38,7 +41,7 @@ examples:
   remora backup /backups/monday --dir memory  a copy, while a server owns the directory
   remora verify --dir /backups/monday       check it
   remora tune questions.jsonl --dir memory  fit recall's weights to questions with known answers
-  remora reshard memory --shards 8          divide it, so that several processes can own it
+  remora reshard memory --shards 8          divide it: a journal for each part of the users
   remora serve myapp.memory:runtime         own a memory for the workers that connect to it
   remora config --defaults > remora.yaml    every key, its default and what it is for
 
@@ -81,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_tune_parser(commands, common, printing)
     add_reshard_parser(commands, common, printing)
     add_worker_parsers(commands, printing)
+    add_health_parsers(commands, printing)
+    add_view_parser(commands, common, printing)
+    add_mcp_parser(commands)
     _add_config_parser(commands)
     return parser
 

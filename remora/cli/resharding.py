@@ -17,8 +17,8 @@ __all__ = ["add_reshard_parser", "command_reshard"]
 
 _DESCRIPTION = """\
 Divide the memory in DIR into N shards, each with a journal and long-term
-memory of its own, so that several processes on this machine can own them; or
-bring it into one piece again, with --shards 1. No process may use DIR. Nothing
+memory of its own, which one process owns together; or bring it into one piece
+again, with --shards 1. No process may use DIR. Nothing
 is lost: ids, idempotency keys, memories, jobs, dead letters. Every row is
 compared with its copy, and the old data is removed only when the new is
 complete and on disk: DIR needs room for both. If it is interrupted, the same

@@ -10,9 +10,9 @@ import anyio.to_thread
 import msgspec
 from rich.console import Console
 
-from remora.cli.jobs import job_line
 from remora.cli.opening import Memory, journals_of, open_to_read
 from remora.cli.render import print_json, print_memories, print_session
+from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.storage.sqlite.peek import peek_jobs

@@ -153,7 +153,7 @@ def progress_bar(doing: str) -> Iterator[tuple[Progress, Callable[[int, int], No
 
 async def command_export(console: Console, arguments: argparse.Namespace) -> int:
     """Export; returns the exit code."""
-    async with open_to_read(arguments) as runtime:
+    async with open_to_read(arguments, copied=True) as runtime:
         with progress_bar("exporting") as (_, advance):
             report = await runtime.export(
                 arguments.dest, overwrite=arguments.overwrite, progress=advance

@@ -109,7 +109,7 @@ async def command_tune(console: Console, arguments: argparse.Namespace) -> int:
         if await anyio.Path(output).exists() and not arguments.overwrite:
             raise InvalidInput(f"{output} exists: choose another name, or --overwrite")
     labels = await anyio.to_thread.run_sync(read_labels, arguments.labels)
-    async with open_to_read(arguments, long_term=True) as runtime:
+    async with open_to_read(arguments, long_term=True, copied=True) as runtime:
         questions, missing = await _prepare(runtime, labels)
         importance = runtime.config.importance.weight
     if missing and not arguments.skip_missing:

@@ -81,6 +81,8 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
 
     target = read_target(arguments.target)
     info = Place(target.directory).read_owner()
+    if not target.directory.is_dir():
+        raise InvalidInput(f"there is no directory {target.directory}")
     if info is None:
         raise InvalidInput(f"no process serves {target.directory}")
     try:

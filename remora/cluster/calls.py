@@ -18,8 +18,11 @@ In the owner::
 method pass. Callables do not cross: an argument ``progress`` is left out of `encode_arguments`, and
 the owner gives its own to verbs that take one (`CallType.has_progress`).
 
-`CallType.repeatable` says that a call may be sent again to another owner, after the one that it was
+`CallType.repeat` says whether a call may be sent again to another owner, after the one that it was
 sent to was lost: it only reads, or doing it twice is doing it once.
+
+Calls are added between releases, and so are arguments with defaults, at the end; what changes a
+call that there is changes `WIRE`. ``tests/golden/calls-N.json`` has those of each version.
 """
 
 from __future__ import annotations
@@ -36,8 +39,10 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
+from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics
-from remora.cluster.wire import WireError
+from remora.cluster.router import Repeat
+from remora.cluster.wire import UnreadableCall
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.backup import BackupReport
 from remora.runtime.jobs import Job
@@ -84,6 +89,8 @@ class Verbs(Protocol):
     def reembedding(self) -> ReembedProgress | None: ...  # noqa: D102
 
     def statistics(self) -> RuntimeStatistics: ...  # noqa: D102
+
+    def health(self) -> Health: ...  # noqa: D102
 
     def reschedule(self, task: str, seconds: float) -> None: ...  # noqa: D102
 
@@ -146,6 +153,8 @@ _ONCE = frozenset(
 )
 """What is not repeated: a second time would do more, or fail because of the first."""
 
+_WRITES = frozenset({"work.forget"})
+
 
 # -- what msgspec does not decode by itself --------------------------------------------------------
 
@@ -198,7 +207,7 @@ def _key(names: Sequence[str]) -> SessionKey | UserKey:
         return UserKey(*names)
     if len(names) == 2:
         return SessionKey(*names)
-    raise WireError(f"a key of {len(names)} names")
+    raise ValueError(f"a key of {len(names)} names")
 
 
 class _WireExport(msgspec.Struct, frozen=True, array_like=True):
@@ -291,7 +300,7 @@ class CallType:
         name: see the module.
         arguments: the struct of the arguments that cross, in the order of the signature.
         has_progress: the method takes an argument ``progress``.
-        repeatable: see the module.
+        repeat: see the module.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
@@ -311,7 +320,9 @@ class CallType:
                 default = parameter.default
             fields.append((parameter.name, hint, msgspec.field(default=default)))
         self.name = name
-        self.repeatable = name not in _ONCE
+        self.repeat: Repeat = "write" if name in _WRITES else "read"
+        if name in _ONCE:
+            self.repeat = "never"
         self.arguments = msgspec.defstruct(name, fields, frozen=True, array_like=True)
         result = hints["return"]
         whole = _TABLE if name == "recalls.arrow_table" else _CONVERSIONS.get(result)
@@ -331,11 +342,21 @@ class CallType:
             given = msgspec.structs.replace(given, **changed)
         return _encode(given)
 
+    async def encode_arguments_slowly(self, *positional: Any, **named: Any) -> bytes:
+        """`encode_arguments` of what may be large: other tasks run in between."""
+        given = self.arguments(*positional, **named)
+        changed = {}
+        for name, one in self._conversions.items():
+            value = getattr(given, name)
+            slowly = one.pack_slowly
+            changed[name] = one.pack(value) if slowly is None else await slowly(value)
+        return _encode(msgspec.structs.replace(given, **changed) if changed else given)
+
     def decode_arguments(self, data: bytes) -> dict[str, Any]:
         """The arguments by name.
 
         Raises:
-            WireError: they are not this call's.
+            UnreadableCall: they are not this call's.
         """
         try:
             given = msgspec.structs.asdict(self._decode_arguments(data))
@@ -358,8 +379,8 @@ class CallType:
             raise self._unreadable(e) from e
         return given
 
-    def _unreadable(self, error: Exception) -> WireError:
-        return WireError(f"arguments of {self.name} that cannot be read: {error}")
+    def _unreadable(self, error: Exception) -> UnreadableCall:
+        return UnreadableCall(f"arguments of {self.name} that cannot be read: {error}")
 
     async def encode_result(self, value: Any) -> bytes:
         """What the method returned, as bytes; a long list in parts, a table in a thread."""
@@ -378,7 +399,7 @@ class CallType:
         """What the method returned.
 
         Raises:
-            WireError: the method does not return that.
+            UnreadableCall: the method does not return that.
         """
         try:
             if self._result.unpack_slowly is not None:
@@ -392,7 +413,7 @@ class CallType:
                 found += self._decode_part(part)
             return self._result.unpack(found)
         except (msgspec.DecodeError, ValueError, RecursionError) as e:
-            raise WireError(f"a result of {self.name} that cannot be read: {e}") from e
+            raise UnreadableCall(f"a result of {self.name} that cannot be read: {e}") from e
 
 
 def _call_types() -> dict[str, CallType]:
@@ -413,11 +434,11 @@ def find_call(name: str) -> CallType:
     """The call of this name.
 
     Raises:
-        WireError: there is none.
+        UnreadableCall: there is none.
     """
     call = CALLS.get(name)
     if call is None:
-        raise WireError(f"there is no call {name!r:.80}")
+        raise UnreadableCall(f"there is no call {name!r:.80}")
     return call
 
 
@@ -459,7 +480,7 @@ async def perform(
         progress: hears of the progress of verbs that tell it.
 
     Raises:
-        WireError: there is no such call, or these are not its arguments.
+        UnreadableCall: there is no such call, or these are not its arguments.
         InvalidInput: it needs long-term memory, which is switched off.
         Exception: what the method raises.
     """

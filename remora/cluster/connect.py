@@ -24,7 +24,8 @@ def connect(target: str | Path) -> ConnectedRuntime:
     Args:
         target: ``"module:function"``, whose function takes no arguments and returns a
             `remora.Runtime` that is not open; the path of a configuration file; or a memory
-            directory, for the configuration of the environment.
+            directory, for the configuration of the environment. A new directory whose name looks
+            like a module's, ``chat.memory`` for instance, is written ``./chat.memory``.
 
     Raises:
         InvalidInput: another process cannot make a runtime of it, or the system is not Linux.

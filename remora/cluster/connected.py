@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+import anyio
 import anyio.to_thread
 
 from remora.api.shards import make_shards
@@ -61,7 +62,10 @@ class ConnectedRuntime(ShardedRuntime):
 
     async def _dial(self) -> str:
         """The socket of an owner that serves, which is watched from now on."""
-        info = await anyio.to_thread.run_sync(self._finder.find, abandon_on_cancel=True)
+        # callers of `remora.blocking` may hold all threads of the default limiter, and wait
+        info = await anyio.to_thread.run_sync(
+            self._finder.find, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+        )
         self._stop_watching()
         self._watch = OwnerWatch(info, self._target.config.cluster)
         self._watch.start()

@@ -12,12 +12,16 @@ from remora.cluster.router import Router
 from remora.cluster.wire import Hello, Welcome, WireError
 from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
+from remora.storage.forks import give_up_in_children, keep_in_children
 
-__all__ = ["Connection"]
+__all__ = ["PAUSE_S", "Connection"]
 
 _logger = get_logger(__name__)
 _SWEEP_S = 0.25
-_PAUSE_S = 0.02  # before an owner is looked for again
+PAUSE_S = 0.02  # before an owner is looked for again
+_LONGEST_PAUSE_S = 5.0
+_LASTING_S = 2.0  # a connection that ended sooner counts as one that failed
 _GREETING_S = 10.0
 
 
@@ -30,6 +34,7 @@ class Connection:
         max_bytes: see `Router`.
         check: called with the welcome of each owner; raises what refuses it.
         patience_s: how long an owner is looked for before requests fail.
+        greet: called for each connection, before anything is sent on it; it may submit requests.
 
     Attributes:
         router: takes the requests.
@@ -42,13 +47,22 @@ class Connection:
         max_bytes: int,
         check: Callable[[Welcome], None],
         patience_s: float,
+        greet: Callable[[], None] = lambda: None,
     ) -> None:
         self.router = Router(max_bytes, self._wake)
         self._dial = dial
         self._hello = hello
         self._check = check
         self._patience_s = patience_s
+        self._greet = greet
         self._loop = asyncio.get_running_loop()
+        self._outages = OutageLog(
+            _logger,
+            "owner_not_found",
+            ended="owner_found",
+            monotonic=self._loop.time,
+            level="warning",
+        )
         self._line: _Line | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
@@ -74,7 +88,7 @@ class Connection:
     async def drain(self) -> None:
         """Return when all requests are answered."""
         while self.router.outstanding:  # noqa: ASYNC110  # nothing waits but who closes
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
 
     async def aclose(self) -> None:
         """Close the connection; requests that wait raise `RuntimeClosed`."""
@@ -92,11 +106,20 @@ class Connection:
 
     async def _keep(self, line: _Line) -> None:
         """Connect again each time that the connection is lost, until cancelled."""
+        pause_s = 0.0
         while True:
+            began = self.now()
             await line.lost.wait()
             self._line = None
             self.router.detach()
-            _logger.info("owner_lost", outstanding=self.router.outstanding)
+            if self.now() - began > _LASTING_S:
+                pause_s = 0.0
+            problem = "" if line.refusal is None else str(line.refusal)[:200]
+            _logger.info(
+                "owner_lost", outstanding=self.router.outstanding, problem=problem, pause_s=pause_s
+            )
+            await asyncio.sleep(pause_s)
+            pause_s = min(max(2 * pause_s, PAUSE_S), _LONGEST_PAUSE_S)
             line = await self._reconnect()
             self._use(line)
 
@@ -104,17 +127,21 @@ class Connection:
         while True:
             self._wanted.clear()
             try:
-                return await self._connect()
+                line = await self._connect()
             except RemoraError as e:
-                _logger.warning("owner_not_found", problem=str(e))
+                self._outages.fail(e)
                 self.router.fail(e)
             except Exception as e:
                 _logger.exception("connecting_failed")
                 self.router.fail(OwnerUnreachable(f"the owner cannot be reached: {e}"))
+            else:
+                self._outages.succeed()
+                return line
             await self._wanted.wait()
 
     async def _connect(self) -> _Line:
         until = self.now() + self._patience_s
+        pause_s = PAUSE_S
         while True:
             line = _Line(self._hello, self.router, self._flush)
             try:
@@ -127,6 +154,7 @@ class Connection:
                 assert line.end.welcome is not None
                 self._check(line.end.welcome)
                 self.router.attach(line.end)
+                self._greet()
             except (OSError, OwnerUnreachable, RuntimeClosed, TimeoutError) as e:
                 line.abort()
                 if self.now() > until:
@@ -136,7 +164,8 @@ class Connection:
                 raise
             else:
                 return line
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _SWEEP_S)
 
     def _use(self, line: _Line) -> None:
         self._line = line
@@ -179,10 +208,13 @@ class _Line(asyncio.Protocol):
         self._resume = flush
         self._transport: Any = None
         self._full = False
+        self._descriptor = -1
 
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`, as for the others."""
         self._transport = transport
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        give_up_in_children(self._descriptor)  # the owner sees the end of this process, not theirs
         transport.set_write_buffer_limits(high=WINDOW)
         hello = self.end.take()
         assert hello is not None
@@ -194,7 +226,6 @@ class _Line(asyncio.Protocol):
                 self._router.take_replies(replies)
         except (WireError, RemoraError) as e:
             self.refusal = e if isinstance(e, RemoraError) else OwnerUnreachable(str(e))
-            _logger.info("owner_refused", problem=str(e)[:200])
             self.abort()
         if self.end.welcome is not None:
             self.greeted.set()
@@ -206,6 +237,7 @@ class _Line(asyncio.Protocol):
             self.refusal = OwnerUnreachable("the owner closed the connection")
         self.greeted.set()
         self.lost.set()
+        keep_in_children(self._descriptor)
 
     def pause_writing(self) -> None:
         self._full = True

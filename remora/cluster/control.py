@@ -16,7 +16,6 @@ import select
 import selectors
 import signal
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,8 @@ import msgspec
 
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
+from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.storage.sockets import is_ours, peer_of
 
 __all__ = [
     "Answer",
@@ -37,7 +38,6 @@ __all__ = [
     "OwnerGone",
     "OwnerSilent",
     "ShardFigures",
-    "peer_of",
 ]
 
 _logger = get_logger(__name__)
@@ -102,14 +102,6 @@ class Answer(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Ping | Leave | Look).decode
 
 
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Process id and account of the process at the other end, as the kernel knows them."""
-    size = struct.calcsize("3i")
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid
-
-
 class ControlThread(threading.Thread):
     """The owner's side.
 
@@ -144,7 +136,6 @@ class ControlThread(threading.Thread):
         self._listener.bind(str(path))
         path.chmod(0o600)
         self._listener.listen(256)
-        self._ours = {os.getuid(), 0}
         self._ended = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -184,7 +175,7 @@ class ControlThread(threading.Thread):
         except OSError:  # it is closed, or there are too many files
             time.sleep(0.01)
             return
-        if peer_of(one)[1] not in self._ours:
+        if not is_ours(peer_of(one)[1]):
             _logger.warning("control_refused", uid=peer_of(one)[1])
             one.close()
             return
@@ -256,26 +247,28 @@ class ControlLink:
         self._busy_s = busy_s
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._process = -1
+        give_up_in_children(self._link.fileno())
         try:
             self._link.settimeout(silent_s)
             self._link.connect(path)
             self._identify(path)
         except (BlockingIOError, TimeoutError) as e:  # so many wait to be accepted
-            self._link.close()
+            self.close()
             raise OwnerUnreachable(f"the owner at {path} accepts no connections") from e
         except OSError as e:
-            self._link.close()
+            self.close()
             raise OwnerGone(str(e)) from e
         except BaseException:
-            self._link.close()
+            self.close()
             raise
 
     def _identify(self, path: str) -> None:
         self.pid, uid = peer_of(self._link)
-        if uid not in {os.getuid(), 0}:
+        if not is_ours(uid):
             raise OwnerUnreachable(f"the process at {path} belongs to another account ({uid})")
         if self.pid > 0:  # 0: it is in a namespace that this process cannot see
             self._process = os.pidfd_open(self.pid)
+            give_up_in_children(self._process)
             if self._closed():  # it died in between: the descriptor may be of another process
                 raise OSError("it died")
 
@@ -292,8 +285,10 @@ class ControlLink:
 
     def close(self) -> None:
         """Close the connection."""
+        keep_in_children(self._link.fileno())
         self._link.close()
         if self._process >= 0:
+            keep_in_children(self._process)
             os.close(self._process)
             self._process = -1
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from remora.actors.wire_types import to_sent
 from remora.cluster.wire import (
     ENCODER,
     LENGTH,
@@ -23,6 +24,7 @@ from remora.cluster.wire import (
     Draining,
     Frames,
     Hello,
+    Outcome,
     Raised,
     Replies,
     Value,
@@ -227,9 +229,9 @@ class OwnerEnd:
         else:
             self.reply(0, welcome)
 
-    def reply(self, number: int, value: Value) -> None:
+    def reply(self, number: int, value: Outcome) -> None:
         """Send what came of a request."""
-        self._out.items.append((number, value))
+        self._out.items.append((number, to_sent(value)))
 
     def drain(self) -> None:
         """Tell the worker that nothing more is taken."""

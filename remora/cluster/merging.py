@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from remora.errors import NoDeadLetter
+from remora.runtime.histogram import Histogram, add_histograms
 from remora.runtime.jobs import Job
 from remora.services.arguments import MAX_IDS, check_text, collect
 from remora.services.rebuild import ReembedProgress
@@ -20,7 +21,7 @@ __all__ = ["ShardIds", "add_figures", "add_progress", "merge_users", "no_dead_le
 Figures = TypeVar("Figures", bound=msgspec.Struct)
 Named = TypeVar("Named", Job, WaitingErasure)
 
-_LARGEST = frozenset({"last_s", "wal_held_s"})
+_LARGEST = frozenset({"last_s", "oldest_s", "wal_held_s"})
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
@@ -34,6 +35,8 @@ def add_figures(figures: Sequence[Figures]) -> Figures:
 
 def _add(name: str, values: Sequence[Any]) -> Any:
     first = values[0]
+    if isinstance(first, Histogram):
+        return add_histograms(values)
     if isinstance(first, msgspec.Struct):
         return add_figures(values)
     if isinstance(first, Mapping):

@@ -26,7 +26,7 @@ import msgspec
 
 from remora.api.runtime import Runtime
 from remora.api.shards import made_for_owner
-from remora.cluster.control import Leave, ShardFigures, peer_of
+from remora.cluster.control import Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
 from remora.cluster.place import Place, boot_time
 from remora.cluster.seat import Seat
@@ -36,6 +36,7 @@ from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
 from remora.errors import RemoraError
 from remora.logging import get_logger
+from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
 
 __all__ = ["Owner", "main"]
@@ -204,7 +205,6 @@ async def _accept(listener: socket.socket, served: Served) -> None:
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     listener.listen(_BACKLOG)
-    ours = {os.getuid(), 0}
     while True:
         try:
             one, _ = await loop.sock_accept(listener)
@@ -213,7 +213,7 @@ async def _accept(listener: socket.socket, served: Served) -> None:
             await asyncio.sleep(0.1)
             continue
         uid = peer_of(one)[1]
-        if uid not in ours:
+        if not is_ours(uid):
             _logger.warning("worker_refused", uid=uid)
             one.close()
             continue
@@ -229,7 +229,7 @@ async def _warm_up(target: Target, memory: ShardedRuntime) -> None:
     Loading takes much of the interpreter, so what waited for an owner is answered before.
     """
     await asyncio.sleep(_FIRST_S)
-    await anyio.to_thread.run_sync(load_rest, target)
+    await anyio.to_thread.run_sync(load_rest, target, abandon_on_cancel=True)
     with contextlib.suppress(RemoraError):  # who asks gets the error
         await memory.ready()
     gc.freeze()  # a hundred thousand objects of libraries, which live as long as the process
@@ -271,7 +271,8 @@ class _Standby:
 def main() -> int:
     """What a worker starts: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
     reports = os.dup(1)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=StartOrder)
+    # a line: a process that was forked from the worker may keep the other end open
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartOrder)
     log = Place(Path(order.directory)).open_log()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, number in ((nothing, 0), (log, 1), (log, 2)):

@@ -102,22 +102,28 @@ class Place:
         """Make the directory if it does not exist.
 
         Raises:
-            DirectoryUnusable: it cannot be made, or is on a network file system.
+            DirectoryUnusable: it cannot be made or written, or is on a network file system.
         """
         try:
             make_private_directory(self.directory)
             kind = file_system(self.directory)
+            if not os.access(self.directory, os.W_OK | os.X_OK):
+                raise PermissionError(13, "no permission to write")
         except OSError as e:
-            raise DirectoryUnusable(
-                f"{self.directory} cannot be used as a memory directory: {e.strerror or e}",
-                path=self.directory,
-            ) from e
+            raise self.unusable(e) from e
         if kind in _NETWORK:
             raise DirectoryUnusable(
                 f"{self.directory} is on a network file system ({kind}), where locks and SQLite's "
                 "log do not protect a memory from a second machine: choose a local disk",
                 path=self.directory,
             )
+
+    def unusable(self, error: OSError) -> DirectoryUnusable:
+        """What an error of the system means for who chose the directory."""
+        return DirectoryUnusable(
+            f"{self.directory} cannot be used as a memory directory: {error.strerror or error}",
+            path=self.directory,
+        )
 
     # -- who owns it -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,17 +11,17 @@ from remora.actors.session.messages import Append, Load, Snapshot, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.cluster.calls import CALLS
 from remora.cluster.connection import Connection
-from remora.cluster.router import Repeat, repeat_of
-from remora.cluster.wire import Ask, Call, Returned, ShardInfo
+from remora.cluster.router import repeat_of
+from remora.cluster.wire import WIRE, Ask, Call, Returned, ShardInfo, UnreadableCall, release
 from remora.config import Config
-from remora.errors import MailboxFull, RuntimeClosed
+from remora.errors import MailboxFull, ProtocolMismatch, RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message, Receipt
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.recall.planner import show_snapshot
 from remora.recall.shown import ShownSummaries, shown_digests
-from remora.runtime.promise import new_promise
+from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.services.archive import SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.metadata import MetadataFilter
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _NEVER = float("inf")
-_WRITES = frozenset({"work.forget"})
+_RESENT = 256  # summaries that a new owner hears of at once
 
 
 class ShardLine:
@@ -89,11 +90,7 @@ class ShardLine:
             repeat=repeat_of(message),
             size=size,
         )
-        try:
-            return await promise.wait()
-        except BaseException:
-            router.cancel(number)
-            raise
+        return await self._wait(number, promise)
 
     def post(self, key: SessionKey | UserKey, message: Any) -> bool:
         """Tell an actor something, without a reply."""
@@ -114,33 +111,41 @@ class ShardLine:
     ) -> Any:
         """What a port's method, or a verb of the runtime, returns; see `remora.cluster.calls`."""
         call = CALLS[name]
+        data = await call.encode_arguments_slowly(*positional, **named)
         router = self._router
         number = router.next_number()
         promise = new_promise()
-        data = call.encode_arguments(*positional, **named)
-        repeat: Repeat = "never"
-        if call.repeatable:
-            repeat = "write" if name in _WRITES else "read"
         router.submit(
             Call(number, self.shard, name, data),
             promise,
             _NEVER,
-            repeat=repeat,
+            repeat=call.repeat,
             size=len(data),
             on_progress=on_progress,
         )
+        returned: Returned = await self._wait(number, promise)
         try:
-            returned: Returned = await promise.wait()
-        except BaseException:
-            router.cancel(number)
-            raise
-        return await call.decode_result(returned.value)
+            return await call.decode_result(returned.value)
+        except UnreadableCall as e:
+            raise ProtocolMismatch(
+                f"the owner of the memory is of another release than this process (remora "
+                f"{release()}): {e}; upgrade the older one of the two",
+                theirs=WIRE,
+                ours=WIRE,
+            ) from e
 
-    def send(self, name: str, *positional: Any) -> None:
-        """Call something whose result nobody waits for."""
+    async def _wait(self, number: int, promise: AwaitablePromise) -> Any:
+        try:
+            return await promise.wait()
+        except BaseException:
+            self._router.cancel(number)
+            raise
+
+    def send(self, name: str, *positional: Any, first: bool = False) -> None:
+        """Call something whose result nobody waits for; `first`: before all that waits."""
         data = CALLS[name].encode_arguments(*positional)
         request = Call(0, self.shard, name, data)
-        self._router.submit(request, None, _NEVER, repeat="never", size=len(data))
+        self._router.submit(request, None, _NEVER, repeat="never", size=len(data), first=first)
 
 
 class RemoteActors:
@@ -223,6 +228,15 @@ class RemoteContexts:
     def note_summaries(self, user: str, digests: Sequence[bytes]) -> None:
         """Remember that the user was shown these summaries; the owner hears of each once."""
         self._shown.note(user, digests)
+
+    def tell_owner(self) -> None:
+        """Tell an owner that may be a new one of the newest summaries that were shown.
+
+        Of older ones it hears when they are shown again.
+        """
+        for user, digests in self._shown.keep(_RESENT).items():
+            with suppress(MailboxFull):
+                self._line.send("contexts.note_summaries", user, digests, first=True)
 
     async def find_summaries(self, user: str, digests: Sequence[bytes]) -> Sequence[bool]:
         """Which of these texts the user was shown as summaries, by whichever process."""

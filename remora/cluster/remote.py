@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.abc import TaskGroup
 
+from remora.api.health import Health, HealthProblem, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.models import build_intake_models
 from remora.api.operations import check_interval
@@ -36,7 +40,13 @@ from remora.cluster.ports import (
 )
 from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
 from remora.config import Config
-from remora.errors import ConfigError, OwnershipLost, RemoraError, RuntimeClosed
+from remora.errors import (
+    ConfigError,
+    OwnershipLost,
+    ProtocolMismatch,
+    RemoraError,
+    RuntimeClosed,
+)
 from remora.ids import UNKEYED, Digests, validate_id
 from remora.logging import get_logger
 from remora.messages import MessageLike, encode_message
@@ -65,7 +75,9 @@ if TYPE_CHECKING:
 __all__ = ["RemoteMemory", "RemoteShard", "RemoteWholeTransfers"]
 
 _logger = get_logger(__name__)
+_FIGURES = ("statistics", "health", "erasures", "reembedding")
 _FIGURES_S = 1.0
+_SILENT_S = 5.0
 
 
 class RemoteMemory:
@@ -80,7 +92,7 @@ class RemoteMemory:
     Attributes:
         shards: by number.
         transfers: exports, imports and copies all of them.
-        hello: what it says of itself to an owner.
+        hello: what it says of itself to an owner, with a name that is drawn when it connects.
     """
 
     def __init__(
@@ -90,8 +102,7 @@ class RemoteMemory:
         self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
-        name = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self.hello = Hello(WIRE, release(), digest, name)
+        self.hello = Hello(WIRE, release(), digest)
         self._host: Host | None = None
         self._opening = anyio.Lock()
         self._instances: tuple[str, ...] = ()
@@ -120,20 +131,24 @@ class RemoteMemory:
         config = self._options.config
         closers: list[Callable[[], Any]] = []
         self._instances = ()
+        # drawn here: processes may be forked from the one that made this object
+        name = f"{os.getpid()}-{secrets.token_hex(8)}"
         connection = Connection(
             self._dial,
-            self.hello,
+            msgspec.structs.replace(self.hello, worker=name),
             config.mailbox.max_total_bytes,
             self._check,
             config.mailbox.timeout_s,
+            self._greet,
         )
         try:
             intake = await _build_intake(self._options, closers)
             welcome = await connection.open()
             async with anyio.create_task_group() as tasks:
                 for shard, info in zip(self.shards, welcome.shards, strict=True):
-                    await shard.open_parts(connection, info, intake)
+                    shard.open_parts(connection, info, intake)
                     shard.turns.start(cast("TaskGroup", HostTasks(tasks)))
+                await self._refresh_shards()
                 figures = anyio.CancelScope()
                 tasks.start_soon(self._refresh, figures, name="remora.figures")
                 host.mark_open()
@@ -163,9 +178,17 @@ class RemoteMemory:
         with scope:
             while True:
                 await anyio.sleep(_FIGURES_S)
-                for shard in self.shards:
-                    with suppress(RemoraError):  # there is no owner now
-                        await shard.refresh()
+                with suppress(RemoraError):  # there is no owner now
+                    await self._refresh_shards()
+
+    async def _refresh_shards(self) -> None:
+        """What all of them are asked is one frame, as are the answers."""
+        await asyncio.gather(*(shard.refresh() for shard in self.shards))
+
+    def _greet(self) -> None:
+        for shard in self.shards:
+            if shard.holder.phase == "open":
+                shard.contexts.tell_owner()
 
     def _check(self, welcome: Welcome) -> None:
         if len(welcome.shards) != len(self.shards):
@@ -211,27 +234,27 @@ class RemoteShard:
     """
 
     turns: RemoteTurns
+    contexts: RemoteContexts
     _line: ShardLine
     _info: ShardInfo
-    _statistics: RuntimeStatistics
-    _erasures: Sequence[WaitingErasure] = ()
-    _reembedding: ReembedProgress | None = None
+    _refreshed_s: float
 
     def __init__(self, memory: RemoteMemory, number: int, like: Runtime) -> None:
         self.options = options_of(like)
         path = self.options.path
         self.holder = PartsHolder("in memory" if path is None else repr(str(path)))
+        self._figures: Mapping[str, Any] = dict.fromkeys(_FIGURES)
         self._memory = memory
         self._number = number
 
-    async def open_parts(self, connection: Connection, info: ShardInfo, intake: Intake) -> None:
+    def open_parts(self, connection: Connection, info: ShardInfo, intake: Intake) -> None:
         """Give handles their parts."""
         self._info = info
         config = self.options.config
         line = self._line = ShardLine(connection, self._number, config)
-        await self.refresh()
         actors = RemoteActors(line)
         self.turns = RemoteTurns(line)
+        self.contexts = RemoteContexts(line, intake.counter, info)
         self.holder.open(
             Parts(
                 config=config,
@@ -239,7 +262,7 @@ class RemoteShard:
                 intake=intake,
                 actors=actors,
                 appends=actors,
-                contexts=RemoteContexts(line, intake.counter, info),
+                contexts=self.contexts,
                 turns=self.turns,
                 archive=RemoteArchive(line),
                 recalls=RemoteRecalls(line) if info.recalls else None,
@@ -288,30 +311,61 @@ class RemoteShard:
     # -- figures, which the owner is asked for every second ----------------------------------------
 
     async def refresh(self) -> None:
-        """Ask the owner for the figures that `statistics`, `erasures` and `reembedding` give."""
-        self._statistics = await self._line.call("runtime.statistics")
-        self._erasures = await self._line.call("runtime.erasures")
-        self._reembedding = await self._line.call("runtime.reembedding")
+        """Ask the owner for what `statistics`, `health`, `erasures` and `reembedding` give."""
+        found = await asyncio.gather(*map(self._ask_figure, _FIGURES))
+        self._figures = dict(zip(_FIGURES, found, strict=True))
+        self._refreshed_s = time.monotonic()
+
+    async def _ask_figure(self, name: str) -> Any:
+        try:
+            return await self._line.call(f"runtime.{name}")
+        except ProtocolMismatch as e:
+            return e  # a caller who needs this figure is told, and no other
+
+    def _figure(self, name: str) -> Any:
+        found = self._figures[name]
+        if isinstance(found, ProtocolMismatch):
+            raise ProtocolMismatch(str(found), theirs=found.theirs, ours=found.ours)
+        return found
 
     def statistics(self) -> RuntimeStatistics:
         """See `remora.Runtime.statistics`; at most a second old."""
         self.holder.check_open()
-        return self._statistics
+        statistics: RuntimeStatistics = self._figure("statistics")
+        return statistics
+
+    def health(self) -> Health:
+        """See `remora.Runtime.health`; at most a second old."""
+        phase = self.holder.phase
+        if phase != "open":
+            code = "not_opened" if phase == "not opened" else "closed"
+            return of_problems([HealthProblem(code, "not ready", "the runtime is not open")])
+        silent_s = time.monotonic() - self._refreshed_s
+        if silent_s > _SILENT_S:
+            text = f"the owner of the memory has not answered for {silent_s:.0f} s"
+            return of_problems([HealthProblem("owner_silent", "not ready", text)])
+        health = self._figures["health"]
+        if isinstance(health, ProtocolMismatch):
+            problem = HealthProblem("owner_differs", "degraded", str(health))
+            return of_problems([problem])
+        return cast("Health", health)
 
     def erasures(self, user: str | None = None) -> list[WaitingErasure]:
         """See `remora.Runtime.erasures`; at most a second old."""
         if user is not None:
             validate_id(user, "a user id")
         self.holder.check_open()
+        waiting: list[WaitingErasure] = self._figure("erasures")
         if user is None:
-            return list(self._erasures)
+            return list(waiting)
         digests = [UNKEYED, *(Digests(key) for key in self._info.digest_keys if key)]
-        return of_user(self._erasures, user, digests)
+        return of_user(waiting, user, digests)
 
     @property
     def reembedding(self) -> ReembedProgress | None:
         """See `remora.Runtime.reembedding`; at most a second old."""
-        return self._reembedding
+        progress: ReembedProgress | None = self._figure("reembedding")
+        return progress
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """See `remora.Runtime.counts`."""
@@ -357,8 +411,7 @@ class RemoteShard:
     def reschedule(self, task: str, seconds: float) -> None:
         """See `remora.Runtime.reschedule`."""
         name, interval = check_interval(task, seconds)
-        self.holder.parts  # noqa: B018  # raises
-        check_change(name, interval, self._statistics.schedule)
+        check_change(name, interval, self.statistics().schedule)
         self._line.send("runtime.reschedule", name, interval)
 
     async def dead_letters(self) -> list[Job]:

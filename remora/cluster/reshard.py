@@ -20,7 +20,7 @@ import contextlib
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -56,7 +56,7 @@ from remora.storage.layout import (
     write_division,
     write_layout,
 )
-from remora.storage.lock import DirectoryLock
+from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts, MemoryRow, Vector
 from remora.storage.private import make_private, make_private_directory
 from remora.storage.sqlite.dividing import (
@@ -126,31 +126,20 @@ async def reshard(
         raise InvalidInput(f"a memory has 1 to {MAX_SHARDS} shards, not {shards}")
     in_thread = anyio.to_thread.run_sync
     await in_thread(_require_directory, directory)
-    with ExitStack() as locks:
-        try:
-            await in_thread(_lock, directory, locks)
+    try:
+        layout = await in_thread(read_layout, directory)
+        names = [] if layout is None else layout.names
+        # a repair of one shard owns that shard alone
+        async with own_directories(directory, *(directory / name for name in names)):
             resharding = _Resharding(directory, shards, config, progress, on_step)
             return await resharding.run()
-        except OSError as e:
-            raise StorageError(f"{directory} cannot be divided: {e.strerror or e}") from e
-        finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(locks.close)
+    except OSError as e:
+        raise StorageError(f"{directory} cannot be divided: {e.strerror or e}") from e
 
 
 def _require_directory(directory: Path) -> None:
     if read_layout(directory) is None:
         require_memory(directory)
-
-
-def _lock(directory: Path, locks: ExitStack) -> None:
-    """Own the directory, and each of its shards, which a repair could have open."""
-    layout = read_layout(directory)
-    names = [] if layout is None else layout.names
-    for one in (directory, *(directory / name for name in names)):
-        lock = DirectoryLock(one)
-        locks.callback(lock.release)
-        lock.acquire()
 
 
 class _Resharding:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
-from remora.actors.keyed_state import ReadValue, ReadValues
+from remora.actors.keyed_state import ReadNamed, ReadValue, ReadValues
 from remora.actors.session.messages import Append, FindTurn, Flush, Inspect, Load
 from remora.actors.user.messages import (
     ExpireSynopsis,
@@ -23,6 +23,7 @@ from remora.actors.user.messages import (
     Remember,
     SearchWorking,
 )
+from remora.actors.wire_types import to_shown
 from remora.cluster.link import WorkerEnd
 from remora.cluster.wire import (
     Ask,
@@ -43,12 +44,23 @@ Repeat: TypeAlias = Literal["never", "write", "read"]
 """Whether a request may be sent again: a write that has no effect a second time, or a read."""
 
 _READS = frozenset(
-    {FindTurn, Inspect, InspectUser, Load, ReadGrants, ReadValue, ReadValues, SearchWorking}
+    {
+        FindTurn,
+        Inspect,
+        InspectUser,
+        Load,
+        ReadGrants,
+        ReadNamed,
+        ReadValue,
+        ReadValues,
+        SearchWorking,
+    }
 )
 _REPEATABLE_WRITES = frozenset({ExpireSynopsis, Flush, Learn, Remember})
 
 _LATE_S = 5.0  # an owner that is there answers by a request's deadline, or a little later
 _REQUEST_BYTES = 1024  # of a request, besides its content
+_MOST_TRIES = 10  # what breaks every connection is not sent for ever
 
 
 def repeat_of(message: object) -> Repeat:
@@ -64,7 +76,7 @@ def repeat_of(message: object) -> Repeat:
 class _Pending:
     """A request without an answer."""
 
-    __slots__ = ("deadline", "on_progress", "promise", "repeat", "request", "sent", "size", "tried")
+    __slots__ = ("deadline", "on_progress", "promise", "repeat", "request", "sent", "size", "tries")
 
     def __init__(
         self,
@@ -84,13 +96,13 @@ class _Pending:
         self.on_progress = on_progress
         self.sent = False
         """On the connection that there is."""
-        self.tried = False
-        """On this one or an earlier one."""
+        self.tries = 0
+        """Connections that it was sent on."""
 
     @property
     def uncertain(self) -> bool:
         """Whether it may have changed something."""
-        return self.tried and self.repeat != "read"
+        return self.tries > 0 and self.repeat != "read"
 
 
 class Router:
@@ -132,6 +144,7 @@ class Router:
         repeat: Repeat,
         size: int = 0,
         on_progress: Callable[[int, int], object] | None = None,
+        first: bool = False,
     ) -> None:
         """Send a request, now or when there is an owner.
 
@@ -142,6 +155,7 @@ class Router:
             repeat: whether it may be sent again, to another owner.
             size: bytes of content.
             on_progress: called with what is done and what there is to do.
+            first: before everything that waits.
 
         Raises:
             MailboxFull: too much waits to be sent.
@@ -156,7 +170,10 @@ class Router:
         )
         if request.number:
             self._pending[request.number] = pending
-        self._unsent.append(pending)
+        if first:
+            self._unsent.appendleft(pending)
+        else:
+            self._unsent.append(pending)
         self._unsent_bytes += size + _REQUEST_BYTES
         self._wake()
 
@@ -198,14 +215,14 @@ class Router:
         for number, pending in list(self._pending.items()):
             if not pending.sent:
                 continue
-            if pending.repeat != "never":
+            if pending.repeat != "never" and pending.tries < _MOST_TRIES:
                 self.repeated += 1
                 pending.sent = False
                 again.append(pending)
             else:
                 self.unknown += 1
                 del self._pending[number]
-                self._reject(pending, _unknown())
+                self._reject(pending, _unknown() if pending.uncertain else _lost_often())
         self._unsent.extendleft(reversed(again))
         self._unsent_bytes += sum(one.size + _REQUEST_BYTES for one in again)
 
@@ -239,7 +256,8 @@ class Router:
             self._unsent_bytes -= one_bytes
             if one.request.number and one.request.number not in self._pending:
                 continue  # cancelled
-            one.sent = one.tried = True
+            one.sent = True
+            one.tries += 1
             end.put(one.request)
             bytes_left -= one_bytes
 
@@ -267,13 +285,18 @@ class Router:
             if type(value) is Progress:
                 self._tell_progress(number, value)
                 continue
-            one = pending.pop(number, None)
-            if one is None or one.promise is None:
+            one = pending.get(number)
+            if one is None:
+                continue
+            # before it is taken out: one that cannot be read must not leave its caller waiting
+            outcome: Any = restore_error(value) if type(value) is Raised else to_shown(value)
+            del pending[number]
+            if one.promise is None:
                 continue
             if type(value) is Raised:
-                one.promise.reject(restore_error(value))
+                one.promise.reject(outcome)
             else:
-                one.promise.resolve(value)
+                one.promise.resolve(outcome)
 
     def _tell_progress(self, number: int, value: Progress) -> None:
         one = self._pending.get(number)
@@ -322,6 +345,13 @@ class Router:
 def _unknown() -> OutcomeUnknown:
     return OutcomeUnknown(
         "the owner of the memory went away before it answered; retry with the same key"
+    )
+
+
+def _lost_often() -> OwnerUnreachable:
+    return OwnerUnreachable(
+        f"the connection to the owner of the memory ended {_MOST_TRIES} times before it answered "
+        "this; nothing changed: look at the owner's log"
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 import remora
 from remora.cluster.control import ControlThread, Leave
 from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
+from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.lock import keep_owner_file
 from remora.storage.private import open_private
 
@@ -61,12 +62,14 @@ class Seat:
     def take(self, *, wait: bool = False) -> bool:
         """Become the owner; whether it did. With `wait`, as soon as there is no other."""
         descriptor = open_private(self.place.owner_lock, os.O_RDWR)
+        give_up_in_children(descriptor)
         end = time.monotonic() + _TRIES_S
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 if time.monotonic() > end:  # those who look whether it is free hold it, too
+                    keep_in_children(descriptor)
                     os.close(descriptor)
                     return False
                 time.sleep(_PAUSE_S)
@@ -132,6 +135,7 @@ class Seat:
 
 def _unlock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may have the file open
+    keep_in_children(descriptor)
     os.close(descriptor)
 
 

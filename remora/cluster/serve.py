@@ -8,8 +8,8 @@ import time
 
 from remora.cluster.control import ControlLink, Leave, OwnerGone, OwnerSilent
 from remora.cluster.owner import Owner
-from remora.cluster.place import Place
-from remora.cluster.spawn import Report, StartOrder, check_system, lock_now
+from remora.cluster.place import OwnerInfo, Place
+from remora.cluster.spawn import Report, StartOrder, check_system, check_target, lock_now
 from remora.cluster.target import Target, read_target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import DirectoryLocked, OwnerUnreachable
@@ -25,6 +25,7 @@ def serve(text: str) -> int:
 
     Raises:
         DirectoryLocked: another process serves it, and was started by hand as well.
+        InvalidInput: another process serves it for another target.
         RemoraError: the target or the memory cannot be used.
     """
     check_system()
@@ -74,6 +75,7 @@ def _end_other(place: Place, target: Target) -> None:
             answer = ping_or_kill(control, limits)
             if answer is None:
                 return
+            check_target(target, info, control.pid)
             if answer.stays:
                 raise DirectoryLocked(
                     f"{place.directory} is served already, by process {control.pid} since "
@@ -83,9 +85,17 @@ def _end_other(place: Place, target: Target) -> None:
                     since=info.since,
                 )
             _tell_to_leave(control)
-            control.wait(limits.wait_s)
+            _wait_until_left(control, info, place, time.monotonic() + limits.wait_s)
     except OwnerGone:
         return
+
+
+def _wait_until_left(control: ControlLink, info: OwnerInfo, place: Place, end: float) -> None:
+    """Return when the owner has left: it may still wait for libraries that it loads, and end."""
+    while not control.wait(_PAUSE_S) and time.monotonic() < end:
+        found = place.read_owner()
+        if found is None or found.pid != info.pid:
+            return
 
 
 def _tell_to_leave(control: ControlLink) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,7 +12,8 @@ import msgspec
 
 from remora.actors.session.messages import Append, Load
 from remora.api.runtime import Runtime
-from remora.cluster.calls import Verbs, decode_arguments, encode_result, perform
+from remora.cluster.answers import Answer, LoadAnswer, TimedAnswer
+from remora.cluster.calls import CallType, Verbs, find_call, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.wire import (
@@ -20,25 +21,27 @@ from remora.cluster.wire import (
     Ask,
     Call,
     Hello,
+    Outcome,
     Progress,
     Returned,
     ShardInfo,
-    Value,
+    UnreadableCall,
     Welcome,
     WireError,
+    call_mismatch,
     release,
     to_raised,
 )
-from remora.errors import RemoraError, RuntimeClosed
+from remora.errors import MailboxFull, ProtocolMismatch, RemoraError, RuntimeClosed
 from remora.ids import SessionKey, actor_key
 from remora.logging import get_logger
-from remora.recall.planner import Planner
 
-__all__ = ["Served"]
+__all__ = ["MOST_OPEN", "MOST_TURNS", "Served"]
 
 _logger = get_logger(__name__)
 _AT_ONCE = 256  # requests of a worker that are begun before others have their turn
-_MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
+MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
+MOST_TURNS = 16_384  # turns of a worker that wait; what they wait for may come after them
 _POLL_S = 0.01
 _OF_ALL = frozenset({"runtime.backup", "runtime.export", "runtime.import_"})
 
@@ -133,9 +136,10 @@ class _Shard:
         self.parts = parts
         self.registry = built.registry
         self.planner = built.planner
+        self.verbs = built.verbs
         self.waits = parts.config.buffer.overdraft == "wait"
         self.info = ShardInfo(
-            getattr(built.journal, "epoch", 0),  # another journal may not count its owners
+            built.journal.epoch,
             parts.instance,
             recalls=parts.recalls is not None,
             blocks=built.planner.tiers.blocks is not None,
@@ -144,29 +148,6 @@ class _Shard:
 
 
 _Turn: TypeAlias = tuple[_Shard, SessionKey, int]
-
-
-class _Answer:
-    """The promise of a request whose caller is in another process: no task, no future."""
-
-    __slots__ = ("_link", "_number", "abandoned")
-
-    def __init__(self, link: _Link, number: int) -> None:
-        self._link = link
-        self._number = number
-        self.abandoned = False
-
-    def resolve(self, value: Any) -> None:
-        """Send the answer."""
-        self._link.answer(self._number, value)
-
-    def reject(self, error: BaseException) -> None:
-        """Send the failure."""
-        self._link.answer(self._number, to_raised(error))
-
-    def cancel(self) -> None:
-        """Nobody reads it."""
-        self.abandoned = True
 
 
 class _Link(asyncio.Protocol):
@@ -178,11 +159,14 @@ class _Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._todo: deque[Work] = deque()
-        self._open: dict[int, _Answer | asyncio.Task[None]] = {}
+        self._open: dict[int, Answer | asyncio.Task[None]] = {}
+        self._again: set[int] = set()  # of these, what the worker sends to the next owner as well
+        self._waiting: set[int] = set()  # of these, turns
         self._posted: set[asyncio.Task[None]] = set()
         self._turns: dict[_Turn, int] = {}
         self._begun: dict[int, _Turn] = {}
         self._flushing = self._working = self._full = self._read_paused = self._closed = False
+        self._told = False
 
     @property
     def worker(self) -> str:
@@ -191,8 +175,8 @@ class _Link(asyncio.Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Whether the worker sends nothing more, and has all answers."""
-        waits = self._open or self._todo or self._end.queued
+        """Whether the worker sends nothing more, and has all answers that it needs."""
+        waits = self._todo or self._end.queued or not self._open.keys() <= self._again
         return self._end.hello is None or (self._end.parted and not waits)
 
     # -- the transport -----------------------------------------------------------------------------
@@ -210,6 +194,8 @@ class _Link(asyncio.Protocol):
         for one in (*self._open.values(), *self._posted):
             one.cancel()
         self._open.clear()
+        self._again.clear()
+        self._waiting.clear()
         for turn in list(self._turns):
             self._end_turn(*turn)
 
@@ -261,7 +247,8 @@ class _Link(asyncio.Protocol):
 
     def _pace(self) -> None:
         """Read no more of a worker that does not read, or has too many open requests."""
-        pause = self._full or len(self._open) + len(self._todo) > _MOST_OPEN
+        count = len(self._open) - len(self._waiting) + len(self._todo)
+        pause = self._full or count > MOST_OPEN
         if pause is not self._read_paused and not self._transport.is_closing():
             self._read_paused = pause
             if pause:
@@ -300,26 +287,57 @@ class _Link(asyncio.Protocol):
         if not number:
             shard.registry.post(key, message)
             return
-        answer = _Answer(self, number)
+        self._check_number(number)
+        answer: Answer
+        if type(message) is Append:
+            answer = TimedAnswer(self, number, shard.verbs.append_s)
+        elif type(message) is Load:
+            answer = TimedAnswer(self, number, shard.verbs.load_s)
+        else:
+            answer = Answer(self, number)
         if isinstance(key, SessionKey):
             if shard.waits and type(message) is Append:
-                self._start(number, shard.parts.appends.append(key, message, ask.timeout_s))
+                append = partial(shard.parts.appends.append, key, message, ask.timeout_s)
+                self._start(number, append, again=message.key is not None)
                 return
             if shard.planner.has_fronts and type(message) is Load:
-                answer = _LoadAnswer(self, number, shard.planner, key)
+                answer = LoadAnswer(self, number, shard.verbs.load_s, shard.planner, key)
         self._open[number] = answer
         shard.registry.submit(key, message, answer, size=ask.size, timeout_s=ask.timeout_s)
 
     def _call(self, call: Call) -> None:
-        shard = self._shard(call.shard)
-        if call.name == "turns.begin":
-            self._start(call.number, self._begin_turn(shard, call))
-        elif call.name == "turns.end":
-            self._end_turn(shard, **decode_arguments(call.name, call.arguments))
-        else:
-            self._start(call.number, self._perform(shard, call))
+        shard, number = self._shard(call.shard), call.number
+        if number:
+            self._check_number(number)
+        try:
+            kind = find_call(call.name)
+            if kind.name == "turns.begin":
+                self._start_turn(shard, number, kind, call.arguments)
+            elif kind.name == "turns.end":
+                self._end_turn(shard, **kind.decode_arguments(call.arguments))
+            else:
+                function = partial(self._perform, shard, call)
+                self._start(number, function, again=kind.repeat == "read")
+        except UnreadableCall as e:
+            self._refuse_call(number, self._explain(e))
 
-    async def _perform(self, shard: _Shard, call: Call) -> Value:
+    def _check_number(self, number: int) -> None:
+        if number in self._open or number in self._begun:
+            raise WireError(f"the number {number} of two requests")
+
+    def _explain(self, error: UnreadableCall) -> ProtocolMismatch:
+        if not self._told:
+            self._told = True  # it may ask every second
+            _logger.warning("call_unreadable", problem=str(error)[:200])
+        assert self._end.hello is not None
+        return call_mismatch(self._end.hello, error)
+
+    def _refuse_call(self, number: int, error: RemoraError) -> None:
+        if number:
+            self._end.reply(number, to_raised(error))
+            self._flush_soon()
+
+    async def _perform(self, shard: _Shard, call: Call) -> Outcome:
         returned = await perform(
             call.name,
             call.arguments,
@@ -340,19 +358,31 @@ class _Link(asyncio.Protocol):
 
     # -- turns -------------------------------------------------------------------------------------
 
-    async def _begin_turn(self, shard: _Shard, call: Call) -> Value:
-        arguments = decode_arguments(call.name, call.arguments)
+    def _start_turn(self, shard: _Shard, number: int, kind: CallType, data: bytes) -> None:
+        if not number:
+            raise WireError("a turn that nobody would end")
+        arguments = kind.decode_arguments(data)
+        if len(self._waiting) >= MOST_TURNS:
+            text = f"{MOST_TURNS} turns of this process wait; nothing ran, retry later"
+            self._refuse_call(number, MailboxFull(text, limit="total"))
+            return
+        self._waiting.add(number)
+        self._start(number, partial(self._begin_turn, shard, number, kind, arguments), again=True)
+
+    async def _begin_turn(
+        self, shard: _Shard, number: int, kind: CallType, arguments: dict[str, Any]
+    ) -> Outcome:
         turn = await shard.parts.turns.begin(**arguments)
         if turn:
             begun = (shard, arguments["key"], turn)
-            self._turns[begun] = call.number
-            self._begun[call.number] = begun
-        return Returned(await encode_result(call.name, turn))
+            self._turns[begun] = number
+            self._begun[number] = begun
+        return Returned(await kind.encode_result(turn))
 
     def _end_turn(self, shard: _Shard, key: SessionKey, number: int) -> None:
         request = self._turns.pop((shard, key, number), 0)
         if request:
-            del self._begun[request]
+            self._begun.pop(request, None)
             shard.parts.turns.end(key, number)
 
     def _cancel(self, number: int) -> None:
@@ -360,22 +390,31 @@ class _Link(asyncio.Protocol):
         gone = self._open.pop(number, None)
         if gone is not None:
             gone.cancel()
+            self._forget(number)
         elif number in self._begun:
             self._end_turn(*self._begun[number])
 
     # -- tasks and answers -------------------------------------------------------------------------
 
-    def _start(self, number: int, coroutine: Coroutine[Any, Any, Value]) -> None:
-        task = self._loop.create_task(self._run(number, coroutine), name="remora.call")
+    def _start(
+        self, number: int, function: Callable[[], Awaitable[Outcome]], *, again: bool
+    ) -> None:
+        """Answer with what `function` returns; `again`: the worker may ask the next owner."""
+        task = self._loop.create_task(self._run(number, function), name="remora.call")
         if number:
             self._open[number] = task
+            if again:
+                self._again.add(number)
         else:
             self._posted.add(task)
             task.add_done_callback(self._posted.discard)
 
-    async def _run(self, number: int, coroutine: Coroutine[Any, Any, Value]) -> None:
+    async def _run(self, number: int, function: Callable[[], Awaitable[Outcome]]) -> None:
+        value: Outcome
         try:
-            value = await coroutine
+            value = await function()
+        except UnreadableCall as e:
+            value = to_raised(self._explain(e))
         except WireError as e:
             self._refuse(e)
             return
@@ -384,9 +423,14 @@ class _Link(asyncio.Protocol):
                 _logger.exception("call_failed")
             value = to_raised(e)
         if number:
+            self._forget(number)
             self.answer(number, value)
 
-    def answer(self, number: int, value: Value) -> None:
+    def _forget(self, number: int) -> None:
+        self._again.discard(number)
+        self._waiting.discard(number)
+
+    def answer(self, number: int, value: Outcome) -> None:
         """Send what came of a request, unless nobody waits for it any more."""
         if self._open.pop(number, None) is None or self._closed:
             return
@@ -415,23 +459,3 @@ class _Link(asyncio.Protocol):
         if not 0 <= number < len(self._served.shards):
             raise WireError(f"there is no shard {number}")
         return self._served.shards[number]
-
-
-class _LoadAnswer(_Answer):
-    """The answer to a load without a query, which the worker assembles itself.
-
-    Whether the context's front has changed depends on the loads of all workers.
-    """
-
-    __slots__ = ("_key", "_planner")
-
-    def __init__(self, link: _Link, number: int, planner: Planner, key: SessionKey) -> None:
-        super().__init__(link, number)
-        self._planner = planner
-        self._key = key
-
-    def resolve(self, value: Any) -> None:
-        """Send the snapshot."""
-        if self._planner.drop_front(self._key):
-            value = msgspec.structs.replace(value, prefix_changed=True)
-        super().resolve(value)

@@ -8,14 +8,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from remora.api.batches import append_batches
+from remora.api.build import Internals
 from remora.api.dead_letters import check_droppable
+from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.session import Session
-from remora.api.shards import make_shards, options_of
+from remora.api.shards import make_shards, opened_parts, options_of
 from remora.api.shared import SharedScope
 from remora.api.statistics import RuntimeStatistics
+from remora.api.status import make_answer
 from remora.api.user import User
 from remora.cluster.merging import (
     ShardIds,
@@ -32,6 +36,7 @@ from remora.ids import SHARED_PREFIX, validate_id
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.jobs import Job
+from remora.services.answering import AnswerThread, start_answering
 from remora.services.arguments import (
     check_flag,
     check_function,
@@ -75,6 +80,8 @@ class Shard(Protocol):
     def message_tokens(self, message: MessageLike) -> int: ...  # noqa: D102
 
     def statistics(self) -> RuntimeStatistics: ...  # noqa: D102
+
+    def health(self) -> Health: ...  # noqa: D102
 
     def erasures(self, user: str | None = None) -> list[WaitingErasure]: ...  # noqa: D102
 
@@ -146,6 +153,7 @@ class ShardedRuntime:
         self._directory = directory
         self._ids = ShardIds(len(shards))
         self._life: _Life | None = None
+        self._answering: AnswerThread | None = None
 
     @classmethod
     def of(cls, runtime: Runtime, *, shards: int | None = None) -> Self:
@@ -209,6 +217,9 @@ class ShardedRuntime:
         try:
             if self._directory is not None:
                 await self._directory.open()
+                self._answering = await anyio.to_thread.run_sync(
+                    self._start_answering, self._directory.path
+                )
             await life.open(self.shards[:1])  # it loads the models of all
             await life.open(self.shards[1:])
         except BaseException:
@@ -247,10 +258,24 @@ class ShardedRuntime:
         try:
             await self._each(close)
         finally:
-            if self._directory is not None:
-                await self._directory.close()
+            answering, self._answering = self._answering, None
+            with anyio.CancelScope(shield=True):
+                if answering is not None:
+                    await anyio.to_thread.run_sync(answering.stop)
+                if self._directory is not None:
+                    await self._directory.close()
         if errors:
             raise errors[0]
+
+    def _start_answering(self, directory: Path) -> AnswerThread | None:
+        local = [shard for shard in self.shards if isinstance(shard, Runtime)]
+
+        def opened() -> list[Internals]:
+            parts = [one for one in map(opened_parts, local) if one is not None]
+            return parts if len(parts) == len(local) else []
+
+        answer = make_answer(self.health, opened, shards=len(local), add=add_figures)
+        return start_answering(directory, answer)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -295,6 +320,10 @@ class ShardedRuntime:
     def statistics(self) -> RuntimeStatistics:
         """Those of all shards, added; `shards` has those of each. See `Runtime.statistics`."""
         return add_figures([shard.statistics() for shard in self.shards])
+
+    def health(self) -> Health:
+        """That of all shards, as one. See `Runtime.health`."""
+        return merge_health([shard.health() for shard in self.shards])
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """See `remora.Runtime.counts`."""

@@ -7,6 +7,7 @@ when the worker that started it ends. One worker at a time starts an owner; the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +29,7 @@ from remora.cluster.target import Target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.logging import get_logger
+from remora.storage.forks import closing
 from remora.storage.private import open_private
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "Report",
     "StartOrder",
     "check_system",
+    "check_target",
     "lock_now",
     "start_process",
 ]
@@ -44,6 +48,7 @@ COMMAND = (sys.executable, "-P", "-m", "remora.cluster")
 _PAUSE_S = 0.02
 _DEATHS_S = 30.0
 _STANDBY_S = 1.0
+_LASTING = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
 
 
 class StartOrder(msgspec.Struct, frozen=True):
@@ -89,19 +94,34 @@ def check_system() -> None:
         )
 
 
+def check_target(target: Target, info: OwnerInfo, pid: int) -> None:
+    """Check that an owner that lives serves the same target.
+
+    Raises:
+        InvalidInput: it serves another one, with other hooks perhaps.
+    """
+    if info.target != target.text:
+        raise InvalidInput(
+            f"{target.directory} is served for the target {info.target!r} (process {pid}), not "
+            f"{target.text!r}, whose configuration and hooks may differ: use that one, or end the "
+            "process first"
+        )
+
+
 @contextlib.contextmanager
 def lock_now(path: Path) -> Iterator[int | None]:
     """Hold the lock of a file, whose descriptor this is; None if another process holds it."""
     descriptor = open_private(path, os.O_RDWR)
-    try:
+    with closing(descriptor):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
-        else:
+            return
+        try:
             yield descriptor
-    finally:
-        os.close(descriptor)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked may have it open
 
 
 class OwnerFinder:
@@ -119,6 +139,7 @@ class OwnerFinder:
         self._limits = target.config.cluster
         self._command = command
         self._began = boot_time()
+        self._starting = 0
 
     def find(self) -> OwnerInfo:
         """An owner that serves.
@@ -127,9 +148,17 @@ class OwnerFinder:
             OwnerUnreachable: none did within `cluster.wait_s`.
             OwnerFailed: owners die, or cannot open the memory.
             InvalidInput: the owner has another target.
-            DirectoryUnusable: see `Place.prepare`.
+            DirectoryUnusable: see `Place.prepare`; or a file in it cannot be opened.
         """
         self._place.prepare()
+        try:
+            return self._find()
+        except OSError as e:
+            if e.errno in _LASTING:
+                raise self._place.unusable(e) from e
+            raise
+
+    def _find(self) -> OwnerInfo:
         began = time.monotonic()
         end = began + self._limits.wait_s
         while True:
@@ -146,11 +175,13 @@ class OwnerFinder:
             time.sleep(_PAUSE_S)
 
     def _unreachable(self) -> OwnerUnreachable:
-        hint = (
-            f"the end of its log, {self._place.log}, may say why"
-            if self._limits.start_owner
-            else f"cluster.start_owner is false: start one with `remora serve {self._target.text}`"
-        )
+        hint = f"the end of its log, {self._place.log}, may say why"
+        if self._starting:
+            hint = f"process {self._starting} starts, and is left to finish; {hint}"
+        elif not self._limits.start_owner:
+            hint = (
+                f"cluster.start_owner is false: start one with `remora serve {self._target.text}`"
+            )
         return OwnerUnreachable(
             f"no owner of {self._place.directory} answered within cluster.wait_s "
             f"({self._limits.wait_s:g} s); {hint}"
@@ -160,12 +191,15 @@ class OwnerFinder:
 
     def _look(self) -> tuple[OwnerInfo | None, bool]:
         """The owner, if one serves this worker; otherwise whether there is none at all."""
+        self._starting = 0
         info = self._place.read_owner()
         if info is None:
             return None, self._lock_is_free()
         try:
             with open_control(info, self._limits) as control:
                 answer = ping_or_kill(control, self._limits)
+                if answer is not None and answer.phase == "starting":
+                    self._starting = control.pid
                 if answer is None or answer.phase != "serving":
                     return None, answer is None
                 return (info, False) if self._suits(info, control, answer) else (None, False)
@@ -181,12 +215,7 @@ class OwnerFinder:
 
         A worker with an older configuration is served: it is about to be replaced itself.
         """
-        if info.target != self._target.text:
-            raise InvalidInput(
-                f"{self._place.directory} is served for the target {info.target!r} (process "
-                f"{control.pid}), not {self._target.text!r}, whose configuration may differ: "
-                "connect to that one"
-            )
+        check_target(self._target, info, control.pid)
         newer = _numbers(remora.__version__) > _numbers(info.release)
         older = _numbers(remora.__version__) < _numbers(info.release)
         changed = info.digest != self._target.digest and self._began > info.began
@@ -255,16 +284,31 @@ class OwnerFinder:
         with process.stdout as output:
             watched = select.poll()
             watched.register(output, select.POLLIN)
-            if not watched.poll(max(0.0, end - time.monotonic()) * 1_000):
-                process.kill()
-                process.wait()
+            reported = watched.poll(max(0.0, end - time.monotonic()) * 1_000)
+            watching = process.wait if reported else partial(self._leave_to_start, process)
+            threading.Thread(target=watching, name="remora.reaper", daemon=True).start()
+            if not reported:
+                self._starting = process.pid
                 raise self._unreachable()
             line = output.readline()
-        threading.Thread(target=process.wait, name="remora.reaper", daemon=True).start()
         try:
             return msgspec.json.decode(line, type=Report)
         except msgspec.DecodeError:
             return None
+
+    def _leave_to_start(self, process: subprocess.Popen[bytes]) -> None:
+        """Let an owner finish that takes long: it may bring a journal to a newer format.
+
+        One that answers no ping is killed by those who look for it. One that cannot be asked yet
+        is killed here, after the same time.
+        """
+        try:
+            process.wait(self._limits.stuck_s)
+        except subprocess.TimeoutExpired:
+            info = self._place.read_owner()
+            if info is None or info.pid != process.pid:
+                process.kill()
+            process.wait()
 
 
 def start_process(
@@ -285,7 +329,7 @@ def start_process(
         os.close(log)
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as given:
-        given.write(msgspec.json.encode(order))
+        given.write(msgspec.json.encode(order) + b"\n")
     return process
 
 

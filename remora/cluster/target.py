@@ -22,6 +22,7 @@ from remora.errors import ConfigError, InvalidInput
 __all__ = ["Target", "digest_of", "read_target"]
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _FILES = frozenset({".yaml", ".yml", ".toml", ".json"})
 _EXAMPLE = 'write a function at the top level of a module, and its name: "myapp.memory:runtime"'
 
@@ -56,7 +57,8 @@ def read_target(target: object) -> Target:
             configuration of the environment.
 
     Raises:
-        InvalidInput: it is none of these, or the runtime cannot be made in another process.
+        InvalidInput: it is none of these, or looks like a function's name and is none, or the
+            runtime cannot be made in another process.
         ConfigError: the configuration is not valid.
     """
     if not isinstance(target, (str, os.PathLike)):
@@ -67,6 +69,8 @@ def read_target(target: object) -> Target:
     if isinstance(target, str) and _FACTORY.fullmatch(text) and not Path(text).exists():
         runtime = _call_factory(text)
     else:
+        if isinstance(target, str):
+            _check_path(text)
         path = Path(text).absolute()
         text = str(path)
         if path.suffix in _FILES and not path.is_dir():
@@ -79,6 +83,28 @@ def read_target(target: object) -> Target:
     directory = runtime.path
     assert directory is not None
     return Target(text, runtime, directory.absolute(), digest_of(runtime.config))
+
+
+def _check_path(text: str) -> None:
+    """Check that a text is meant as a path: a new directory would have no hooks of a function's.
+
+    Raises:
+        InvalidInput: it looks like a function's name.
+    """
+    path = Path(text)
+    if path.suffix in _FILES or path.exists():
+        return
+    if ":" in text:
+        raise InvalidInput(
+            f"{text!r} is neither module:function nor a path that exists: {_EXAMPLE}; if you mean "
+            "a directory of this name, make it first"
+        )
+    if _DOTTED.fullmatch(text):
+        module, _, name = text.rpartition(".")
+        raise InvalidInput(
+            f'{text!r} is no path that exists; if you mean a function, write "{module}:{name}", '
+            f'and if you mean a new directory, "./{text}"'
+        )
 
 
 def digest_of(config: Config) -> str:

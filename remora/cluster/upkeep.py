@@ -22,7 +22,7 @@ from remora.maintenance.repair import RepairReport, repair
 from remora.maintenance.verify import Verification, verify
 from remora.storage.layout import end_division, read_layout
 from remora.storage.listing import ListingPage
-from remora.storage.lock import DirectoryLock
+from remora.storage.lock import own_directories
 from remora.storage.ports import Finding
 from remora.storage.sqlite.peek import peek_users
 
@@ -115,15 +115,10 @@ async def repair_memory(
     )
     if await anyio.to_thread.run_sync(find_shards, directory) == [directory]:
         return await mend(directory)
-    lock = DirectoryLock(directory)
-    await anyio.to_thread.run_sync(lock.acquire)
-    try:
+    async with own_directories(directory):
         await anyio.to_thread.run_sync(end_division, directory)
         shards = await anyio.to_thread.run_sync(find_shards, directory)
         reports = [await mend(shard) for shard in shards]
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lock.release)
     return _join_repairs(shards, reports)
 
 

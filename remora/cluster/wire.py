@@ -11,13 +11,17 @@ from __future__ import annotations
 import builtins
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 import remora
 from remora import errors
+from remora.actors.session.messages import SessionView
+from remora.actors.user.messages import UserView
 from remora.actors.wire_types import Reply, SessionMessage, UserMessage
+from remora.messages import Receipt
 
 __all__ = [
     "ENCODER",
@@ -32,15 +36,18 @@ __all__ = [
     "Draining",
     "Frames",
     "Hello",
+    "Outcome",
     "Progress",
     "Raised",
     "Replies",
     "Request",
     "Returned",
     "ShardInfo",
+    "UnreadableCall",
     "Value",
     "Welcome",
     "WireError",
+    "call_mismatch",
     "check_wire",
     "decode_replies",
     "decode_requests",
@@ -62,6 +69,10 @@ _MAX_TEXT = 100_000
 
 class WireError(Exception):
     """What arrived is not this protocol; the connection ends."""
+
+
+class UnreadableCall(WireError):
+    """A call, its arguments or its result are of another release; the call fails, alone."""
 
 
 # -- from a worker to the owner --------------------------------------------------------------------
@@ -205,6 +216,8 @@ class Draining(msgspec.Struct, frozen=True, array_like=True, tag=215):
 
 
 Value: TypeAlias = Reply | Returned | Progress | Raised | Welcome | Draining
+Outcome: TypeAlias = Value | Receipt | SessionView | UserView
+"""What came of a request, before `to_sent`."""
 
 Replies: TypeAlias = tuple[tuple[int, ...], list[tuple[int, Value]]]
 """A frame of the owner: the epoch of each shard, then numbers of requests with what came of them;
@@ -326,6 +339,17 @@ def check_wire(worker: Hello, wire: int, oldest: int, release: str) -> None:
     raise errors.ProtocolMismatch(f"{both}; {advice}", theirs=wire, ours=worker.wire)
 
 
+def call_mismatch(worker: Hello, error: UnreadableCall) -> errors.ProtocolMismatch:
+    """What a worker hears whose release makes calls that this owner's does not know."""
+    return errors.ProtocolMismatch(
+        f"the owner of the memory (remora {release()}) cannot do what this process (remora "
+        f"{worker.release or 'of unknown version'}) asks: {error}; upgrade the owner's remora, and "
+        "restart the owner",
+        theirs=WIRE,
+        ours=worker.wire,
+    )
+
+
 # -- exceptions ------------------------------------------------------------------------------------
 
 
@@ -369,9 +393,10 @@ def restore_error(raised: Raised) -> Exception:
         return error
     kind = getattr(builtins, raised.name, None)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        error = kind.__new__(kind)
-        error.args = (raised.text,)
-        return error
+        with suppress(TypeError):  # some cannot be made without what they hold: ExceptionGroup
+            error = kind.__new__(kind)
+            error.args = (raised.text,)
+            return error
     return errors.RemoraError(f"{raised.name}: {raised.text}")
 
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import msgspec
+
 from remora.config.section import Section
 
 __all__ = ["BufferConfig", "ContextConfig", "StateConfig", "TokensConfig", "TurnConfig"]
@@ -111,6 +113,17 @@ class StateConfig(Section, frozen=True, kw_only=True):
     use."""
     max_value_bytes: int = 16_384
     """Of one value as JSON."""
+    adapter_max_keys: int = 20_000
+    """Keys of one session or user that adapters keep for a framework, such as LangGraph's items
+    and checkpoints. They are in memory while it is in use."""
+    adapter_max_value_bytes: int = 4_194_304
+    """Of one such value as JSON; bytes take four thirds of their number."""
+
+    def of_adapters(self) -> "StateConfig":
+        """The bounds of what adapters keep, in place of the application's own."""
+        return msgspec.structs.replace(
+            self, max_keys=self.adapter_max_keys, max_value_bytes=self.adapter_max_value_bytes
+        )
 
 
 class TokensConfig(Section, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from remora.actors.policies.redaction import redact_text
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.search_words import reading_size, search_texts
-from remora.messages import Entry, dated_line, decode_chat, plain_text, speaker_of
+from remora.messages import Entry, dated_line, decode_chats, plain_text, speaker_of
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
@@ -68,7 +68,7 @@ def message_rows(
 
     `entries` also has their neighbours, for the windows.
     """
-    chats = [decode_chat(entry.chat) for entry in entries]
+    chats = decode_chats(entries)
     texts = [plain_text(chat) for chat in chats]
     speakers = [speaker_of(chat) for chat in chats]
     short = [f"{one}: {text[:window_chars]}" for one, text in zip(speakers, texts, strict=True)]

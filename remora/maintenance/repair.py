@@ -22,7 +22,7 @@ from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offl
 from remora.maintenance.verify import verify_owned
 from remora.services.index_directory import expects_rows, request_rebuild
 from remora.storage.lance.directory import shard_names
-from remora.storage.lock import DirectoryLock
+from remora.storage.lock import own_directories
 from remora.storage.ports import Finding
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import accept_loss as forget_loss
@@ -75,9 +75,7 @@ async def repair(
         StorageError: it cannot be read or written.
     """
     await anyio.to_thread.run_sync(require_memory, directory)
-    lock = DirectoryLock(directory)
-    await anyio.to_thread.run_sync(lock.acquire)
-    try:
+    async with own_directories(directory):
         done = await _repair_journal(directory, accept_loss=accept_loss, drop_damaged=drop_damaged)
         async with offline(directory, config) as memory:
             journal_intact = not await memory.journal.verify()
@@ -86,9 +84,6 @@ async def repair(
                 await memory.journal.setting("reembed")
             )
         found = await verify_owned(directory, config, deep=True)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lock.release)
     return RepairReport(tuple(done), found.findings, waiting)
 
 

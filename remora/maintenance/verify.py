@@ -302,7 +302,7 @@ def _mirror(directory: Path, mirror: Path) -> None:
     for one in sorted(directory.iterdir()):
         if one.is_dir():
             _link_tree(one, mirror / one.name)
-        elif one.exists() and not one.name.endswith(("-shm", ".lock")):  # not a link to nothing
+        elif one.is_file() and not one.name.endswith(("-shm", ".lock")):  # no socket, no dead link
             shutil.copyfile(one, mirror / one.name)
 
 

@@ -106,7 +106,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return chat
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True, tag=101, gc=False):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What `append` returns: its messages are durable at the runtime's durability level.
 
     Attributes:

@@ -36,6 +36,11 @@ class CircuitBreaker:
             self._trial or self._clock.monotonic() < self._open_until
         )
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last calls failed, so many in a row that it opened."""
+        return self._failures >= self._limit
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Let one call through.

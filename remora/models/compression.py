@@ -19,7 +19,6 @@ more.
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -27,6 +26,7 @@ import anyio.to_thread
 import msgspec
 
 from remora.models.ports import Line, Summarizer, check_answer_length
+from remora.runtime.switching import frequent_switches
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
 
@@ -55,11 +55,11 @@ class LeadSummarizer:
         """
         return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
 
+    @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         segment = importlib.import_module("sentencex").segment
         leads = []
         for line in lines:
-            time.sleep(0)  # yield to the event loop
             first = next(
                 (
                     one
@@ -99,6 +99,7 @@ class TailSummarizer:
         """
         return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
 
+    @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         said = [line.spoken for line in lines if line.text.strip()]
         return _fit(previous, said, max_tokens, self._count, _keep_end)

@@ -16,8 +16,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -30,6 +28,7 @@ from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
+from remora.runtime.switching import frequent_switches
 
 __all__ = ["ExtractiveSummarizer", "extracted_lines"]
 
@@ -39,8 +38,6 @@ _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
-_PAUSE_S = 50e-6
-_BUSY_S = 500e-6  # between pauses: one takes 40 µs of processor time, and twice that to wake up
 _MAX_CANDIDATES = 2_000
 _MAX_PIECE_CHARS = 4_000  # of a text that is cut into sentences at once
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
@@ -95,6 +92,7 @@ class ExtractiveSummarizer:
             self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time
         )
 
+    @frequent_switches()
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         """The same, blocking: a few milliseconds per hundred sentences."""
         sentences = _previous_sentences(previous) + _sentences(lines)
@@ -115,7 +113,6 @@ class ExtractiveSummarizer:
         top = candidates[0].score or 1.0
         open_ = set(range(len(candidates)))
         while open_ and left > 0:
-            _yield_interpreter()
             for best in sorted(
                 open_,
                 key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i],
@@ -140,7 +137,6 @@ class ExtractiveSummarizer:
         """All sentences, if they fit; otherwise nothing."""
         left = max_tokens
         for sentence in sentences:
-            _yield_interpreter()
             left -= self._count(sentence.line + "\n")
             if left < 0:
                 return ""
@@ -207,7 +203,6 @@ def _texts(text: str, language: str) -> Iterator[str]:
     """The sentences of a text, each in one line."""
     segment = importlib.import_module("sentencex").segment
     for piece in _cut(text):
-        _yield_interpreter()
         for sentence in segment(language, piece):
             if joined := " ".join(sentence.split()):
                 yield joined
@@ -242,7 +237,6 @@ def _score(sentences: Sequence[_Sentence]) -> None:
     for sentence in sentences:
         if not sentence.words:
             continue
-        _yield_interpreter()
         counts = Counter(sentence.words)
         vector = {word: count * idf[word] for word, count in counts.items()}
         length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
@@ -257,20 +251,6 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         if sentence.text.endswith(("?", "\uff1f")):
             score *= 0.5
         sentence.score = score
-
-
-_yielded = threading.local()
-
-
-def _yield_interpreter() -> None:
-    """Let the event loop run now and then; call this at each step of a long computation.
-
-    A busy thread keeps the interpreter for 5 ms at each wake-up of the event loop. A sleep of 0 s
-    ends before a waiting thread has noticed.
-    """
-    if time.perf_counter() - getattr(_yielded, "at", 0.0) > _BUSY_S:
-        time.sleep(_PAUSE_S)
-        _yielded.at = time.perf_counter()
 
 
 def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float]]]:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.errors import ModelUnavailable
+from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 
 try:
@@ -78,6 +79,7 @@ class MiniLMReranker:
 
     # -- in a thread -------------------------------------------------------------------------------
 
+    @frequent_switches()
     def _rank(self, query: str, texts: Sequence[str], call: _Call) -> list[float]:
         if self._model is None:
             self._model = _Model()

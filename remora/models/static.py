@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
+from remora.runtime.switching import frequent_switches
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -87,6 +88,7 @@ def _load() -> Any:
         return _load_once()
 
 
+@frequent_switches()
 def _load_with_words() -> Any:
     """The model; its words take 50 ms, for which a question would hold the event loop."""
     _vocabulary()
@@ -125,6 +127,7 @@ def _average_here(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return _average_tokens(model, len(texts), enumerate(encode(text).ids for text in texts))
 
 
+@frequent_switches()
 def _average(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """The mean vector of each text's tokens, shape (n, 256)."""
     # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more

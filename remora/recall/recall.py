@@ -27,6 +27,7 @@ from remora.recall.reranking import Reranking, RerankStatistics, reorder
 from remora.recall.tail import EMPTY_TAIL, Tail, add_tail
 from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.histogram import Histogram, HistogramMeter
 from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
 
@@ -91,6 +92,7 @@ class Recall:
         reranking: Reranking | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
+        self._recall_s = HistogramMeter()
         self._now = now
         self._current = current
         self._reranking = reranking
@@ -149,6 +151,7 @@ class Recall:
             ModelError: the embedder failed.
             ErasureInProgress: the user is being forgotten.
         """
+        began_s = time.perf_counter()
         query = without_surrogates(query)
         tail = await self._tail(user)
         shown = tail.shown(without) if without and tail else ()
@@ -164,7 +167,9 @@ class Recall:
             elif question is not None:
                 self._users.keep(user, entry, question, found)
         best = partial(found.best, without=without, max_tokens=max_tokens, relevance=relevance)
-        return await self._best(user, best, limit, scope, without)
+        memories = await self._best(user, best, limit, scope, without)
+        self._recall_s.add(time.perf_counter() - began_s)
+        return memories
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
         """All that long-term memory holds of a user in `scope`, oldest first.
@@ -297,6 +302,10 @@ class Recall:
     def index_statistics(self) -> UserIndexStatistics:
         """What the rows in memory saved; zeros where none are held."""
         return self._users.statistics()
+
+    def seconds(self) -> Histogram:
+        """How long each call took that succeeded."""
+        return self._recall_s.figures()
 
     def rerank_statistics(self) -> RerankStatistics:
         """What the reranker did; zeros without one."""

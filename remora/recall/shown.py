@@ -43,6 +43,15 @@ class ShownSummaries:
         """Which of these texts the user was shown as summaries."""
         return [(user, digest) in self._held for digest in digests]
 
+    def keep(self, count: int) -> dict[str, list[bytes]]:
+        """Forget all but the newest `count` digests; returns these, by user."""
+        while len(self._held) > count:
+            self._held.popitem(last=False)
+        kept: dict[str, list[bytes]] = {}
+        for user, digest in self._held:
+            kept.setdefault(user, []).append(digest)
+        return kept
+
     def forget(self, user: str) -> None:
         """Hold nothing of this user."""
         for key in [key for key in self._held if key[0] == user]:

@@ -24,6 +24,7 @@ from remora.runtime.limits import RegistryLimits
 from remora.runtime.log import Log
 from remora.runtime.passivation import Passivation
 from remora.runtime.probes import probe
+from remora.runtime.waking import Waking
 
 __all__ = ["Activation"]
 
@@ -45,6 +46,7 @@ class Activation:
         dispatcher: gets the cells that may handle messages.
         passivation: counts them.
         carry_out: submits the jobs that an image brings along.
+        sweeping: the task that ends quarantines and tries again what could not be read.
 
     Attributes:
         activations: actors that came to life.
@@ -63,6 +65,7 @@ class Activation:
         dispatcher: Dispatcher,
         passivation: Passivation,
         carry_out: Callable[[Decision], None],
+        sweeping: Waking,
     ) -> None:
         self.activations = self.restarts = self.quarantines = 0
         self._log = log
@@ -74,6 +77,7 @@ class Activation:
         self._dispatcher = dispatcher
         self._passivation = passivation
         self._carry_out = carry_out
+        self._sweeping = sweeping
         self._queue: deque[Cell] = deque()
         self._event = anyio.Event()
         self._quarantined: dict[Cell, None] = {}
@@ -122,11 +126,17 @@ class Activation:
         cell.status = CellStatus.QUARANTINED
         cell.quarantined_until = now + rest_s
         self._quarantined[cell] = None
+        self._sweeping.wake()
         self._dispatcher.reject_waiting(
             cell,
             SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=rest_s),
         )
         _logger.error("cell_quarantined", key=cell.key, rest_s=rest_s)
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether an actor rests, or is lost and to be read again."""
+        return bool(self._quarantined or self._lost)
 
     def end_quarantines(self, now: float) -> None:
         """Remove cells whose quarantine is over; their actors are activated again at once."""
@@ -228,5 +238,6 @@ class Activation:
         probe("image_unreadable")
         if cell.occupies_room or cell.key in self._lost:
             self._lost[cell.key] = now + _REREAD_S
+            self._sweeping.wake()
         self._passivation.remove(cell)
         self._dispatcher.reject_waiting(cell, error)

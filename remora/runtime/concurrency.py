@@ -9,6 +9,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from remora.runtime.switching import frequent_switches
+
 __all__ = ["map_concurrently", "run_in_thread_if", "run_to_end"]
 
 Item = TypeVar("Item")
@@ -28,7 +30,7 @@ async def run_in_thread_if(
     milliseconds would hold all other tasks. Without a hop, nothing else runs before it returns.
     """
     if large:
-        return await anyio.to_thread.run_sync(function, *arguments)
+        return await anyio.to_thread.run_sync(frequent_switches()(function), *arguments)
     return function(*arguments)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from remora.errors import MailboxFull
 from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.probes import probe
+from remora.runtime.waking import Waking
 
 __all__ = ["Deadlines"]
 
@@ -14,19 +15,25 @@ _THOROUGH = 10  # sweeps between two that also look for messages whose senders g
 class Deadlines:
     """The cells in which messages or replies wait.
 
+    Args:
+        sweeping: the task that calls `sweep`.
+
     Attributes:
         watched: these cells, in the order in which they began to wait (a set's order would be
             that of addresses, which differs from run to run).
         expired: messages and replies that were failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sweeping: Waking) -> None:
         self.watched: dict[Cell, None] = {}
         self.expired = 0
         self._sweeps = 0
+        self._sweeping = sweeping
 
     def watch(self, cell: Cell) -> None:
         """Look at the cell in each sweep, as long as something waits in it."""
+        if not self.watched:
+            self._sweeping.wake()
         self.watched[cell] = None
 
     def forget(self, cell: Cell) -> None:

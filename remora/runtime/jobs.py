@@ -14,6 +14,7 @@ import msgspec
 from remora.runtime.probes import probe
 
 __all__ = [
+    "DeadJobs",
     "DeadLetterRetried",
     "Handler",
     "Job",
@@ -131,7 +132,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStatistics(msgspec.Struct, frozen=True):
-    """Counters of one queue since start, and its jobs now."""
+    """Counters of one queue since start, and its jobs now.
+
+    Attributes:
+        waiting: jobs that wait for their turn.
+        delayed: jobs that failed, and wait for their next attempt.
+        running: jobs that run.
+        done: jobs that ended since start.
+        retried: attempts that failed since start, and are repeated.
+        dead_lettered: jobs that became dead letters since start.
+        dead: dead letters now.
+        oldest_s: for how long the oldest job that is not done has been here.
+    """
 
     waiting: int
     delayed: int
@@ -139,6 +151,37 @@ class QueueStatistics(msgspec.Struct, frozen=True):
     done: int
     retried: int
     dead_lettered: int
+    dead: int = 0
+    oldest_s: float = 0.0
+
+
+class DeadJobs:
+    """Which jobs are dead letters now, so that nobody needs to ask the log how many there are."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[str, Hashable]] = {}
+        """The actor of each, by its queue and id."""
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """These are."""
+        for job in jobs:
+            self._keys.setdefault(job.queue, {})[job.id] = job.key
+
+    def drop(self, ids: Iterable[str]) -> None:
+        """These are not any more, or never were."""
+        for id_ in ids:
+            for keys in self._keys.values():
+                keys.pop(id_, None)
+
+    def drop_matching(self, matches: Callable[[Hashable], bool]) -> None:
+        """Those of the actors that match are not any more."""
+        for keys in self._keys.values():
+            for id_ in [id_ for id_, key in keys.items() if matches(key)]:
+                del keys[id_]
+
+    def count(self, queue: str) -> int:
+        """How many there are in a queue."""
+        return len(self._keys.get(queue, ()))
 
 
 _STALLED_S = 5.0
@@ -178,8 +221,18 @@ class JobQueue:
         self.stalled: dict[str, None] = {}
         """Ids of jobs that a store refused at their last attempt."""
         self._resumed_s = float("-inf")
+        self.came_s: dict[str, float] = {}
+        """When each job that is not done came, by its id, the oldest first; monotonic."""
+        self.on_job: Callable[[Job], None] | None = None
+        """Called when a job comes, with what caused it still waiting for its answer."""
         self.event = anyio.Event()
         self.running = self.done = self.retried = self.dead_lettered = 0
+
+    def note(self, job: Job, now_s: float) -> None:
+        """A job came, at this monotonic time; it is pushed next, or waits in back-off."""
+        self.came_s[job.id] = now_s
+        if self.on_job is not None:
+            self.on_job(job)
 
     def push(self, job: Job) -> None:
         """Add a job at the end of its line."""
@@ -263,16 +316,24 @@ class JobQueue:
         heapq.heapify(self.delayed)
         stalled.clear()
 
-    def statistics(self) -> QueueStatistics:
-        """Counters."""
+    def statistics(self, now_s: float, dead: int) -> QueueStatistics:
+        """Counters; any thread may ask."""
         return QueueStatistics(
-            waiting=len(self._ready) + sum(map(len, self._behind.values())),
+            waiting=len(self._ready) + sum(map(len, list(self._behind.values()))),
             delayed=len(self.delayed),
             running=self.running,
             done=self.done,
             retried=self.retried,
             dead_lettered=self.dead_lettered,
+            dead=dead,
+            oldest_s=self._oldest_s(now_s),
         )
+
+    def _oldest_s(self, now_s: float) -> float:
+        try:
+            return max(now_s - next(iter(self.came_s.values()), now_s), 0.0)
+        except RuntimeError:  # another thread asks, and a job has just come or gone
+            return 0.0
 
 
 def _find(jobs: Iterable[Job], job: Job) -> Job | None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from remora.runtime.histogram import Histogram
 from remora.runtime.promise import new_promise
 
 __all__ = [
@@ -68,6 +69,10 @@ class LogStatistics(msgspec.Struct, frozen=True):
         wal_bytes: size of the write-ahead log at the last checkpoint, where there is one.
         wal_held_s: how long a reader has kept it beyond its bound; 0 if none does.
         lost: why nothing can be stored any more (`OwnershipLost`); empty while it can.
+        failing: why the last commit failed; empty if it did not.
+        refusing: that was within the last ten seconds.
+        commit_s: how long each group commit took, in seconds, with its sync.
+        batch_writes: how many writes each had.
     """
 
     commits: int
@@ -78,6 +83,10 @@ class LogStatistics(msgspec.Struct, frozen=True):
     wal_bytes: int = 0
     wal_held_s: float = 0.0
     lost: str = ""
+    failing: str = ""
+    refusing: bool = False
+    commit_s: Histogram = Histogram()
+    batch_writes: Histogram = Histogram()
 
 
 class Log(Protocol):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from remora.errors import WrongLoop
 
-__all__ = ["HomeLoop"]
+__all__ = ["HomeLoop", "LoopWatch"]
 
 
 class HomeLoop:
@@ -46,6 +47,34 @@ class HomeLoop:
             "the runtime belongs to another event loop, or thread; nothing was done. Use it where "
             "it was opened, or from other threads through remora.blocking"
         )
+
+
+class LoopWatch:
+    """Tells other threads, which ask now and then, for how long an event loop has not run.
+
+    Args:
+        loop: what `HomeLoop.loop` is.
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, loop: Any, monotonic: Callable[[], float]) -> None:
+        # asyncio's, or that of trio's token
+        self._call = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        self._monotonic = monotonic
+        self._asked_s: float | None = None
+
+    def stuck_s(self) -> float:
+        """Seconds since somebody asked and the loop has not run; 0 for the first who asks."""
+        now_s, asked_s = self._monotonic(), self._asked_s
+        if asked_s is not None:
+            return now_s - asked_s
+        self._asked_s = now_s
+        with suppress(RuntimeError):  # it is closed
+            self._call(self._runs)
+        return 0.0
+
+    def _runs(self) -> None:
+        self._asked_s = None
 
 
 def _finder() -> Any:

@@ -17,12 +17,14 @@ from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.probes import probe
+from remora.runtime.waking import Waking
 
 __all__ = ["Passivation"]
 
 _logger = get_logger(__name__)
 _BUCKETS = 10  # in an idle period
 _SHED_TO = 0.95  # of a bound that is exceeded
+_LEAST_S = 0.1  # between two checks: an actor that is not idle yet is looked at again
 
 
 class Passivation:
@@ -32,22 +34,30 @@ class Passivation:
         clock: for idle time.
         limits: idle time, number of actors, bytes.
         cells: the registry's; removed cells are deleted there.
+        sweeping: the task that calls `make_room` when a bound is exceeded.
 
     Attributes:
         live: actors in memory.
         bytes: of their states.
-        bucket_s: seconds between two checks of the oldest bucket that are worth while.
         passivations: actors that left because they were idle.
     """
 
-    def __init__(self, clock: Clock, limits: RegistryLimits, cells: dict[Hashable, Cell]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        limits: RegistryLimits,
+        cells: dict[Hashable, Cell],
+        sweeping: Waking,
+    ) -> None:
         self.live = 0
         self.bytes = 0
-        self.bucket_s = max(limits.idle_s / _BUCKETS, 0.01)
         self.passivations = 0
         self._clock = clock
         self._limits = limits
         self._cells = cells
+        self._sweeping = sweeping
+        self._filed = Waking()
+        self._bucket_s = max(limits.idle_s / _BUCKETS, 0.01)
         self._buckets: dict[int, list[Cell]] = {}
         self._changed: anyio.Event | None = None
         """Set while an activation waits for room."""
@@ -57,6 +67,8 @@ class Passivation:
         """Count a cell that was activated."""
         cell.occupies_room = True
         self.live += 1
+        if self.live > self._limits.max_live:
+            self._sweeping.wake()
         self._file(cell)
 
     def weigh(self, cell: Cell) -> None:
@@ -68,6 +80,8 @@ class Passivation:
         if size < cell.bytes:
             self.note_change()
         cell.bytes = size
+        if self.bytes > self._limits.max_bytes:
+            self._sweeping.wake()
 
     def discount_bytes(self, cell: Cell) -> None:
         """Stop counting the bytes of a state that is lost."""
@@ -142,20 +156,34 @@ class Passivation:
 
     # -- idle time --------------------------------------------------------------------------------
 
+    async def run(self) -> None:
+        """Passivate actors when their idle time is over, until cancelled."""
+        while True:
+            if not self._buckets:
+                await self._filed.wait()
+                continue
+            # cells that are filed in the meantime are due later
+            due = (min(self._buckets) + 1) * self._bucket_s + self._limits.idle_s
+            least = min(_LEAST_S, self._bucket_s)
+            await self._clock.sleep(max(due - self._clock.monotonic(), least))
+            self.sweep()
+
     def sweep(self) -> None:
         """Passivate the actors whose idle time is over."""
-        horizon = int((self._clock.monotonic() - self._limits.idle_s) / self.bucket_s)
+        horizon = int((self._clock.monotonic() - self._limits.idle_s) / self._bucket_s)
         for bucket in sorted(b for b in self._buckets if b < horizon):
             for cell in self._buckets.pop(bucket):
                 self._passivate(cell, bucket)
 
     def _file(self, cell: Cell) -> None:
-        self._buckets.setdefault(int(cell.last_used / self.bucket_s), []).append(cell)
+        if not self._buckets:
+            self._filed.wake()
+        self._buckets.setdefault(int(cell.last_used / self._bucket_s), []).append(cell)
 
     def _passivate(self, cell: Cell, bucket: int) -> None:
         if cell.status is CellStatus.INVALID:
             return
-        if int(cell.last_used / self.bucket_s) > bucket:
+        if int(cell.last_used / self._bucket_s) > bucket:
             probe("passivation_found_used")
             self._file(cell)
             return

@@ -8,6 +8,8 @@ its state), `lookups` (cold records), `deadlines`, `passivation` (who leaves mem
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 import anyio
@@ -30,6 +32,7 @@ from remora.runtime.mailbox import Envelope
 from remora.runtime.passivation import Passivation, handle_last_message
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
+from remora.runtime.waking import Waking
 
 __all__ = ["ActorRegistry"]
 
@@ -70,8 +73,9 @@ class ActorRegistry:
         self._inline = self._inline_messages = 0
         self._cells: dict[Hashable, Cell] = {}
         self._pool = QuotaPool(limits.total_bytes, limits.share_writes, limits.held_replies, owner)
-        self._deadlines = Deadlines()
-        self._passivation = Passivation(clock, limits, self._cells)
+        self._sweeping = Waking()
+        self._deadlines = Deadlines(self._sweeping)
+        self._passivation = Passivation(clock, limits, self._cells, self._sweeping)
         self._dispatcher = Dispatcher(clock, limits, self._pool, self._deadlines, self._passivation)
         self.eviction = Eviction(
             clock, self._cells, self._dispatcher, self._deadlines, self._passivation
@@ -79,7 +83,7 @@ class ActorRegistry:
         self._lookups = Lookups(log, self._dispatcher, self._deadlines)
         self._activation = Activation(
             log, clock, limits, self._cells, self._new_cell, self.eviction.refusal,
-            self._dispatcher, self._passivation, carry_out,
+            self._dispatcher, self._passivation, carry_out, self._sweeping,
         )  # fmt: skip
         self._host = CellHost(
             log=log,
@@ -230,17 +234,24 @@ class ActorRegistry:
             ("activation", self._activation.run),
             ("lookups", self._lookups.run),
             ("sweep", self._sweep_loop),
+            ("passivation", self._passivation.run),
         ):
             tasks.start_soon(loop, name=f"remora.registry.{name}")
 
     async def _sweep_loop(self) -> None:
         while True:
-            await self._clock.sleep(min(_SWEEP_S, self._passivation.bucket_s))
+            if not (
+                self._deadlines.watched
+                or self._activation.has_failures
+                or self._passivation.over_bounds
+            ):
+                # an idle runtime wakes nobody: a simulated one took a third of its steps here
+                await self._sweeping.wait()
+            await self._clock.sleep(_SWEEP_S)
             now = self._clock.monotonic()
             for cell in self._deadlines.sweep(now):
                 self._dispatcher.resume_parked(cell)
             self._activation.end_quarantines(now)
-            self._passivation.sweep()
             self._activation.reread_lost(now)
             if self._passivation.over_bounds:
                 self._passivation.make_room()
@@ -283,13 +294,22 @@ class ActorRegistry:
         """The keys of all actors in memory."""
         return list(self._cells)
 
+    def fullest(self, most: int) -> list[tuple[int, Hashable]]:
+        """The actors for which most messages wait, the fullest first: how many, and its key.
+
+        Any thread may ask.
+        """
+        watched = list(self._deadlines.watched)
+        waiting = [(len(box), cell.key) for cell in watched if (box := cell.mailbox)]
+        return nlargest(most, waiting, key=itemgetter(0))
+
     def statistics(self) -> RegistryStatistics:
-        """Counters and sizes."""
+        """Counters and sizes; any thread may ask."""
         watched = self._deadlines.watched
         return RegistryStatistics(
             live=self._passivation.live,
             bytes=self._passivation.bytes,
-            queued=sum(len(cell.mailbox) for cell in watched if cell.mailbox),
+            queued=sum(len(box) for cell in list(watched) if (box := cell.mailbox)),
             activations=self._activation.activations,
             passivations=self._passivation.passivations,
             inline_messages=self._inline_messages,

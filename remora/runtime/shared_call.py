@@ -35,6 +35,11 @@ class SharedCall(Generic[Result]):
         self.ended = False
         """A call has ended, whether it succeeded or failed."""
 
+    @property
+    def error(self) -> Exception | None:
+        """Why the last call failed; None if none has."""
+        return None if self._attempt is None else self._attempt.error
+
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Run calls in this group from now on."""
         self._tasks = tasks

@@ -24,6 +24,7 @@ from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import (
+    DeadJobs,
     DeadLetterRetried,
     Job,
     JobAttempt,
@@ -62,6 +63,10 @@ class Supervisor:
         tell: sends a control message to an actor; returns when its records are durable.
         clock: for back-off.
         rng: for jitter.
+
+    Attributes:
+        dead: the dead letters that the log has.
+        queues: by name.
     """
 
     def __init__(
@@ -71,11 +76,12 @@ class Supervisor:
         clock: Clock,
         rng: random.Random,
     ) -> None:
+        self.dead = DeadJobs()
         self._log = log
         self._tell = tell
         self._clock = clock
         self._rng = rng
-        self._queues: dict[str, JobQueue] = {}
+        self.queues: dict[str, JobQueue] = {}
         self._outages: dict[str, OutageLog] = {}  # by queue
         self._unrecorded = OutageLog(
             _logger,
@@ -97,7 +103,7 @@ class Supervisor:
 
     def add_queue(self, queue: JobQueue) -> None:
         """Register a queue; before `start`."""
-        self._queues[queue.name] = queue
+        self.queues[queue.name] = queue
         self._outages[queue.name] = OutageLog(
             _logger,
             "job_failed",
@@ -112,11 +118,12 @@ class Supervisor:
         """Take jobs whose rows are durable; those that are known already are ignored."""
         for job in jobs:
             # The jobs of a queue that is switched off stay in the log.
-            if job.id in self._known or job.queue not in self._queues:
+            if job.id in self._known or job.queue not in self.queues:
                 continue
             self._known[job.id] = job
             self._job_counts[job.key] = self._job_counts.get(job.key, 0) + 1
-            queue = self._queues[job.queue]
+            queue = self.queues[job.queue]
+            queue.note(job, self._clock.monotonic())
             wait_s = job.not_before - self._clock.time() if job.not_before else 0.0
             if job.resumed:
                 probe("job_resumed")
@@ -138,6 +145,7 @@ class Supervisor:
             await self.wait_for_job(job.id)  # it is known until its dead letter is durable
         await commit_records(self._log, [DeadLetterRetried(job.id) for job in dead])
         probe("dead_letter_retried")
+        self.dead.drop(job.id for job in dead)
         self.submit(
             msgspec.structs.replace(job, attempts=0, not_before=0.0, resumed=True, dead=False)
             for job in dead
@@ -148,12 +156,13 @@ class Supervisor:
         for id_ in ids:
             job = self._known.get(id_)
             if job is None:
+                self.dead.drop((id_,))
                 continue
             self._cancelled.add(id_)
             if scope := self._scopes.get(id_):
                 probe("job_cancelled_running")
                 scope.cancel()
-            elif self._queues[job.queue].pull(job):
+            elif self.queues[job.queue].pull(job):
                 self._forget(job)
             else:
                 probe("job_cancelled_while_recorded")
@@ -168,6 +177,7 @@ class Supervisor:
             ReentrantAsk: called from one of them.
         """
         ids = [job.id for job in self._known.values() if matches(job.key)]
+        self.dead.drop_matching(matches)
         self.cancel(ids)
         for id_ in ids:
             await self.wait_for_job(id_)
@@ -180,7 +190,7 @@ class Supervisor:
             if job is None or id_ in self._expedited:
                 continue
             self._expedited.add(id_)
-            queue = self._queues[job.queue]
+            queue = self.queues[job.queue]
             if scope := self._scopes.get(id_):
                 probe("job_expedited_running")
                 scope.cancel()
@@ -254,7 +264,7 @@ class Supervisor:
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the workers; they end when the task group is cancelled. Jobs stay in the log."""
         self._tasks = tasks
-        for queue in self._queues.values():
+        for queue in self.queues.values():
             for number in range(queue.concurrency):
                 tasks.start_soon(self._work, queue, name=f"remora.{queue.name}.{number}")
         tasks.start_soon(self._timer, name="remora.supervisor.timer")
@@ -365,6 +375,8 @@ class Supervisor:
         if last:
             probe("job_dead_lettered")
             queue.dead_lettered += 1
+            if job.id not in self._cancelled:
+                self.dead.add((job,))
             _logger.error("job_dead_lettered", **fields)
         if last or job.id in self._cancelled:
             self._forget(job)
@@ -381,7 +393,8 @@ class Supervisor:
         self._known.pop(job.id, None)
         self._cancelled.discard(job.id)
         self._expedited.discard(job.id)
-        queue = self._queues[job.queue]
+        queue = self.queues[job.queue]
+        queue.came_s.pop(job.id, None)
         if queue.stalled:
             probe("stalled_jobs_resumed")
             queue.resume_stalled(self._clock.monotonic())
@@ -417,7 +430,7 @@ class Supervisor:
             self._timer_event = anyio.Event()
             now = self._clock.monotonic()
             next_due = None
-            for queue in self._queues.values():
+            for queue in self.queues.values():
                 while queue.delayed and queue.delayed[0][0] <= now:
                     queue.push(heapq.heappop(queue.delayed)[2])
                 if queue.delayed and (next_due is None or queue.delayed[0][0] < next_due):
@@ -437,6 +450,7 @@ class Supervisor:
 
     def statistics(self) -> SupervisorStatistics:
         """Every queue's counters."""
+        now_s, dead = self._clock.monotonic(), self.dead
         return SupervisorStatistics(
-            {name: queue.statistics() for name, queue in self._queues.items()}
+            {name: one.statistics(now_s, dead.count(name)) for name, one in self.queues.items()}
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from time import perf_counter
 
 import anyio
 import msgspec
@@ -25,6 +26,7 @@ from remora.recall.planner import Planner
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.meters import VerbMeters
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
@@ -41,6 +43,7 @@ class LocalContexts:
         supervisor: runs the jobs that write a synopsis.
         clock: says when memories were retrieved.
         timeout_s: seconds to wait for a synopsis where the caller gives none.
+        meters: count how long contexts took, and what their sources gave.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class LocalContexts:
         supervisor: Supervisor,
         clock: Clock,
         timeout_s: float,
+        meters: VerbMeters,
     ) -> None:
+        self._meters = meters
         self._actors = actors
         self._journal = journal
         self._planner = planner
@@ -72,6 +77,7 @@ class LocalContexts:
         timeout_s: float | None = None,
     ) -> Context:
         """See `remora.Session.load`; `about` is its argument `messages`."""
+        began_s = perf_counter()
         snapshot: Snapshot
         if turn is not None:
             snapshot = await self._turn_snapshot(key, budget, turn, timeout_s)
@@ -88,6 +94,10 @@ class LocalContexts:
             rows = tuple(memory.id for memory in context.memories)
             touch = Touch(rows, int(self._clock.time() * 1_000_000))
             self._actors.post(UserKey(key.user), touch)
+        meters = self._meters
+        if query is not None:
+            meters.count_sources(context.sources)
+        (meters.load_s if query is None else meters.query_s).add(perf_counter() - began_s)
         return context
 
     async def _snapshot(

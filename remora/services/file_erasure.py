@@ -143,7 +143,7 @@ class FileEraser:
 
     def statistics(self) -> ErasureStatistics:
         """Counters."""
-        delayed = sum(case.failed.attempts > 0 for case in self._waiting)
+        delayed = sum(case.failed.attempts > 0 for case in list(self._waiting))
         return ErasureStatistics(len(self._waiting), delayed, self._finished, self._failures)
 
     async def retry(self) -> list[WaitingErasure]:

@@ -23,6 +23,7 @@ from remora.messages import (
     MessageLike,
     counted_chat,
     encode_message,
+    encode_plain,
     indent,
     is_message_object,
     without_surrogates,
@@ -73,6 +74,21 @@ class Intake(msgspec.Struct, frozen=True):
     embedder: CachingEmbedder | None
     state: StateConfig = StateConfig()
     turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
+
+    def encode_at_once(self, key: SessionKey, message: ChatDict) -> Entry | None:
+        """The entry of a dict with a role and a short text alone, as nearly all messages are.
+
+        None for any other message, and where `encode_in_turn` has to look or to wait.
+        """
+        if self.redact is not None or self.scorer is not None or key in self.turns:
+            return None
+        plain = encode_plain(message, self.buffer.max_message_bytes)
+        if plain is None or len(plain[0]) > INLINE_CHARACTERS:
+            return None
+        text, encoded = plain
+        counter = self.counter
+        tokens = counter.message_overhead + counter.count(text)
+        return Entry(0, self.now_us(), tokens, message["role"], encoded)
 
     async def encode_in_turn(self, key: SessionKey, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode`; calls for one session return in the order in which they were made.

@@ -282,9 +282,10 @@ class PartsHolder:
     Attributes:
         phase: ``"not opened"``, ``"open"`` or ``"closed"``.
         lost: why the runtime ended by itself: the journal is not its own any more.
+        wrap: makes other parts of those that handles are to use; None for these.
     """
 
-    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "_why", "lost", "phase", "where")
+    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "_why", "lost", "phase", "where", "wrap")
 
     _parts: Parts
     _home: HomeLoop
@@ -293,6 +294,7 @@ class PartsHolder:
         self.where = where
         self.phase: Literal["not opened", "open", "closed"] = "not opened"
         self.lost = self._why = ""
+        self.wrap: Callable[[Parts], Parts] | None = None
         self._loop: object = None
         self._find_loop: Callable[[], object] = object
 
@@ -325,6 +327,14 @@ class PartsHolder:
         return self._home.loop
 
     @property
+    def is_here(self) -> bool:
+        """Whether the caller is on the event loop of the open runtime."""
+        try:
+            return self._find_loop() is self._loop
+        except RuntimeError:  # no event loop runs in this thread
+            return False
+
+    @property
     def described(self) -> str:
         """The directory and the phase, for the repr of a handle."""
         return f"{self.where}, {self.phase}"
@@ -342,7 +352,7 @@ class PartsHolder:
 
     def open(self, parts: Parts) -> None:
         """Make the parts available to the event loop that runs."""
-        self._parts, self.lost = parts, ""
+        self._parts, self.lost = parts if self.wrap is None else self.wrap(parts), ""
         self._home = HomeLoop()
         self._loop, self._find_loop = self._home.loop, self._home.find
         self.phase = "open"

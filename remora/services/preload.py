@@ -6,7 +6,7 @@ loaded: reading modules during a request would block the event loop.
 
 from __future__ import annotations
 
-import importlib
+from remora.runtime.switching import load_module
 
 __all__ = ["preload"]
 
@@ -20,4 +20,4 @@ _LEFT_OUT = (
 def preload() -> None:
     """Import them. The first call reads files for a tenth of a second, so call it in a thread."""
     for name in _LEFT_OUT:
-        importlib.import_module(name)
+        load_module(name)

@@ -14,10 +14,25 @@ from remora.ids import validate_id
 from remora.services.arguments import check_int
 from remora.services.intake import measure
 from remora.services.metadata import copy_json
-from remora.storage.keyed_values import KEYED_KIND, decode_value, keyed_image, keyed_item
+from remora.storage.keyed_values import (
+    ADAPTER_PREFIX,
+    KEYED_KIND,
+    OPAQUE_PREFIX,
+    decode_value,
+    keyed_image,
+    keyed_item,
+)
 from remora.storage.records import StateItem
 
-__all__ = ["check_key", "check_state_items", "encode_value", "is_large", "redact_item"]
+__all__ = [
+    "bounds_of",
+    "check_key",
+    "check_state_items",
+    "encode_value",
+    "encode_values",
+    "is_large",
+    "redact_item",
+]
 
 _MAX_LEVELS = 32
 _INLINE = 1_000  # characters and elements
@@ -39,18 +54,34 @@ def is_large(value: object) -> bool:
     return measure([value], _INLINE) > _INLINE
 
 
-def encode_value(value: object, limits: StateConfig, redact: Callable[[str], str] | None) -> bytes:
-    """A value as JSON, with every text in it redacted.
+def bounds_of(key: str, limits: StateConfig) -> StateConfig:
+    """The bounds of a key: those of adapters have their own."""
+    return limits.of_adapters() if key.startswith(ADAPTER_PREFIX) else limits
+
+
+def encode_values(
+    values: Iterable[tuple[str, object]], limits: StateConfig, redact: Callable[[str], str] | None
+) -> tuple[tuple[str, bytes], ...]:
+    """Keys and values as JSON; see `encode_value`."""
+    return tuple((key, encode_value(key, value, limits, redact)) for key, value in values)
+
+
+def encode_value(
+    key: str, value: object, limits: StateConfig, redact: Callable[[str], str] | None
+) -> bytes:
+    """A value as JSON, with every text in it redacted, unless the key is of encoded bytes.
 
     Raises:
         InvalidInput: it is no JSON value, or too large.
         RedactionFailed: the redaction hook failed.
     """
+    limits, bound = bounds_of(key, limits), _bound(key)
     if measure([value], limits.max_value_bytes) > limits.max_value_bytes:  # before it is copied
         raise InvalidInput(
-            f"a value takes over {limits.max_value_bytes} bytes as JSON, which "
-            "state.max_value_bytes allows"
+            f"a value takes over {limits.max_value_bytes} bytes as JSON, which {bound} allows"
         )
+    if key.startswith(OPAQUE_PREFIX):
+        redact = None
     copied = copy_json(value, _MAX_LEVELS)
     if redact is not None:
         copied = redact_value(copied, redact)
@@ -58,14 +89,18 @@ def encode_value(value: object, limits: StateConfig, redact: Callable[[str], str
         encoded = _encode(copied)
     except UnicodeError as e:
         raise InvalidInput("a value holds a lone surrogate, which no file can keep") from e
-    _check_size(encoded, limits)
+    _check_size(key, encoded, limits)
     return encoded
 
 
-def _check_size(encoded: bytes, limits: StateConfig) -> None:
+def _bound(key: str) -> str:
+    return f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}max_value_bytes"
+
+
+def _check_size(key: str, encoded: bytes, limits: StateConfig) -> None:
     if len(encoded) > limits.max_value_bytes:
         raise InvalidInput(
-            f"a value takes {len(encoded)} bytes as JSON; state.max_value_bytes allows "
+            f"a value takes {len(encoded)} bytes as JSON; {_bound(key)} allows "
             f"{limits.max_value_bytes}"
         )
 
@@ -81,10 +116,13 @@ def check_state_items(items: Iterable[StateItem], limits: StateConfig) -> None:
     except msgspec.MsgspecError as e:
         raise InvalidInput(f"keyed state cannot be read: {e}") from e
     check_int(image.counter, "a version of keyed state")
-    if len(image.values) > limits.max_keys:
-        raise InvalidInput(
-            f"keyed state has {len(image.values)} keys; state.max_keys allows {limits.max_keys}"
-        )
+    adapters = sum(key.startswith(ADAPTER_PREFIX) for key, _ in image.values)
+    for count, most, name in (
+        (len(image.values) - adapters, limits.max_keys, "max_keys"),
+        (adapters, limits.adapter_max_keys, "adapter_max_keys"),
+    ):
+        if count > most:
+            raise InvalidInput(f"keyed state has {count} keys; state.{name} allows {most}")
     for key, value in image.values:
         check_key(key)
         check_int(value.version, "a version of keyed state", low=1)
@@ -94,7 +132,7 @@ def check_state_items(items: Iterable[StateItem], limits: StateConfig) -> None:
         except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
             raise InvalidInput(f"the value of {key!r} is not JSON") from e
         copy_json(decoded, _MAX_LEVELS)
-        _check_size(value.json, limits)
+        _check_size(key, value.json, bounds_of(key, limits))
 
 
 def redact_item(item: StateItem, redact: Callable[[str], str]) -> StateItem:
@@ -103,7 +141,7 @@ def redact_item(item: StateItem, redact: Callable[[str], str]) -> StateItem:
     Raises:
         RedactionFailed: the hook failed.
     """
-    if item.kind != KEYED_KIND:
+    if item.kind != KEYED_KIND or item.name.startswith(OPAQUE_PREFIX):
         return item
     value = decode_value(item.value)
     redacted = _encode(redact_value(msgspec.json.decode(value.json), redact))

@@ -132,8 +132,11 @@ class Journal(Log, Protocol):
     """The write-ahead journal of all sessions.
 
     Writes of one session are committed in the order of queueing; a write is stored whole or not at
-    all. Queries see only committed data, and return what was written: a damaged row raises
-    `JournalDamaged`, which names it, and other sessions are not affected.
+    all. When a connection breaks during a commit, the journal finds out what became of it, or
+    acknowledges `OutcomeUnknown`. In both cases it makes sure that the commit is not stored later:
+    what a read shows after the next write was acknowledged does not change any more. Queries see
+    only committed data, and return what was written: a damaged row raises `JournalDamaged`, which
+    names it, and other sessions are not affected.
 
     `run` also does `erase`, `finish_erasure`, `scrub`, `trim` and changes of settings, in the order
     of queueing. Settings can also be changed before `run` starts.
@@ -141,6 +144,24 @@ class Journal(Log, Protocol):
 
     instance: str
     """Six hex digits in the ids of this journal's messages."""
+
+    epoch: int
+    """How many owners opened this journal so far, this one included; 0 if it is not counted.
+
+    Opening takes the journal over. Every commit, and every other change, is refused with
+    `OwnershipLost` when the journal has a newer owner by then: the check and the rows are one step
+    for the database.
+    """
+
+    @property
+    def commit_number(self) -> int:
+        """The number of the newest commit that this owner knows of; 0 if commits are not counted.
+
+        The journal stores it with the rows, so the next owner continues it. After a connection
+        broke it says what became of the commit: stored, if the database has its number. Commits
+        that hold only messages need not be counted.
+        """
+        ...
 
     async def run(self) -> None:
         """Commit queued writes until cancelled; the runtime ends this task before `aclose`."""
@@ -346,7 +367,10 @@ class Journal(Log, Protocol):
         ...
 
     async def checkpoint(self) -> None:
-        """Move the write-ahead log into the main file."""
+        """Do what a journal must do now and then, and notice a newer owner.
+
+        For SQLite: move the write-ahead log into the main file.
+        """
         ...
 
     async def aclose(self) -> None:

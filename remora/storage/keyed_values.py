@@ -14,9 +14,11 @@ import msgspec
 from remora.storage.records import StateItem
 
 __all__ = [
+    "ADAPTER_PREFIX",
     "COUNTER_KIND",
     "KEYED_DECODERS",
     "KEYED_KIND",
+    "OPAQUE_PREFIX",
     "KeyedImage",
     "KeyedValue",
     "counter_item",
@@ -27,6 +29,12 @@ __all__ = [
 ]
 
 KEYED_KIND, COUNTER_KIND = "keyed", "keyed_counter"
+
+ADAPTER_PREFIX = "remora.adapters/"
+"""Begins the keys that adapters keep for a framework: they have bounds of their own."""
+
+OPAQUE_PREFIX = f"{ADAPTER_PREFIX}bytes/"
+"""Begins the keys whose values are encoded bytes, which no redaction hook can read."""
 
 
 class KeyedValue(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -95,6 +95,7 @@ class ListingPage(msgspec.Struct, frozen=True):
         limit: how many at most; None for all.
         after: id of the last one of the page before; empty for the first page.
         after_us: when that one was last used; 0 in the order ``name``.
+        empty: sessions without a message, which have state, are wanted as well.
     """
 
     order: ListingOrder = "oldest"
@@ -102,6 +103,7 @@ class ListingPage(msgspec.Struct, frozen=True):
     limit: int | None = None
     after: str = ""
     after_us: int = 0
+    empty: bool = False
 
     @classmethod
     def behind(

@@ -16,22 +16,24 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from remora.errors import DirectoryLocked, DirectoryUnusable
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
+from remora.storage.forks import closing
 from remora.storage.private import open_private, prepare_directory
 
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["DirectoryLock", "ReadLock", "keep_owner_file", "wait_for_lock"]
+__all__ = ["DirectoryLock", "ReadLock", "keep_owner_file", "own_directories", "wait_for_lock"]
 
 _logger = get_logger(__name__)
 _OWNER, _LOCK = "owner.json", "remora.lock"
@@ -152,6 +154,31 @@ async def wait_for_lock(lock: DirectoryLock, wait_s: float, clock: Clock) -> Non
             return
 
 
+@contextlib.asynccontextmanager
+async def own_directories(*directories: Path) -> AsyncIterator[None]:
+    """Own directories, in this order, within the context.
+
+    Raises:
+        DirectoryLocked, DirectoryUnusable: see `DirectoryLock.acquire`; none of them is owned.
+    """
+    locks = [DirectoryLock(one) for one in dict.fromkeys(directories)]
+
+    def acquire() -> None:
+        for lock in locks:
+            lock.acquire()
+
+    def release() -> None:
+        for lock in reversed(locks):
+            lock.release()
+
+    try:
+        await anyio.to_thread.run_sync(acquire)
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(release)
+
+
 class ReadLock:
     """Excludes owners while a directory is read; changes no byte of it."""
 
@@ -231,7 +258,7 @@ else:
         """
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with contextlib.ExitStack() as locked:
-            locked.enter_context(_closing(descriptor))
+            locked.enter_context(closing(descriptor))
             try:
                 locked.enter_context(_flock(descriptor))
             except BlockingIOError:
@@ -243,7 +270,7 @@ else:
     @contextlib.contextmanager
     def _lock_file(path: Path) -> Iterator[None]:
         descriptor = open_private(path, os.O_RDWR)
-        with _closing(descriptor), _flock(descriptor):
+        with closing(descriptor), _flock(descriptor):
             yield
 
     @contextlib.contextmanager
@@ -253,30 +280,7 @@ else:
         try:
             yield
         finally:
-            if descriptor in _descriptors:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-    _descriptors: set[int] = set()
-    """Of the lock files that are open.
-
-    A forked child shares them, and the locks with them: they would last as long as it does.
-    """
-
-    @contextlib.contextmanager
-    def _closing(descriptor: int) -> Iterator[None]:
-        _descriptors.add(descriptor)
-        try:
-            yield
-        finally:
-            if descriptor in _descriptors:
-                _descriptors.discard(descriptor)
-                os.close(descriptor)
-
-    def _close_in_child() -> None:
-        while _descriptors:
-            os.close(_descriptors.pop())
-
-    os.register_at_fork(after_in_child=_close_in_child)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _identity(directory: Path) -> tuple[int, int]:
@@ -312,7 +316,10 @@ def _lock_error(directory: Path) -> DirectoryLocked:
     if pid == os.getpid():
         remedy = "this process has it open in another runtime: use that one, or close it first"
     elif target:
-        remedy = f"it serves other processes: use remora.connect({target!r}) instead of Runtime"
+        remedy = (
+            f"it serves other processes: a program uses remora.connect({target!r}) instead of "
+            "Runtime; a command has to wait until these, and then that process, have ended"
+        )
     else:
         remedy = (
             "one process owns a memory directory: stop that one, start the server with one worker "

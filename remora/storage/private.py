@@ -45,6 +45,7 @@ _FILES = (
     "owner.log.1",
     "owner.sock",
     "control.sock",
+    "status.sock",
     "next-owner.json",
     "spawn.lock",
 )

@@ -53,6 +53,9 @@ _ADDED = (
 )
 """Methods of `Journal` that earlier ones do not have."""
 
+_COUNTED = ("epoch", "commit_number")
+"""Numbers of `Journal` that earlier ones do not have."""
+
 
 class _Renamed:
     """Passes calls on, under the old names where the port has them."""
@@ -65,6 +68,8 @@ class _Renamed:
     def __getattr__(self, name: str) -> Any:
         if name == "add" and self._doubtful:
             return self._add
+        if name in _COUNTED and not hasattr(self._port, name):
+            return 0
         if name == "count" and not hasattr(self._port, name):
             return self._count
         if name in _ADDED and not hasattr(self._port, name):
@@ -132,7 +137,7 @@ def with_current_names(port: Port) -> Port:
     add = getattr(port, "add", None)
     doubtful = add is not None and "doubtful" in inspect.signature(add).parameters
     incomplete = hasattr(port, "indexed_through") and any(
-        not hasattr(port, name) for name in _ADDED
+        not hasattr(port, name) for name in (*_ADDED, *_COUNTED)
     )
     incomplete = incomplete or (add is not None and not hasattr(port, "count"))
     if not names and not doubtful:

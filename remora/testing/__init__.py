@@ -12,7 +12,7 @@ from remora.testing.faulty_models import (
     FaultySummarizer,
 )
 from remora.testing.faulty_store import FaultyStore
-from remora.testing.journals import journal_suite
+from remora.testing.journals import JournalAccess, journal_checks, journal_suite
 from remora.testing.linearizability import Explanation, Operation, explain, linearizable
 from remora.testing.memories import MEMORY_CHECKS
 from remora.testing.models import ChatResponse, HashEmbedder, ScriptedChatModel
@@ -30,6 +30,7 @@ __all__ = [
     "FaultyStore",
     "FaultySummarizer",
     "HashEmbedder",
+    "JournalAccess",
     "Operation",
     "ScriptedChatModel",
     "UnionSummarizer",
@@ -37,6 +38,7 @@ __all__ = [
     "covered_by",
     "during",
     "explain",
+    "journal_checks",
     "journal_suite",
     "linearizable",
     "long_term_suite",

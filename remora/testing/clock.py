@@ -52,5 +52,5 @@ class VirtualClock:
         await self._breathe()
 
     async def _breathe(self) -> None:
-        for _ in range(8):
+        for _ in range(64):
             await anyio.lowlevel.checkpoint()

@@ -88,17 +88,21 @@ class FaultyJournal(MemoryJournal):
             fault = self._fault()
             if fault == "hang":
                 await anyio.sleep(self._hang_s)
+            if self._is_overtaken():
+                self._apply_batch(batch)
+                return
             if fault is None or fault == "hang":
                 for write in batch:
                     if write.fenced:  # too late: it is on its way
                         self._keep(write)
                 self._apply_batch(batch)
                 return
-            self._failed += 1
             if fault == "kept":
                 for write in batch:
                     self._keep(write)
+                self._count_commit()
             error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
+            self._meter.fail(error)
             for write in batch:
                 if not write.fenced:
                     write.acknowledge(error)

@@ -7,18 +7,23 @@ the first time, the same again the next time::
     async def test_my_journal(check, tmp_path):
         await check(lambda: MyJournal.open(tmp_path / "journal"))
 
+A journal is opened a second time while it is open: the newest owner is then the only one that
+stores anything. `journal_checks` has more checks, for what only some journals can do: those get a
+`JournalAccess`, which also breaks the journal's connection or names a process that opens it.
+
 Most run a whole runtime over it and look at what a user would notice; those of what a runtime asks
 for seldom (erasing, trimming) ask the journal itself. They say what is wrong by `AssertionError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from remora.actors.policies.buffer import BufferPolicy
-from remora.errors import InvalidMessage
+from remora.errors import InvalidInput, InvalidMessage
 from remora.ids import SessionKey, UserKey
 from remora.messages import Message
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone
@@ -34,6 +39,29 @@ from remora.storage.records import (
     StateItem,
 )
 from remora.storage.running import running_journal
+from remora.testing.journal_access import Capability, CommitFate, JournalAccess
+from remora.testing.journal_commits import (
+    a_fenced_write_is_not_stored,
+    a_large_commit_is_stored_whole,
+    a_refused_write_leaves_nothing,
+    closing_commits_what_is_queued,
+    erasing_comes_after_what_was_queued,
+    nothing_is_seen_before_it_is_committed,
+    numbers_of_actors_are_never_used_twice,
+    outcomes_are_told_in_the_order_of_queueing,
+    reads_show_whole_writes,
+    what_is_acknowledged_can_be_read,
+)
+from remora.testing.journal_connections import (
+    a_commit_that_is_not_stored_is_not_acknowledged,
+    a_killed_owner_loses_nothing,
+    a_late_commit_changes_nothing,
+    a_retry_after_a_broken_connection_has_one_effect,
+    a_stopped_owner_stores_nothing_when_it_goes_on,
+    a_stored_commit_is_not_called_failed,
+    no_byte_of_what_is_forgotten_is_left,
+    writes_go_on_after_a_broken_connection,
+)
 from remora.testing.journal_erasure import (
     a_note_has_a_digest_under_each_key,
     forgetting_a_session_leaves_the_users_others,
@@ -41,6 +69,17 @@ from remora.testing.journal_erasure import (
     what_is_being_forgotten_is_noted_until_it_is_gone,
 )
 from remora.testing.journal_listings import users_and_sessions_have_pages
+from remora.testing.journal_owners import (
+    a_commit_under_a_claim_is_stored_before_it_or_never,
+    a_former_owner_changes_nothing_else,
+    a_former_owner_notices_without_writing,
+    a_former_owner_stores_no_record,
+    a_former_runtime_ends,
+    an_owner_that_stood_still_stores_nothing,
+    commit_numbers_go_on,
+    epochs_grow,
+    the_newest_owner_stores,
+)
 from remora.testing.journal_retention import (
     nothing_that_is_needed_is_trimmed,
     originals_are_kept_as_long_as_they_must_be,
@@ -51,8 +90,31 @@ from remora.testing.journal_turns import (
     keyed_state_keeps_its_versions,
     turns_are_found_by_their_keys,
 )
+from remora.testing.journal_values import (
+    a_memory_that_exists_stays,
+    any_text_comes_back,
+    jobs_keep_their_attempts,
+    messages_come_back_exactly,
+    numbers_come_back_exactly,
+    progress_never_goes_back,
+    the_past_is_answered_alike,
+)
 
-__all__ = ["OpenJournal", "journal_suite"]
+__all__ = [
+    "AccessCheck",
+    "Capability",
+    "CommitFate",
+    "JournalAccess",
+    "JournalCheck",
+    "OpenJournal",
+    "journal_checks",
+    "journal_suite",
+]
+
+JournalCheck: TypeAlias = Callable[[OpenJournal], Awaitable[None]]
+"""A check that opens the journal, and does no more to it."""
+AccessCheck: TypeAlias = Callable[[JournalAccess], Awaitable[None]]
+"""A check that may also break the journal."""
 
 
 async def what_was_acknowledged_is_there_again(opened: OpenJournal) -> None:
@@ -286,15 +348,31 @@ async def a_job_goes_on_where_it_was(opened: OpenJournal) -> None:
         assert list(await runtime.internals.journal.jobs()) == []
 
 
-journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
+_BASE: tuple[JournalCheck, ...] = (
     what_was_acknowledged_is_there_again,
     a_batch_is_all_or_nothing,
     a_write_without_records_is_settled_in_its_turn,
+    nothing_is_seen_before_it_is_committed,
+    what_is_acknowledged_can_be_read,
+    a_fenced_write_is_not_stored,
+    a_refused_write_leaves_nothing,
+    outcomes_are_told_in_the_order_of_queueing,
+    a_large_commit_is_stored_whole,
+    reads_show_whole_writes,
+    closing_commits_what_is_queued,
+    messages_come_back_exactly,
+    numbers_come_back_exactly,
+    any_text_comes_back,
+    jobs_keep_their_attempts,
+    progress_never_goes_back,
+    a_memory_that_exists_stays,
+    the_past_is_answered_alike,
     a_key_has_one_effect,
     turns_are_found_by_their_keys,
     keyed_state_keeps_its_versions,
     sessions_and_users_are_apart,
     users_and_sessions_have_pages,
+    numbers_of_actors_are_never_used_twice,
     a_fold_keeps_what_it_takes,
     clearing_keeps_the_history,
     the_past_can_be_looked_at,
@@ -303,6 +381,7 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_an_actor_keeps_can_be_read,
     dead_letters_can_be_retried_and_dropped,
     a_job_goes_on_where_it_was,
+    erasing_comes_after_what_was_queued,
     forgetting_a_user_leaves_nothing_of_them,
     forgetting_a_session_leaves_the_users_others,
     what_is_being_forgotten_is_noted_until_it_is_gone,
@@ -311,4 +390,47 @@ journal_suite: tuple[Callable[[OpenJournal], Awaitable[None]], ...] = (
     what_is_not_kept_is_no_answer,
     nothing_that_is_needed_is_trimmed,
 )
+_OWNERS: tuple[JournalCheck, ...] = (
+    the_newest_owner_stores,
+    a_former_owner_stores_no_record,
+    a_former_owner_changes_nothing_else,
+    an_owner_that_stood_still_stores_nothing,
+    a_commit_under_a_claim_is_stored_before_it_or_never,
+    a_former_owner_notices_without_writing,
+    a_former_runtime_ends,
+    epochs_grow,
+)
+_CAPABILITIES: Mapping[Capability, tuple[AccessCheck, ...]] = {
+    "owners": _OWNERS,
+    "commit_numbers": (commit_numbers_go_on,),
+    "connections": (
+        a_stored_commit_is_not_called_failed,
+        a_commit_that_is_not_stored_is_not_acknowledged,
+        writes_go_on_after_a_broken_connection,
+        a_retry_after_a_broken_connection_has_one_effect,
+    ),
+    "late_commits": (a_late_commit_changes_nothing,),
+    "processes": (a_killed_owner_loses_nothing, a_stopped_owner_stores_nothing_when_it_goes_on),
+    "bytes": (no_byte_of_what_is_forgotten_is_left,),
+}
+
+
+def journal_checks(*capabilities: Capability) -> tuple[AccessCheck, ...]:
+    """The checks of a journal with these capabilities: those that each journal must pass, and more.
+
+    Args:
+        capabilities: what your journal can do; see `Capability`. Each given to the checks must be
+            reachable by your `JournalAccess`.
+
+    Raises:
+        InvalidInput: there is no such capability.
+    """
+    if unknown := [name for name in capabilities if name not in _CAPABILITIES]:
+        raise InvalidInput(
+            f"no capability of a journal: {unknown[0]!r}; there are {', '.join(_CAPABILITIES)}"
+        )
+    return (*_BASE, *(check for name in capabilities for check in _CAPABILITIES[name]))
+
+
+journal_suite: tuple[JournalCheck, ...] = (*_BASE, *_OWNERS)
 """Each takes what opens an empty journal, the same one each time."""

@@ -200,22 +200,33 @@ class _Connection:
     async def _call(self, work: Callable[[], Any]) -> Any:
         done = anyio.Event()
         outcome: list[Any] = []
-        token = anyio.lowlevel.current_token()
 
-        def task() -> None:
-            try:
-                outcome.extend((work(), None))
-            except apsw.Error as e:
-                outcome.extend((None, _translated(e)))
-            except Exception as e:
-                outcome.extend((None, e))
-            anyio.from_thread.run_sync(done.set, token=token)
+        def on_done(result: Any, error: Exception | None) -> None:
+            outcome.extend((result, error))
+            done.set()
 
-        self._tasks.put(task)
+        self._start(work, on_done)
         await done.wait()
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
+
+    def _start(self, work: Callable[[], Any], on_done: Callable[[Any, Any], None]) -> None:
+        """Do it in the thread, then call `on_done` with its result and its error."""
+        token = anyio.lowlevel.current_token()
+
+        def task() -> None:
+            result: Any = None
+            error: Exception | None = None
+            try:
+                result = work()
+            except apsw.Error as e:
+                error = _translated(e)
+            except Exception as e:
+                error = e
+            anyio.from_thread.run_sync(on_done, result, error, token=token)
+
+        self._tasks.put(task)
 
     @property
     def _open_database(self) -> apsw.Connection:
@@ -245,11 +256,17 @@ class _Connection:
         await self.execute(script)
 
     async def run(self, steps: Sequence[journal_connection.Step]) -> None:
-        await self._call(
-            lambda: journal_connection.run_steps(
-                cast("Any", _Statements(self._open_database)), steps
-            )
-        )
+        await self._call(lambda: self._run_steps(steps))
+
+    def submit(
+        self,
+        steps: Sequence[journal_connection.Step],
+        on_done: Callable[[BaseException | None], None],
+    ) -> None:
+        self._start(lambda: self._run_steps(steps), lambda _, error: on_done(error))
+
+    def _run_steps(self, steps: Sequence[journal_connection.Step]) -> None:
+        journal_connection.run_steps(cast("Any", _Statements(self._open_database)), steps)
 
     async def close(self) -> None:
         if self._database is None:

@@ -24,6 +24,7 @@ from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import StorageError
 from remora.storage.lance.naming import table_of
+from tests.copies import copy_memory
 from tests.lance import digests_of
 
 pytestmark = pytest.mark.blocking
@@ -77,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def truth(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
     """What it answers."""
-    return answers(Path(shutil.copytree(whole, tmp_path_factory.mktemp("truth") / "memory")))
+    return answers(copy_memory(whole, tmp_path_factory.mktemp("truth") / "memory"))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await runtime.session("alice", "one").append(
                 [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
             )
-            shutil.copytree(directory.parent / "live", directory)
+            copy_memory(directory.parent / "live", directory)
 
     anyio.run(make)
     return directory
@@ -103,7 +104,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def memory(tmp_path: Path, whole: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "memory"))
+    return copy_memory(whole, tmp_path / "memory")
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_verify_changes_nothing(
     """G12: of a directory that was closed, and of one whose owner was killed, no byte changes, and
     nothing is amiss.
     """
-    memory = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "memory"))
+    memory = copy_memory(request.getfixturevalue(which), tmp_path / "memory")
     before = digests(memory)
     assert ("journal.db-wal" in before) == ("owner.json" in before) == (which == "killed")
     code, printed = command("verify", "--dir", memory, "--deep")
@@ -248,7 +249,7 @@ def test_beside_an_owner_and_without_a_memory(memory: Path, tmp_path: Path, comm
     assert code == 2
     assert "no memory" in json.loads(printed)["error"]
     assert list((tmp_path / "empty").iterdir()) == []
-    shutil.copytree(memory, tmp_path / "other")
+    copy_memory(memory, tmp_path / "other")
     (tmp_path / "other" / "journal.db").write_bytes(b"no database" * 1_000)
     code, printed = command("verify", "--dir", tmp_path / "other")
     assert code == 1
@@ -262,7 +263,7 @@ def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any)
     """G3, G4: acknowledged commits that are gone are noticed, nothing is served without them until
     that is accepted.
     """
-    memory = Path(shutil.copytree(killed, tmp_path / "memory"))
+    memory = copy_memory(killed, tmp_path / "memory")
     log = memory / "journal.db-wal"
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size // 3)
@@ -309,7 +310,7 @@ def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any)
             await fill(runtime, 0, 6)
             await runtime.internals.journal.checkpoint()
             await fill(runtime, 6, 12)
-            shutil.copytree(tmp_path / "live", memory)
+            copy_memory(tmp_path / "live", memory)
 
     anyio.run(make)
     log = memory / "journal.db-wal"
@@ -424,7 +425,7 @@ def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> N
     rng = random.Random(7)
     size = (whole / "journal.db").stat().st_size
     for number in range(6):
-        memory = Path(shutil.copytree(whole, tmp_path / f"flipped-{number}"))
+        memory = copy_memory(whole, tmp_path / f"flipped-{number}")
         flip(memory / "journal.db", rng.randrange(100, size))
         with contextlib.suppress(StorageError):
             never_wrong(answers(memory), truth)
@@ -502,7 +503,7 @@ def test_damaged_files_of_long_term_memory(
     assert named in printed
     assert "longterm" in printed or "long-term" in printed
     assert digests(memory) == before
-    never_wrong(answers(Path(shutil.copytree(memory, memory.parent / "served"))), truth)
+    never_wrong(answers(copy_memory(memory, memory.parent / "served")), truth)
     code, printed = command("repair", "--dir", memory)
     assert code == 0, printed
     assert answers(memory) == truth
@@ -548,7 +549,7 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
         "not as it was written",
     ):
         assert kind in printed, printed
-    never_wrong(answers(Path(shutil.copytree(memory, memory.parent / "served"))), truth)
+    never_wrong(answers(copy_memory(memory, memory.parent / "served")), truth)
     code, printed = command("repair", "--dir", memory, *([] if fill_ else ["--no-fill"]))
     assert code == 0, printed
     assert ("missing rows are written at the next start" in printed) is not fill_

@@ -15,6 +15,7 @@ from remora import Runtime
 from remora.maintenance.backup import backup
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
+from tests.copies import copy_memory
 from tests.facts import FactModel
 from tests.faults.fact_kills import CONFIG, SESSIONS
 
@@ -59,7 +60,7 @@ def test_each_fact_is_there_once_whenever_the_process_is_killed(tmp_path: Path) 
     directory, said = tmp_path / "memory", list[str]()
     for run, (word, after) in enumerate((("asked", 3), ("answered", 4), ("said", 9))):
         said += run_and_kill(directory, run, word, after)
-    shutil.copytree(directory, tmp_path / "killed")
+    copy_memory(directory, tmp_path / "killed")
 
     async def check() -> None:
         facts = await facts_of(directory)

@@ -19,6 +19,7 @@ from remora.maintenance.backup import backup
 from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.testing import HashEmbedder
+from tests.copies import copy_memory
 from tests.faults.memory_kills import CONFIG, text_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.blocking]
@@ -89,7 +90,7 @@ def test_changes_survive_kills_backups_and_rebuilding(tmp_path: Path) -> None:
     async def check() -> None:
         await backup(directory, tmp_path / "backup", CONFIG)
         for name in ("lost", "repaired", "reembedded"):
-            shutil.copytree(tmp_path / "backup", tmp_path / name)
+            copy_memory(tmp_path / "backup", tmp_path / name)
         kept = await judge(directory, versions)
         assert len(kept) > 3
         assert await judge(tmp_path / "backup", versions) == kept

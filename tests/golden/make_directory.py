@@ -30,6 +30,7 @@ from typing import Any
 
 import anyio
 
+from tests.copies import copy_memory
 from tests.golden.directory import answers, fill, finish, import_export, open_runtime
 
 HERE = Path(__file__).parent
@@ -42,9 +43,9 @@ async def make(base: Path) -> dict[str, Any]:
         await runtime.export(base / "export.jsonl")
         await runtime.export(base / "export")
         await runtime.backup(base / "backup")
-        shutil.copytree(base / "memory", base / "killed")
+        copy_memory(base / "memory", base / "killed")
     copy = base / "copy"
-    shutil.copytree(base / "memory", copy)
+    copy_memory(base / "memory", copy)
     found = {}
     async with open_runtime(copy) as runtime:
         found["memory"] = await answers(runtime)

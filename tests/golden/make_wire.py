@@ -17,10 +17,13 @@ import msgspec
 import numpy as np
 
 from remora.actors.keyed_state import (
+    ChangeValues,
     DeleteValue,
+    ReadNamed,
     ReadValue,
     ReadValues,
     SetValue,
+    StaleKey,
     StaleVersion,
     StoredValue,
     StoredValues,
@@ -61,13 +64,14 @@ from remora.actors.user.messages import (
     UserView,
 )
 from remora.actors.user.working import WorkingItem, pack_vector
+from remora.actors.wire_types import to_sent
 from remora.messages import Entry, Receipt
 from remora.storage.keyed_values import KeyedImage, KeyedValue
 from remora.storage.records import MemoryItem, MessageRange, StateItem, Summary, Watermarks
 
 __all__ = ["MESSAGES", "NEWEST", "REPLIES", "files"]
 
-NEWEST = 1
+NEWEST = 2
 HERE = Path(__file__).parent
 AT_US = 1_767_225_600_000_000  # 2026-01-01
 
@@ -101,9 +105,11 @@ MESSAGES: tuple[Any, ...] = (
     Rewind(3),
     Replace((_entry,), _summary, 20),
     ReadValue("cart"),
-    ReadValues("c", "ca", 10),
+    ReadValues("c", "ca", 10, backward=True),
     SetValue("cart", b"[1]", 0, AT_US, 1_000),
     DeleteValue("cart", None),
+    ReadNamed(("cart", "step")),
+    ChangeValues((("cart", b"[1]"),), ("step",), (("cart", 0),), AT_US, 1_000),
     Learn((_working,)),
     SearchWorking(pack_vector(np.array([1.0, 0.0])), 5, "chat"),
     Remember((_memory,), replace=True),
@@ -158,6 +164,7 @@ REPLIES: tuple[Any, ...] = (
     StoredValue(_value),
     StoredValues((("cart", _value),)),
     StaleVersion(_value),
+    StaleKey("cart", _value),
     RememberReceipt(("m1",), "job-1"),
     ChangedMemory(_memory),
     ScoredItems((ScoredItem(_working, 0.5),)),
@@ -185,7 +192,8 @@ def files() -> dict[int, dict[str, Any]]:
 
 def _main() -> None:
     encoded = {
-        type(one).__name__: msgspec.msgpack.encode(one).hex() for one in (*MESSAGES, *REPLIES)
+        type(one).__name__: msgspec.msgpack.encode(to_sent(one)).hex()
+        for one in (*MESSAGES, *REPLIES)
     }
     (HERE / f"wire-{NEWEST}.json").write_text(json.dumps(encoded, indent=0) + "\n")
 

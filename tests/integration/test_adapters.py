@@ -36,7 +36,7 @@ from langchain_core.messages import (
 from remora import BufferPolicy, Config, Message, Runtime, blocking
 from remora.adapters.langchain import RemoraChatMessageHistory
 from remora.adapters.openai_agents import RemoraSession, chat_messages, response_items
-from remora.errors import InvalidInput, InvalidMessage
+from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import ScriptedChatModel
 
 pytestmark = pytest.mark.anyio
@@ -358,8 +358,12 @@ async def test_langchain_sync_methods() -> None:
             "hi",
         ]
         assert await history.aget_messages() == []
-        for call in (lambda: history.messages, lambda: history.add_messages([]), history.clear):
-            with pytest.raises(InvalidInput, match="await aget_messages"):
+        for call in (
+            lambda: history.messages,
+            lambda: history.add_user_message("x"),
+            history.clear,
+        ):
+            with pytest.raises(WrongLoop):
                 call()
 
 
@@ -400,6 +404,10 @@ async def test_langchain_refuses_what_is_no_message() -> None:
     [
         ("remora.adapters.openai_agents", "agents", "openai-agents"),
         ("remora.adapters.langchain", "langchain_core", "langchain"),
+        ("remora.adapters.langchain_agents", "langchain", "langchain-agents"),
+        ("remora.adapters.langgraph", "langgraph.store", "langgraph"),
+        ("remora.adapters.langgraph_checkpoints", "langgraph.checkpoint", "langgraph"),
+        ("remora.adapters.mcp", "mcp", "mcp"),
         ("remora.models.openai", "httpx2", "openai"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from remora.maintenance.verify import verify
 from remora.recall.memory import Memory
 from remora.storage.memory.store import MemoryStore
 from remora.testing import HashEmbedder
+from tests.copies import copy_memory
 from tests.integration.remembering import CONFIG
 from tests.simulation.rare import reaching
 
@@ -77,9 +77,7 @@ async def test_a_changed_memory_is_never_shown_as_it_was(tmp_path: Path) -> None
         await alice.settle()
         assert await shown(alice) == {"Lives in Lisbon", "Lisbon"}
         changed = await alice.update_memory(id_, "Lives in Porto", metadata={"sure": True})
-        shutil.copytree(
-            tmp_path / "memory", crashed, ignore=shutil.ignore_patterns("*.lock", "owner.json")
-        )
+        copy_memory(tmp_path / "memory", crashed, "*.lock", "owner.json")
         assert (changed.id, changed.text, changed.metadata) == (
             id_, "Lives in Porto", {"sure": True},
         )  # fmt: skip
@@ -111,9 +109,7 @@ async def test_a_deleted_memory_is_never_shown_again(tmp_path: Path) -> None:
         first, second = await alice.remember(["Lives in Lisbon", "Has been to Porto"])
         await alice.settle()
         assert await alice.delete_memories([first, "0" * 32]) == 1
-        shutil.copytree(
-            tmp_path / "memory", crashed, ignore=shutil.ignore_patterns("*.lock", "owner.json")
-        )
+        copy_memory(tmp_path / "memory", crashed, "*.lock", "owner.json")
         assert await shown(alice) == {"Has been to Porto", "Porto"}
         assert await alice.memory(first) is None
         assert await alice.delete_memories(first) == 0

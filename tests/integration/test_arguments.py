@@ -99,6 +99,8 @@ VALID: Mapping[str, Callable[[World], Any]] = {
     "batches": lambda w: [(w.session, said(w.text), None)],
     "keep": lambda _: 1_000,
     "key": lambda _: "step",
+    "keys": lambda _: ["step"],
+    "put": lambda w: {"step": w.number},
     "value": lambda w: w.number,
     "id": lambda _: "0" * 32,
     "reply": lambda w: w.text,

@@ -13,7 +13,8 @@ import pytest
 
 from remora import Config, Runtime
 from remora.cli.main import main
-from remora.errors import CommitFailed, DirectoryUnusable
+from remora.cluster.reading import MemoryReader
+from remora.errors import CommitFailed, DirectoryUnusable, InvalidInput
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
 CONFIG = Config.from_dict(
@@ -141,3 +142,89 @@ async def test_an_earlier_format(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(DirectoryUnusable, match="start the application once"):
         await ReadOnlyJournal.open(path)
+
+
+async def fill(runtime: Runtime, count: int) -> None:
+    for number in range(count):
+        await runtime.session("alice", "chat").append(
+            {"role": "user", "content": f"Message {number} of a long conversation."}
+        )
+
+
+@pytest.mark.parametrize("long_term", [False, True])
+async def test_a_long_reader_leaves_the_log_alone(tmp_path: Path, *, long_term: bool) -> None:
+    """A copy is read, so what the owner writes meanwhile is moved into its file, to the last."""
+    directory = tmp_path / "memory"
+    log = directory / "journal.db-wal"
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await fill(runtime, 20)
+        reader = MemoryReader(directory, CONFIG)
+        async with reader.open(long_term=long_term, copied=True) as memory:
+            await fill(runtime, 20)
+            await runtime.internals.journal.scrub()
+            assert log.stat().st_size == 0
+            assert len(await memory.session("alice", "chat").history()) == 20
+            await fill(runtime, 20)
+        assert len(await runtime.session("alice", "chat").history()) == 60
+    assert not [path for path in directory.iterdir() if "read" in path.name]
+
+
+async def test_short_readers_let_the_log_be_emptied(tmp_path: Path) -> None:
+    """One after the other, as a page reads, while the owner appends and empties its log."""
+    directory = tmp_path / "memory"
+    seen: list[int] = []
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await fill(runtime, 5)
+        async with anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                reader = MemoryReader(directory, CONFIG)
+                async with reader.keep_models():
+                    while True:
+                        async with reader.open(user="alice") as memory:
+                            view = await memory.session("alice", "chat").inspect()
+                        seen.append(view.last_seq)
+
+            tasks.start_soon(read)
+            while len(seen) < 3:
+                await fill(runtime, 5)
+                await runtime.internals.journal.finish_erasure(0)  # it empties the log
+            tasks.cancel_scope.cancel()
+    assert seen == sorted(seen)
+    assert seen[-1] > seen[0]
+
+
+async def test_a_reader_holds_the_log_while_it_reads_and_no_longer(tmp_path: Path) -> None:
+    """Neither while it opens nor while it closes: both take longer than what it reads."""
+    directory = tmp_path / "memory"
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await fill(runtime, 5)
+        journal = runtime.internals.journal
+        async with MemoryReader(directory, CONFIG).open(user="alice") as memory:
+            await journal.finish_erasure(0)  # it empties the log, which fails if somebody reads
+            await fill(runtime, 5)
+            seen = await memory.session("alice", "chat").inspect()
+            assert seen.last_seq == 10
+            assert isinstance(memory, Runtime)
+            reading = memory.internals.journal
+            assert isinstance(reading, ReadOnlyJournal)
+            await reading.end_moment()
+            await journal.finish_erasure(0)
+            await reading.end_moment()  # there is nothing to end
+
+
+async def test_the_copy_of_a_reader_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a conversation stays in the directory for temporary files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    async with Runtime(tmp_path / "memory", config=CONFIG) as runtime:
+        await fill(runtime, 3)
+        async with MemoryReader(tmp_path / "memory", CONFIG).open(copied=True) as memory:
+            assert not list(temporary.iterdir())
+            assert (await memory.counts()).messages == 3
+        with pytest.raises(InvalidInput, match="there is no memory"):
+            async with MemoryReader(temporary, CONFIG).open():
+                pytest.fail("it was opened")

@@ -19,6 +19,7 @@ from remora.cli.main import main
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
+from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -57,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await bad.append({"role": "user", "content": "poison"})
             await bad.flush()
             await runtime.settle()
-        shutil.copytree(base / "whole", base / "parts")
+        copy_memory(base / "whole", base / "parts")
         await reshard(base / "parts", 3, CONFIG)
 
     anyio.run(make)
@@ -73,7 +74,7 @@ def run(
     monkeypatch.setenv("REMORA_MODELS__EMBEDDER", "none")
     monkeypatch.setenv("REMORA_TOKENS__COUNTER", "heuristic")
     for name in ("whole", "parts"):
-        shutil.copytree(made / name, tmp_path / name)
+        copy_memory(made / name, tmp_path / name)
 
     async def run_both(*arguments: str | Callable[[str], str]) -> list[tuple[int, list[Any]]]:
         results = []
@@ -214,7 +215,7 @@ async def test_damage_is_named_with_its_shard(
 
     # a shard that another number of shards made
     shutil.rmtree(path / "shard-01")
-    shutil.copytree(path / "shard-02", path / "shard-01")
+    copy_memory(path / "shard-02", path / "shard-01")
     _, (code, (found,)) = await run("verify")
     assert code == 1
     assert any("wrong shard" in one["detail"] for one in found["findings"])
@@ -238,7 +239,7 @@ async def test_reshard_says_what_it_did(
     monkeypatch.setenv("COLUMNS", "500")
     monkeypatch.setenv("REMORA_MODELS__EMBEDDER", "none")
     path = tmp_path / "memory"
-    shutil.copytree(made / "parts", path)
+    copy_memory(made / "parts", path)
 
     async def command(*arguments: str) -> tuple[int, str, str]:
         code = await anyio.to_thread.run_sync(main, ["reshard", *arguments])

@@ -20,6 +20,7 @@ import remora
 import remora.blocking
 from remora import Runtime
 from remora.cli.main import main
+from remora.cluster.place import Place
 from remora.errors import DirectoryLocked, DirectoryUnusable, InvalidInput, RuntimeClosed
 from tests.harness import user
 from tests.workers import end_owner, owner_of, owner_process, write_config
@@ -142,7 +143,9 @@ def lock_is_awaited(memory: Path) -> bool:
     return any("->" in line and f":{inode} " in line for line in lines)
 
 
-async def test_serve_takes_the_place_of_a_started_owner(tmp_path: Path, memory: Path) -> None:
+async def test_serve_takes_the_place_of_a_started_owner(
+    tmp_path: Path, memory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Workers go on, without an error; SIGTERM ends it with code 0, and they go on again."""
     file = write_config(tmp_path)
     async with remora.connect(file) as worker:
@@ -156,6 +159,8 @@ async def test_serve_takes_the_place_of_a_started_owner(tmp_path: Path, memory: 
                 assert owner_of(memory).pid == server.pid
                 other = await in_thread(partial(main, ["serve", str(file)]))
                 assert other == 1
+                assert await in_thread(partial(main, ["serve", str(memory)])) == 1
+                assert "is served for the target" in " ".join(capsys.readouterr().err.split())
                 server.terminate()
                 assert await in_thread(partial(server.wait, 20)) == 0
         await chat.append(user("three"))
@@ -173,7 +178,7 @@ async def test_owners_are_listed(
     """`remora owners` says who owns the memory, and what each shard does."""
     file = write_config(tmp_path)
     assert await in_thread(main, ["owners", str(file)]) == 1
-    assert "no process serves" in capsys.readouterr().err
+    assert "there is no directory" in capsys.readouterr().err
     async with remora.connect(file) as worker:
         await worker.session("ada", "s").append(user("one"))
         pid = owner_of(memory).pid
@@ -190,6 +195,53 @@ async def test_owners_are_listed(
     await in_thread(end_owner, memory)
     assert await in_thread(main, ["owners", str(file)]) == 1
     assert f"process {pid}, has died" in " ".join(capsys.readouterr().err.split())
+
+
+SLOW_IMPORT = """
+import sys, time
+from pathlib import Path
+import remora
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        here = Path(__file__).parent
+        if name == "lancedb":
+            (here / "importing").touch()
+            while not (here / "imported").exists():
+                time.sleep(0.01)
+
+def runtime():
+    sys.meta_path.insert(0, Slow)
+    here = Path(__file__).parent
+    cluster = remora.config.ClusterConfig(shards=1, linger_s=5.0, wait_s=120.0)
+    tokens = remora.config.TokensConfig(counter="heuristic")
+    return remora.Runtime(here / "memory", config=remora.Config(cluster=cluster, tokens=tokens))
+"""
+
+
+async def test_an_owner_leaves_while_it_loads(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers need not wait until it has imported LanceDB; the next owner serves before that."""
+    (tmp_path / "loadsslowly.py").write_text(SLOW_IMPORT)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    try:
+        async with remora.connect("loadsslowly:runtime") as worker:
+            chat = worker.session("ada", "s")
+            await chat.append(user("one"), key="1")
+            while not (tmp_path / "importing").exists():
+                await anyio.sleep(0.02)
+            first = owner_of(memory)
+            os.kill(first.pid, signal.SIGTERM)
+            while (info := Place(memory).read_owner()) is None or info.pid == first.pid:
+                await anyio.sleep(0.02)
+            await chat.append(user("two"), key="2", timeout_s=150)
+            assert not (tmp_path / "imported").exists()
+            assert await contents(chat) == ["one", "two"]
+    finally:
+        (tmp_path / "imported").touch()
 
 
 def remora_json(line: str) -> Any:

@@ -358,8 +358,7 @@ async def test_garbage_ends_its_own_connection_alone(tmp_path: Path) -> None:
             struct.pack("<I", 0),
             bytes(frame(["what"])),
             hello + struct.pack("<I", 5) + b"\xc1\xc1\xc1\xc1\xc1",
-            hello + bytes(frame([[203, 1, 0, "archive.stats", b"\x01"]])),
-            hello + bytes(frame([[203, 1, 0, "runtime.__init__", b"\x90"]])),
+            hello + bytes(frame([[203, 0, 0, "turns.begin", b"\x91\x92\xa1a\xa1b"]])),
             hello + bytes(frame([[204, 1], [203, 1, 9, "archive.stats", b"\x90"]])),
         ]
         for one in bad:

@@ -21,7 +21,13 @@ from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
 from remora.cluster.target import read_target
 from remora.cluster.watch import OwnerWatch, open_control, ping_or_kill
 from remora.config import ClusterConfig
-from remora.errors import DirectoryLocked, InvalidInput, OwnerFailed, OwnerUnreachable
+from remora.errors import (
+    DirectoryLocked,
+    DirectoryUnusable,
+    InvalidInput,
+    OwnerFailed,
+    OwnerUnreachable,
+)
 from remora.storage.lock import DirectoryLock, keep_owner_file
 from tests.owners import finder, make_target
 
@@ -47,6 +53,19 @@ os.close(read)
 os.close(write)
 for _ in range(16):
     assert os.wait()[1] == 0
+"""
+
+
+UNPRIVILEGED = """
+import os, sys
+from remora.errors import DirectoryUnusable
+from tests.owners import finder
+worker = finder(sys.argv[1])
+os.setuid(65534)
+try:
+    worker.find()
+except DirectoryUnusable as e:
+    print(e)
 """
 
 
@@ -191,6 +210,49 @@ def test_an_owner_that_cannot_open_the_memory_says_why(
     with pytest.raises(OwnerFailed, match=r"journal\.db is damaged"):
         finder(make_target(tmp_path)).find()
     assert len(started(memory)) == 1
+
+
+def test_an_owner_that_starts_slowly_is_left_to_finish(
+    tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may bring a large journal to a newer format, which takes longer than workers wait."""
+    monkeypatch.setenv("STAND_IN", "slow")
+    worker = finder(make_target(tmp_path, wait_s=0.1))
+    with pytest.raises(OwnerUnreachable, match="is left to finish"):
+        worker.find()
+    while (info := memory.read_owner()) is None:
+        os.sched_yield()
+    with pytest.raises(OwnerUnreachable, match=f"process {info.pid} starts, and is left"):
+        worker.find()
+    (memory.directory / "go").touch()
+    found = None
+    while found is None:
+        with suppress(OwnerUnreachable):
+            found = worker.find()
+    assert started(memory) == [found.pid] == [info.pid]
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path, memory: Place) -> None:
+    """Said at once: no owner is waited for."""
+    worker = finder(make_target(tmp_path))
+    memory.prepare()
+    memory.spawn_lock.symlink_to("elsewhere")
+    with pytest.raises(DirectoryUnusable, match="cannot be used as a memory directory"):
+        worker.find()
+    memory.spawn_lock.unlink()
+    if os.getuid() == 0:  # nothing is forbidden to root
+        for directory in memory.directory.parents[: len(memory.directory.parents) - 1]:
+            directory.chmod(directory.stat().st_mode | 0o755)
+        memory.directory.chmod(0o755)
+        process = subprocess.run(
+            [sys.executable, "-c", UNPRIVILEGED, str(tmp_path / "remora.yaml")],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert "no permission to write" in process.stdout
+    assert not (memory.directory / "started").exists()
 
 
 def test_workers_that_start_no_owner_wait(tmp_path: Path, memory: Place) -> None:

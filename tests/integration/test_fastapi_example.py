@@ -136,3 +136,16 @@ async def test_two_requests_at_once(tmp_path: Path) -> None:
                 tasks.start_soon(partial(client.post, "/alice/one", json=body))
         roles = [one.role for one in await runtime.session("alice", "one").history()]
         assert roles == ["user", "assistant"] * 4
+
+
+async def test_probes(tmp_path: Path) -> None:
+    """Live and ready as the runtime says; what is missing is named by its code."""
+    model = Model()
+    async with serve(tmp_path / "memory", model) as (client, runtime):
+        for path in ("/livez", "/readyz"):
+            answer = await client.get(path)
+            assert (answer.status_code, answer.json()) == (200, {"problems": []})
+        await runtime.aclose()
+        assert (await client.get("/livez")).status_code == 200
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, {"problems": ["closed"]})

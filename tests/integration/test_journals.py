@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -14,9 +14,9 @@ from remora.errors import ConfigError
 from remora.runtime.log import Write
 from remora.storage.memory import MemoryJournal
 from remora.storage.ports import Journal
-from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing import HashEmbedder, journal_suite
-from remora.testing.journals import OpenJournal
+from remora.testing import HashEmbedder
+from remora.testing.journals import AccessCheck, journal_checks
+from tests.journals import MemoryAccess, SqliteAccess
 
 pytestmark = pytest.mark.anyio
 
@@ -42,21 +42,44 @@ class Wrapped:
         return await self.inner.hydrate(keys)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "memory", "own"])
-@pytest.mark.parametrize("check", journal_suite, ids=lambda check: check.__name__)
-async def test_journals(
-    check: Callable[[OpenJournal], Awaitable[None]], kind: str, tmp_path: Path
-) -> None:
-    """S1.02, S2.16, S3.26: SQLite, memory and a journal of the caller's own pass the same suite."""
-    kept: dict[str, Any] = {"memory": MemoryJournal(), "own": Wrapped()}
+class OwnAccess(MemoryAccess):
+    """The journal of the caller's own: each owner has another one, around the same rows."""
 
-    async def opened() -> Journal:
-        if kind == "sqlite":
-            return await SqliteJournal.open(tmp_path / "journal.db", durability="process")
-        journal: Journal = kept[kind]
-        return journal
+    async def __call__(self) -> Journal:
+        wrapped = Wrapped()
+        inner: Any = await super().__call__()
+        wrapped.inner = inner
+        return cast("Journal", wrapped)
 
-    await check(opened)
+
+@pytest.mark.parametrize("kind", ["memory", "own"])
+@pytest.mark.parametrize(
+    "check",
+    journal_checks("owners", "commit_numbers"),
+    ids=lambda check: check.__name__,
+)
+async def test_journals(check: AccessCheck, kind: str) -> None:
+    """S1.02, S2.16, S3.26: memory and a journal of the caller's own pass the same suite."""
+    access = {"memory": MemoryAccess, "own": OwnAccess}[kind](MemoryJournal)
+    await check(access)
+
+
+@pytest.mark.parametrize(
+    "check", journal_checks("connections", "late_commits"), ids=lambda check: check.__name__
+)
+async def test_a_journal_in_memory_that_breaks(check: AccessCheck) -> None:
+    """S1.02: what becomes of a commit whose connection broke."""
+    await check(MemoryAccess())
+
+
+@pytest.mark.parametrize(
+    "check",
+    journal_checks("owners", "commit_numbers", "connections", "processes", "bytes"),
+    ids=lambda check: check.__name__,
+)
+async def test_sqlite(check: AccessCheck, tmp_path: Path) -> None:
+    """S1.02, S2.16, S3.26: SQLite passes the suite, with all that SQLite can do."""
+    await check(SqliteAccess(tmp_path / "journal.db"))
 
 
 async def test_a_journal_of_the_callers_own(tmp_path: Path) -> None:

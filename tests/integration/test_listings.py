@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from remora.storage.listing import ListingOrder, prefix_end
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.renamed import with_current_names
 from remora.storage.sqlite import journal as sqlite_journal
+from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -189,7 +189,7 @@ async def test_the_order_is_right_after_a_crash(
             await append(runtime, "alice", f"s{number}", number)
         await runtime.users(order="newest")
         await append(runtime, "alice", "s1", 10)
-        shutil.copytree(tmp_path / "memory", crashed, ignore=shutil.ignore_patterns("*.lock"))
+        copy_memory(tmp_path / "memory", crashed, "*.lock")
     for place in (crashed, tmp_path / "memory", crashed):
         async with Runtime(place, config=PLAIN) as runtime:
             found = await runtime.user("alice").sessions(order="newest")

@@ -163,7 +163,7 @@ async def test_what_cannot_be_remembered(content: Any, options: dict[str, Any]) 
         with pytest.raises(InvalidInput):
             await runtime.user("alice").remember(content, **options)
         assert (await runtime.counts()).memories == 0
-        assert runtime.statistics().log.commits == 0
+        assert runtime.statistics().log.writes == 0
 
 
 async def test_nobody_remembers_without_a_user(runtime: Runtime) -> None:

@@ -20,6 +20,7 @@ from remora.maintenance.repair import repair
 from remora.maintenance.verify import verify
 from remora.storage.lance.naming import table_of
 from remora.testing import HashEmbedder
+from tests.copies import copy_memory
 from tests.lance import data_files, digests_of, record_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -185,8 +186,8 @@ async def test_repaired_recall_equals_a_fresh_rebuild(
     damage: Callable[[Path], Awaitable[None]], filled: Path, tmp_path: Path
 ) -> None:
     """G6, G7: whatever is damaged, repair and the next start lead to what the journal says."""
-    memory = Path(shutil.copytree(filled, tmp_path / "memory"))
-    fresh = await rebuilt(Path(shutil.copytree(filled, tmp_path / "fresh")))
+    memory = copy_memory(filled, tmp_path / "memory")
+    fresh = await rebuilt(copy_memory(filled, tmp_path / "fresh"))
     await damage(memory)
     assert not (await verify(memory, CONFIG, deep=True)).clean
     report = await repair(memory, CONFIG)
@@ -202,7 +203,7 @@ async def test_repaired_recall_equals_a_fresh_rebuild(
 
 async def test_only_what_is_missing_is_embedded(filled: Path, tmp_path: Path) -> None:
     """G7: a rebuild leaves existing rows alone, so that repair costs what the damage costs."""
-    memory = Path(shutil.copytree(filled, tmp_path / "memory"))
+    memory = copy_memory(filled, tmp_path / "memory")
     await DAMAGES["some rows"](memory)
     await repair(memory, CONFIG)
     embedder = CountingEmbedder()
@@ -219,8 +220,8 @@ async def test_a_damaged_session_keeps_no_other_from_being_rebuilt(
     """G6, G7, G11: its failure is told and tried again at each start; the other sessions are
     rebuilt, and its own messages that can be read.
     """
-    memory = Path(shutil.copytree(filled, tmp_path / "memory"))
-    fresh = await rebuilt(Path(shutil.copytree(filled, tmp_path / "fresh")))
+    memory = copy_memory(filled, tmp_path / "memory")
+    fresh = await rebuilt(copy_memory(filled, tmp_path / "fresh"))
     journal = memory / "journal.db"
     content = bytearray(journal.read_bytes())
     content[content.index(b"number 5: alice in one") + 4] ^= 0x40

@@ -14,17 +14,25 @@ import pytest
 import remora
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
-from remora.errors import DirectoryLocked, InvalidInput, StorageError
+from remora.errors import (
+    DirectoryLocked,
+    ErasureDelayed,
+    InvalidInput,
+    LongTermError,
+    StorageError,
+)
 from remora.messages import ChatDict
+from remora.storage.lance.store import LanceStore
 from remora.storage.layout import DIVISION_FILE, SHARDS_FILE
 from remora.testing import HashEmbedder
+from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and copy files
 
 CONFIG = remora.Config.from_dict(
     {
         "tokens": {"counter": "heuristic"},
-        "supervisor": {"max_attempts": 1},
+        "supervisor": {"max_attempts": 1, "backoff_s": 0.01, "max_backoff_s": 0.02},
         "buffer": {"token_limit": 200, "summary_tokens": 50},
         "synopsis": {"shown": "never"},
     }
@@ -178,7 +186,7 @@ def kill_at(step: str, directory: Path, copy: Path) -> Callable[[str], None]:
 
     def on_step(name: str) -> None:
         if name == step:
-            shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("remora.lock"))
+            copy_memory(directory, copy, "remora.lock")
             raise Killed
 
     return on_step
@@ -228,7 +236,7 @@ async def test_a_kill_at_any_step_loses_nothing(
     with pytest.raises(Killed):
         await reshard(path, after, PLAIN, on_step=kill_at(step, path, left))
     resumed = tmp_path / "resumed"
-    shutil.copytree(left, resumed)
+    copy_memory(left, resumed)
 
     # an application that opens it finds all, and nothing is left of the other copy
     async with await opened(left, PLAIN) as memory:
@@ -296,6 +304,34 @@ async def test_a_copy_is_not_used_once_the_memory_was_opened_by_an_earlier_relea
     assert not (await reshard(left, 2, PLAIN)).resumed
     async with await opened(left, PLAIN) as memory:
         assert len(await memory.session("user 0", "chat").history()) == 3
+
+
+async def test_an_erasure_that_waits_ends_in_the_new_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13: rows that wait to be erased are not copied, and the user may come back."""
+    path = tmp_path / "memory"
+
+    async def fails(store: LanceStore, owner: str, session: str = "") -> int:
+        raise LongTermError("it cannot be reached", retryable=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceStore, "erase", fails)
+        async with remora.Runtime(path, config=CONFIG, embedder=HashEmbedder(16)) as runtime:
+            for user in USERS:
+                await runtime.user(user).remember(f"the secret of {user}")
+            await runtime.settle()
+            with pytest.raises(ErasureDelayed):
+                await runtime.user("user 1").forget()
+    assert (await reshard(path, 3, CONFIG)).rows == 4
+    async with await opened(path) as memory:
+        assert await memory.retry_erasures() == []
+        for user in USERS:
+            found = [one.text for one in await memory.user(user).recall("secret")]
+            assert found == ([] if user == "user 1" else [f"the secret of {user}"])
+        await memory.user("user 1").remember("back again")
+    kept = [one.read_bytes() for one in path.rglob("*") if one.is_file()]
+    assert not any(b"secret of user 1" in one for one in kept)
 
 
 async def test_bad_input_is_refused_and_nothing_changes(

@@ -211,7 +211,7 @@ _MUTANTS = (
 -        self.remove(cell)
 +        self._leaving.append(cell)
 ~
-         horizon = int((self._clock.monotonic() - self._limits.idle_s) / self.bucket_s)
+         horizon = int((self._clock.monotonic() - self._limits.idle_s) / self._bucket_s)
 +        leaving, self._leaving = self._leaving, []
 +        for cell in leaving:
 +            self.remove(cell)
@@ -747,8 +747,8 @@ _MUTANTS = (
         what="What is queued behind a commit that failed is committed all the same.",
         path="remora/storage/sqlite/writer.py",
         change="""
--                batch = [write for write in taken if not write.fenced and not self._refuse(write)]
-+                batch = [write for write in taken if not self._refuse(write)]
+-        return [write for write in taken if not write.fenced and not self._refuse(write)]
++        return [write for write in taken if not self._refuse(write)]
 """,
         journal="sqlite",
         tests=("tests/unit/test_journal_commits.py",),

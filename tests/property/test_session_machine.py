@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -699,6 +700,9 @@ class SessionMachine(RuleBasedStateMachine):
         assert watermarks.indexing_through <= self.said.last
         assert not self.flushes or watermarks.indexing_through >= watermarks.summarizing_through
         assert state.tokens == sum(entry.tokens for entry in state.entries)
+        if (sums := state.running_tokens) is not None:
+            tokens = [after - before for before, after in pairwise(sums)]
+            assert tokens == [entry.tokens for entry in state.entries]
         assert state.pending == sum(
             entry.seq <= watermarks.summarizing_through for entry in state.entries
         )

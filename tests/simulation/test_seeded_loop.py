@@ -338,3 +338,23 @@ def test_worlds_leave_no_descriptor() -> None:
     for seed in range(6):
         fingerprint(seed, journal="sqlite", cuts=(120, 150))
     assert len(list(descriptors.iterdir())) == before
+
+
+def test_an_idle_runtime_takes_few_steps() -> None:
+    """It wakes the event loop less than once a second, and serves and passivates as before."""
+
+    async def rest(world: World) -> tuple[int, int, int]:
+        async with world.runtime() as runtime:
+            chat = runtime.session("alice", "one")
+            await chat.append({"role": "user", "content": "Hello."})
+            await asyncio.sleep(30)
+            passivated, before = runtime.statistics().registry.passivations, world.loop.steps
+            await asyncio.sleep(3_600)
+            steps = world.loop.steps - before
+            await chat.append({"role": "user", "content": "Are you there?"})
+            return passivated, steps, len((await chat.load()).messages)
+
+    passivated, steps, messages = World(1).run(rest)
+    assert passivated >= 1
+    assert steps < 3_600
+    assert messages == 2

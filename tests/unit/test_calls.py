@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from remora.cluster.calls import (
     encode_result,
     perform,
 )
-from remora.cluster.wire import WireError
+from remora.cluster.wire import UnreadableCall, WireError
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
@@ -31,6 +32,7 @@ from remora.storage.export.transfer import MessageExport, SessionExport
 from remora.storage.ports import Scope
 from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
+from tests.golden import make_calls
 
 KEY = SessionKey("ada", "chat")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -139,6 +141,29 @@ def test_garbage_is_no_arguments(name: str) -> None:
     for data in (b"", b"\xc1", b"\xa1x", msgspec.msgpack.encode({"a": 1})):
         with pytest.raises(WireError):
             decode_arguments(name, data)
+
+
+def test_calls_are_added_and_never_changed() -> None:
+    """Workers and owners of different releases, with one version of the protocol, agree.
+
+    After adding one: ``python -m tests.golden.make_calls``.
+    """
+    golden = json.loads(make_calls.file().read_text())
+    assert set(CALLS) == set(golden)
+    for name, known in golden.items():
+        assert make_calls.shape(CALLS[name]) == known, f"{name}: does it need another WIRE?"
+
+
+@pytest.mark.parametrize("given", [[], ["ada"], ["ada", "chat", "later"]])
+def test_arguments_of_a_later_release_are_read_as_far_as_they_are_known(given: list[str]) -> None:
+    """What comes last and is not known is left out; what must be there, is."""
+    data = msgspec.msgpack.encode(given)
+    if not given:
+        with pytest.raises(UnreadableCall):
+            decode_arguments("work.forget", data)
+    else:
+        found = decode_arguments("work.forget", data)
+        assert found == {"user": "ada", "session": given[1] if given[1:] else None}
 
 
 def test_a_name_of_nothing_is_refused() -> None:

@@ -56,6 +56,9 @@ def test_targets(module: str, tmp_path: Path) -> None:
     assert read_target(f"{module}:Box.memory").directory == tmp_path / "there"
     target = read_target("somewhere")
     assert target.text == str(target.directory) == str(tmp_path / "somewhere")
+    for text in ("./some.where", "some-where.d", ".hidden"):
+        assert read_target(text).directory == tmp_path / text
+    assert read_target(Path("some.where:else")).directory == tmp_path / "some.where:else"
     Path("conf.yaml").write_text("directory: elsewhere\ncluster: {shards: 3}\n")
     target = read_target(Path("conf.yaml"))
     assert target.text == str(tmp_path / "conf.yaml")
@@ -90,13 +93,18 @@ def test_targets(module: str, tmp_path: Path) -> None:
         ("anapp:made", "name a function"),
         ("anapp.py", "is a file"),
         ("missing.yaml", "cannot read"),
+        ("anapp.memory", 'write "anapp:memory", and .* "./anapp.memory"'),
+        ("my.app.memory.runtimee", 'write "my.app.memory:runtimee"'),
+        ("bad:", "neither module:function nor a path"),
+        (":x", "neither module:function nor a path"),
+        ("../anapp.py:memory", "neither module:function nor a path"),
     ],
 )
 def test_what_cannot_cross_is_refused(module: str, target: Any, said: str) -> None:
     """The error says what to write instead."""
     with pytest.raises(InvalidInput, match=said):
         read_target(target)
-    assert not Path("here").exists()
+    assert [path.name for path in Path().iterdir() if path.is_dir()] in ([], ["__pycache__"])
 
 
 def test_an_error_of_the_application_is_its_own(module: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from remora.cluster.wire import (
     Frames,
     Hello,
     Progress,
+    Raised,
     ShardInfo,
     Welcome,
     WireError,
@@ -272,6 +274,14 @@ def test_every_error_of_remora_arrives() -> None:
         error = kind.__new__(kind)
         error.args = ("text",)
         assert type(restore_error(to_raised(error))) is kind
+
+
+@pytest.mark.parametrize("name", [one for one in vars(builtins) if one[0].isupper()])
+def test_every_builtin_exception_arrives_as_an_exception_that_says_it(name: str) -> None:
+    """One that cannot be made of a text alone as well: a group."""
+    error = restore_error(Raised(name, "what it said"))
+    assert isinstance(error, Exception)
+    assert "what it said" in repr(error)
 
 
 def test_other_exceptions_say_what_they_were() -> None:

@@ -38,6 +38,8 @@ FACES = (
     "remora.blocking",
     "remora.blocks",
     "remora.config",
+    "remora.metrics",
+    "remora.observe",
     "remora.results",
     "remora.storage.memory",
     "remora.storage.ports",
@@ -56,13 +58,14 @@ STRUCTS = [path for path, one in CLASSES.items() if issubclass(one, msgspec.Stru
 VERBS: dict[type, str] = {
     Runtime: """
         aclose append_many backup config counts dead_letters drop_dead_letters erasures export
-        from_file import_ in_memory internals long_term_statistics message_tokens path ready
+        from_file health import_ in_memory internals long_term_statistics message_tokens path ready
         reembedded reembedding reschedule retry_dead_letters retry_erasures session settle shared
         start statistics user users
     """,
     Session: """
-        append clear contents delete export flush forget fork get_messages history inspect key load
-        load_state_dict rewind search settle size state state_dict stats truncate_to_size turn
+        append clear contents delete exclusive export flush forget fork get_messages history
+        inspect key load load_state_dict rewind search settle size state state_dict stats
+        truncate_to_size turn
     """,
     Turn: "context key load replayed replies reply resumed stream",
     User: """
@@ -75,7 +78,7 @@ VERBS: dict[type, str] = {
         delete_memories memories memory name recall recall_many record record_many remember
         remembered settle tools update_memory user
     """,
-    KeyedState: "delete get items set",
+    KeyedState: "change delete get get_many items set",
     SharedMember: """
         claim delete_memories forget grant members memories memory recall remember revoke scope
         settle update_memory who

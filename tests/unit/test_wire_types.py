@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from remora.actors.wire_types import Reply, SessionMessage, UserMessage
+from remora.actors.wire_types import Reply, SessionMessage, UserMessage, to_sent, to_shown
 from tests.golden.make_wire import MESSAGES, NEWEST, REPLIES, files
 
 MESSAGE_DECODERS = tuple(msgspec.msgpack.Decoder(one) for one in (SessionMessage, UserMessage))
@@ -22,17 +22,17 @@ def structs(union: Any) -> set[type]:
 
 def decode(name: str, encoded: bytes) -> Any:
     """By each union that has it, with the same result."""
-    kind = type(SAMPLES[name])
+    kind = type(to_sent(SAMPLES[name]))
     unions = [one for one in (SessionMessage, UserMessage, Reply) if kind in structs(one)]
     found = [msgspec.msgpack.decode(encoded, type=union) for union in unions]
     assert all(one == found[0] for one in found)
-    return found[0]
+    return to_shown(found[0])
 
 
 def test_every_struct_of_the_unions_has_a_sample() -> None:
     kinds = structs(SessionMessage) | structs(UserMessage)
     assert kinds == {type(one) for one in MESSAGES}
-    assert structs(Reply) == {type(one) for one in REPLIES}
+    assert structs(Reply) == {type(to_sent(one)) for one in REPLIES}
 
 
 def test_the_samples_use_every_field() -> None:
@@ -45,8 +45,15 @@ def test_the_samples_use_every_field() -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_they_are_sent_as_the_newest_golden_bytes(name: str) -> None:
     sample = SAMPLES[name]
-    assert msgspec.msgpack.encode(sample).hex() == files()[NEWEST][name]
-    assert decode(name, msgspec.msgpack.encode(sample)) == sample
+    encoded = msgspec.msgpack.encode(to_sent(sample))
+    assert encoded.hex() == files()[NEWEST][name]
+    assert decode(name, encoded) == sample
+
+
+@pytest.mark.parametrize("name", ["Receipt", "SessionView", "UserView"])
+def test_an_application_encodes_results_with_the_names_of_their_fields(name: str) -> None:
+    shown = msgspec.to_builtins(SAMPLES[name])
+    assert list(shown) == [field.name for field in msgspec.structs.fields(SAMPLES[name])]
 
 
 @pytest.mark.parametrize("number", files())

@@ -19,7 +19,9 @@ from functools import partial
 from typing import Any
 
 from remora.actors.keyed_state import (
+    ChangeValues,
     DeleteValue,
+    ReadNamed,
     ReadValue,
     ReadValues,
     SetValue,
@@ -63,7 +65,7 @@ from remora.actors.session.state import (
     opening,
     recount_tokens,
 )
-from remora.actors.session.window import fit_buffer
+from remora.actors.session.window import fit_buffer, running_sums
 from remora.errors import KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id, message_id_prefix
 from remora.messages import ChatDict, Entry, Receipt, is_same_chat
@@ -138,6 +140,8 @@ class SessionBehavior:
 
     def handle(self, state: SessionState, message: Any) -> Decision | NeedsLookup:
         """Decide what one message changes."""
+        if type(message) is Append and (quick := self._append_one(state, message)) is not None:
+            return quick
         match message:
             case Append(turn=TurnMark(seq=0)):
                 decision = self._append(state, message)
@@ -173,7 +177,14 @@ class SessionBehavior:
                 return rewriting.replace(state, self._rules, message)
             case Adopt():
                 return rewriting.adopt(state, self._rules, message)
-            case ReadValue() | ReadValues() | SetValue() | DeleteValue():
+            case (
+                ReadValue()
+                | ReadValues()
+                | ReadNamed()
+                | SetValue()
+                | DeleteValue()
+                | ChangeValues()
+            ):
                 return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
@@ -182,6 +193,23 @@ class SessionBehavior:
         return flush(state, self._rules)
 
     # -- appending ------------------------------------------------------------------------------
+
+    def _append_one(self, state: SessionState, message: Append) -> Decision | None:
+        """What `_append` decides where nothing can be found or needs to be done, as nearly always.
+
+        One message without an id or a key, in a session that neither compacts nor is to. None for
+        any other case.
+        """
+        entries = message.entries
+        if len(entries) != 1 or message.key is not None or message.dedup_window or message.turn:
+            return None
+        entry = entries[0]
+        count, live = len(state.entries) + 1, state.tokens + entry.tokens
+        if entry.id or state.pending or not state.opened or state.policy.due(live, count):
+            return None
+        seq, sid = state.next_seq, state.sid
+        receipt = Receipt((seq,), (message_id(self._rules.instance, sid, seq),))
+        return Decision(receipt, [Appended(sid, (entry.with_seq(seq),), None)], size=message.size)
 
     def _append(self, state: SessionState, message: Append) -> Decision | NeedsLookup:
         key = message.key
@@ -309,6 +337,10 @@ class SessionBehavior:
 
     def _load(self, state: SessionState, message: Load) -> Decision:
         entries, tokens = turns.without(state, message)
+        sums = None
+        fits = message.max_tokens // 2 if state.summary or state.summaries else message.max_tokens
+        if entries is state.entries and tokens > fits and not state.tools:
+            sums = state.running_tokens = state.running_tokens or running_sums(entries)
         shown = fit_buffer(
             entries,
             tokens,
@@ -317,6 +349,7 @@ class SessionBehavior:
             message.max_tokens,
             tools=state.tools > 0,
             cut=state.watermarks.archived_through > state.watermarks.cleared_through,
+            sums=sums,
         )
         prefix = (
             state.watermarks.generation,

@@ -319,7 +319,7 @@ class TurnView(msgspec.Struct, frozen=True, array_like=True):
     replies: tuple[Entry, ...] = ()
 
 
-class SessionView(msgspec.Struct, frozen=True, array_like=True, tag=105):
+class SessionView(msgspec.Struct, frozen=True):
     """The state of a session, for people and tools.
 
     Attributes:

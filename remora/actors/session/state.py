@@ -115,6 +115,7 @@ class SessionState:
         "pending_tokens",
         "policy",
         "repair",
+        "running_tokens",
         "shown",
         "sid",
         "size",
@@ -158,6 +159,9 @@ class SessionState:
         self.answers: dict[Any, Any] = {}
         """The journal's answers to lookups; valid until the next change."""
         self.shown: tuple[int, ...] | None = None
+        self.running_tokens: list[int] | None = None
+        """Tokens up to each message of the buffer, and before the first; None until a load must
+        leave messages out."""
         self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
         _measure(self)
         _find_degraded(self)
@@ -240,7 +244,10 @@ def apply(state: SessionState, record: Any) -> None:
                 state.has_ids = state.has_ids or any(entry.id for entry in entries[:archived])
                 entries = entries[archived:]
             state.entries.extend(entries)
+            sums = state.running_tokens
             for entry in entries:
+                if sums is not None:
+                    sums.append(sums[-1] + entry.tokens)
                 state.tokens += entry.tokens
                 state.tools += bool(entry.calls or entry.answers)
                 state.size += entry.size + _ENTRY_OVERHEAD_BYTES
@@ -255,6 +262,7 @@ def apply(state: SessionState, record: Any) -> None:
             state.shown = prefix
         case BufferRestored(entries=entries):
             state.entries = list(entries)
+            state.running_tokens = None
             state.has_ids = True  # messages before them may have ids
         case Opened():
             state.opened = True
@@ -358,6 +366,8 @@ def _drop_summarized(state: SessionState) -> None:
             state.ids.pop(entry.id, None)
             state.has_ids = True
     del state.entries[:count]
+    if state.running_tokens is not None:
+        del state.running_tokens[:count]
     _count_summarizing(state)
 
 
@@ -384,4 +394,5 @@ def _measure(state: SessionState) -> None:
         if entry.id is not None:
             ids[entry.id] = entry.seq
     state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
+    state.running_tokens = None
     _count_summarizing(state)

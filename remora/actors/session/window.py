@@ -17,7 +17,9 @@ a summary goes, messages that had made room for it do not come back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -25,7 +27,7 @@ from remora.actors.policies.units import presentable_units, user_start
 from remora.messages import Entry
 from remora.storage.records import Summary
 
-__all__ = ["Window", "fit_buffer"]
+__all__ = ["Window", "fit_buffer", "running_sums"]
 
 _LEAST_SUMMARY_TOKENS = 32
 """What a summary is not shortened below: a few words of it would say nothing."""
@@ -74,6 +76,7 @@ def fit_buffer(
     *,
     tools: bool,
     cut: bool = False,
+    sums: Sequence[int] | None = None,
 ) -> Window:
     """Choose what fits into `budget` tokens.
 
@@ -85,6 +88,7 @@ def fit_buffer(
         budget: in tokens; a negative one counts as 0.
         tools: whether `entries` hold tool calls or results.
         cut: whether messages before `entries` left the buffer.
+        sums: see `running_sums`, where they are known.
     """
     budget = max(budget, 0)
     half = budget // 2
@@ -92,8 +96,10 @@ def fit_buffer(
     left = budget - told.tokens
     # a summary stands for the messages before, so nothing need be left out for the beginning
     cut = cut and told.running is None and not told.entries
-    fit = _fit_units if tools else _fit_messages
-    said = fit(entries, whole_tokens, left, cut=cut)
+    if tools:
+        said = _fit_units(entries, left, cut=cut)
+    else:
+        said = _fit_messages(entries, whole_tokens, left, cut=cut, sums=sums)
     return Window(
         told.running,
         told.entries,
@@ -153,17 +159,26 @@ def _shorten(summary: Summary, room: int) -> Summary | None:
     )
 
 
+def running_sums(entries: Sequence[Entry]) -> list[int]:
+    """Tokens before the first message, and up to each."""
+    return list(accumulate([entry.tokens for entry in entries], initial=0))
+
+
 def _fit_messages(
-    entries: Sequence[Entry], whole_tokens: int, room: int, *, cut: bool
+    entries: Sequence[Entry],
+    whole_tokens: int,
+    room: int,
+    *,
+    cut: bool,
+    sums: Sequence[int] | None,
 ) -> _Messages:
-    """The newest messages that fit. Each stands alone; the ones that do not fit need no look."""
+    """The newest messages that fit. Each stands alone, and none is read for its tokens."""
     if whole_tokens <= room:
         used, first = whole_tokens, 0
     else:
-        used, first = 0, len(entries)
-        while first and used + entries[first - 1].tokens <= room:
-            first -= 1
-            used += entries[first].tokens
+        sums = sums or running_sums(entries)
+        first = bisect_left(sums, sums[-1] - room)
+        used = sums[-1] - sums[first]
     if first or cut:
         start = user_start(entries, first)
         used -= sum(entry.tokens for entry in entries[first:start])
@@ -171,7 +186,7 @@ def _fit_messages(
     return _Messages(tuple(entries[first:]), used, first, whole_tokens - used)
 
 
-def _fit_units(entries: Sequence[Entry], _: int, room: int, *, cut: bool) -> _Messages:
+def _fit_units(entries: Sequence[Entry], room: int, *, cut: bool) -> _Messages:
     """The newest whole units that fit, and what is left out and why."""
     units, awaiting, orphans = presentable_units(entries)
     used, first = 0, len(units)

@@ -15,7 +15,9 @@ from itertools import starmap
 from typing import Any
 
 from remora.actors.keyed_state import (
+    ChangeValues,
     DeleteValue,
+    ReadNamed,
     ReadValue,
     ReadValues,
     SetValue,
@@ -177,7 +179,14 @@ class UserBehavior:
                 return self._grant(state, message)
             case ReadGrants():
                 return Decision(dict(state.grants))
-            case ReadValue() | ReadValues() | SetValue() | DeleteValue():
+            case (
+                ReadValue()
+                | ReadValues()
+                | ReadNamed()
+                | SetValue()
+                | DeleteValue()
+                | ChangeValues()
+            ):
                 return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
             case InspectUser():
                 return Decision(_user_view(state))

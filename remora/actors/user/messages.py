@@ -296,7 +296,7 @@ class InspectUser(msgspec.Struct, frozen=True, array_like=True, tag=29):
     """Show the actor's state. Replies a `UserView`."""
 
 
-class UserView(msgspec.Struct, frozen=True, array_like=True, tag=124):
+class UserView(msgspec.Struct, frozen=True):
     """The state of a user's own actor.
 
     Attributes:

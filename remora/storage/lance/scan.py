@@ -7,7 +7,6 @@ one table at a time. Requires exclusive access: rows are named by their places.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import msgspec
 
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
+from remora.runtime.switching import load_module
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 
 __all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
@@ -172,7 +172,7 @@ async def open_scan(
         LongTermError: the directory cannot be read. A table that cannot is no error, but in
             `TableScan.broken`.
     """
-    lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+    lancedb = await anyio.to_thread.run_sync(load_module, "lancedb")
     try:
         database = await lancedb.connect_async(str(place))
         names = [

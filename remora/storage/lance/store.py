@@ -17,7 +17,6 @@ What LanceDB 0.40 does, and what follows (all measured):
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import anyio.to_thread
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
+from remora.runtime.switching import load_module
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
@@ -118,7 +118,7 @@ class LanceStore:
         *,
         sync: bool,
     ) -> LanceStore:
-        lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+        lancedb = await _load_lancedb()
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
         with map_errors("opening"):
             if base is not None:
@@ -170,7 +170,7 @@ class LanceStore:
                 if "://" not in address:
                     await anyio.to_thread.run_sync(remove_store, Path(address))
                     return
-                lancedb = await anyio.to_thread.run_sync(importlib.import_module, "lancedb")
+                lancedb = await _load_lancedb()
                 database = await lancedb.connect_async(address)
                 for name in await table_names(database):
                     await database.drop_table(name)
@@ -307,3 +307,8 @@ class LanceStore:
                 )
                 ids.extend(found.column("id").to_pylist())
         return ids
+
+
+async def _load_lancedb() -> Any:
+    """The module, whose import takes a second or more: who closes need not wait."""
+    return await anyio.to_thread.run_sync(load_module, "lancedb", abandon_on_cancel=True)

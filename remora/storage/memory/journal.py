@@ -6,20 +6,16 @@ queued writes in groups, and shows only what is committed.
 
 from __future__ import annotations
 
-import copy
 import secrets
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Self
+from typing import Any
 
-import anyio
 import anyio.lowlevel
 
-from remora.errors import CommitFailed
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
-from remora.runtime.log import LogStatistics, Write
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
 from remora.storage.journal_port import (
@@ -49,7 +45,8 @@ from remora.storage.lookups import (
     TurnLookup,
     select_facts,
 )
-from remora.storage.memory.tables import Actor, MemoryTables, as_resumed
+from remora.storage.memory.tables import Actor, as_resumed
+from remora.storage.memory.writer import MemoryWriter
 from remora.storage.past import earlier_buffer
 from remora.storage.pending import first_message_needed
 from remora.storage.records import HOT_KEYS, MemoryItem, SavedSession, SavedUser, StateItem
@@ -60,7 +57,7 @@ __all__ = ["MemoryJournal"]
 _DAY_US = 86_400_000_000
 
 
-class MemoryJournal(MemoryTables):
+class MemoryJournal(MemoryWriter):
     """Implements `remora.storage.ports.Journal`; nothing survives it.
 
     Args:
@@ -73,59 +70,6 @@ class MemoryJournal(MemoryTables):
         self._erasures: dict[int, Erasure] = {}
         self._last_erasure = 0
         self._settings: dict[str, str] = {}
-        self._queue: list[Write] = []
-        self._event = anyio.Event()
-        self._commits = self._failed = self._writes = self._records = 0
-
-    def restart(self) -> Self:
-        """The journal that a new process would open if this one died now.
-
-        It has what is committed. Do not use this journal afterwards.
-        """
-        found = copy.copy(self)
-        vars(found).update(_queue=[], _event=anyio.Event())
-        return found
-
-    # -- the log -----------------------------------------------------------------------------------
-
-    def write(self, write: Write) -> None:
-        self._queue.append(write)
-        self._event.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._event.wait()
-            self._event = anyio.Event()
-            await anyio.lowlevel.checkpoint()
-            await self.commit()
-
-    async def wait_until_lost(self) -> None:
-        await anyio.sleep_forever()
-
-    async def commit(self) -> None:
-        """Commit what is queued."""
-        batch, self._queue = self._queue, []
-        self._apply_batch(batch)
-
-    def _apply_batch(self, batch: Sequence[Write]) -> None:
-        for write in batch:
-            if write.fenced:
-                continue
-            try:
-                self._check(write)
-            except CommitFailed as e:
-                self._failed += 1
-                write.acknowledge(e)
-                write.fenced = True
-                continue
-            for record in write.records:
-                self.apply(record)
-                self._records += 1
-            self._writes += 1
-        self._commits += 1
-        for write in batch:
-            if not write.fenced:
-                write.acknowledge(None)
 
     async def hydrate(
         self, keys: Sequence[Hashable]
@@ -155,11 +99,6 @@ class MemoryJournal(MemoryTables):
         entries = [actor.entries[seq - actor.trimmed - 1] for seq in seqs]
         return OriginalAppend(
             seqs, tuple(entry.id for entry in entries), tuple(entry.chat for entry in entries)
-        )
-
-    def statistics(self) -> LogStatistics:
-        return LogStatistics(
-            self._commits, self._failed, self._writes, self._records, len(self._queue)
         )
 
     # -- reads -------------------------------------------------------------------------------------
@@ -272,7 +211,7 @@ class MemoryJournal(MemoryTables):
         found = [
             (key.session, len(seen), actor.used_us)
             for key, actor in sessions
-            if (seen := actor.visible(1, actor.last))
+            if (seen := actor.visible(1, actor.last)) or page.empty
         ]
         wanted = first_page(found, page, lambda one: (one[2], one[0]))
         return [session_listing(user, *one, page.order) for one in wanted]
@@ -350,15 +289,18 @@ class MemoryJournal(MemoryTables):
 
     async def init_setting(self, name: str, value: str) -> str:
         await anyio.lowlevel.checkpoint()
+        if name not in self._settings:
+            await self._begin_work()
         return self._settings.setdefault(name, value)
 
     async def change_settings(self, settings: Mapping[str, str]) -> None:
         await anyio.lowlevel.checkpoint()
+        await self._begin_work()
         self._settings.update(settings)
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
         await anyio.lowlevel.checkpoint()
-        await self.commit()
+        await self._begin_work()
         removed = dict.fromkeys(ERASED_TABLES, 0)
         own = self._find(UserKey(user))
         if session is None:
@@ -395,7 +337,7 @@ class MemoryJournal(MemoryTables):
 
     async def finish_erasure(self, number: int) -> None:
         await anyio.lowlevel.checkpoint()
-        await self.commit()
+        await self._begin_work()
         self._erasures.pop(number, None)
 
     async def scrub(self) -> None:
@@ -403,7 +345,7 @@ class MemoryJournal(MemoryTables):
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         await anyio.lowlevel.checkpoint()
-        await self.commit()
+        await self._begin_work()
         wanted: dict[int, int] = {}
         for archive in self._archives():
             actor = self._actors[archive.sid]
@@ -456,9 +398,6 @@ class MemoryJournal(MemoryTables):
 
     def _trim(self, wanted: Mapping[int, int]) -> int:
         return sum(self._actors[sid].trim(last) for sid, last in wanted.items())
-
-    async def checkpoint(self) -> None:
-        await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         await self.commit()

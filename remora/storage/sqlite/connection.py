@@ -7,9 +7,11 @@ as long as one call does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -73,6 +75,28 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
                 raise NothingChanged
 
 
+class _Callback:
+    """What aiosqlite's thread takes for a future; a real one takes another turn of the loop."""
+
+    __slots__ = ("_loop", "_on_done")
+
+    def __init__(self, on_done: Callable[[BaseException | None], None]) -> None:
+        self._on_done = on_done
+        self._loop = asyncio.get_running_loop()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _: Any) -> None:
+        self._on_done(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._on_done(error)
+
+
 class JournalConnection(aiosqlite.Connection):
     """A connection in autocommit mode: its user begins and ends transactions.
 
@@ -90,6 +114,17 @@ class JournalConnection(aiosqlite.Connection):
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
+
+    def submit(
+        self, steps: Sequence[Step], on_done: Callable[[BaseException | None], None]
+    ) -> None:
+        """What `run` does, without a task: `on_done` is called on the event loop with the error.
+
+        Raises:
+            ValueError: the connection is closed; nothing was done.
+        """
+        queue: Any = self._tx  # what `_execute` fills, in every version
+        queue.put_nowait((_Callback(on_done), partial(self.run_in_place, self._conn, steps)))
 
     async def run(self, steps: Sequence[Step]) -> None:
         """`run_steps` in the connection's thread.

@@ -135,15 +135,11 @@ class SqliteJournal(JournalReader, JournalWriter):
             raise
 
     def statistics(self) -> LogStatistics:
-        return LogStatistics(
-            self._commits,
-            self._failed,
-            self._writes,
-            self._records,
+        return self._meter.figures(
             len(self._queue),
             self._files.wal_bytes,
             self._files.wal_held_s,
-            "" if self._lost is None else str(self._lost),
+            str(self._owned.lost or ""),
         )
 
     # -- listings ----------------------------------------------------------------------------------
@@ -182,7 +178,7 @@ class SqliteJournal(JournalReader, JournalWriter):
     async def init_setting(self, name: str, value: str) -> str:
         current = await self.setting(name)
         if current is not None:
-            self.check_ownership()
+            self._owned.check()
             return current
 
         async def work() -> str:
@@ -274,11 +270,11 @@ class SqliteJournal(JournalReader, JournalWriter):
     # -- upkeep ------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        await self.check_place()
-        if self._lost is not None:
+        await self._owned.check_place()
+        if self._owned.lost is not None:
             return
         ((epoch,),) = await self._read("SELECT value FROM settings WHERE name = 'epoch'")
-        self.check_epoch(int(epoch))
+        self._owned.check_epoch(int(epoch))
         await self._files.checkpoint()
 
     async def backup(self, path: Path) -> None:

@@ -63,7 +63,7 @@ def session_query(
     sql = (
         f"SELECT session, messages, used FROM (SELECT s.session AS session, {count} AS messages, "
         f"{use} AS used FROM actors AS s{by} WHERE s.user = ? AND s.session != ''{where}) "
-        f"WHERE messages > 0{behind} ORDER BY {order} LIMIT ?"
+        f"WHERE messages > {-1 if page.empty else 0}{behind} ORDER BY {order} LIMIT ?"
     )
     return sql, (user, *parameters, *more, -1 if page.limit is None else page.limit)
 

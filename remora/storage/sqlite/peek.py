@@ -32,6 +32,7 @@ from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
 
 __all__ = [
+    "has_log",
     "peek_erasures",
     "peek_format",
     "peek_jobs",
@@ -93,10 +94,14 @@ def peek_format(journal: Path) -> int:
         return found
 
 
+def has_log(journal: Path) -> bool:
+    """Whether there is a write-ahead log: without one, no process has the journal open."""
+    return journal.with_name(f"{journal.name}-wal").exists()
+
+
 def read_only_address(journal: Path) -> str:
     """The address at which SQLite opens a journal and changes no file."""
-    # Without a write-ahead log no process has it open, and this must not create one.
-    alone = not journal.with_name(f"{journal.name}-wal").exists()
+    alone = not has_log(journal)  # then this must not create one
     return f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -15,9 +19,11 @@ from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
 from remora.storage.journal_port import Erased, Erasure, Retention
+from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.opening import open_error
-from remora.storage.sqlite.peek import peek_format, read_only_address
+from remora.storage.sqlite.outline import SessionOutline, read_outline
+from remora.storage.sqlite.peek import has_log, peek_format, read_only_address
 from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.schema import FORMAT
 
@@ -30,19 +36,48 @@ _REFUSED = "the memory was opened read-only: nothing was written"
 class ReadOnlyJournal(JournalReader):
     """Implements `remora.storage.ports.Journal` without writing. Made by `open`.
 
-    All queries see the journal as it was at the first of them. Every write fails with
-    `CommitFailed`. Background work is the owner's: `jobs`, `erasures` and what asks for sessions to
-    work on return nothing.
+    All queries see the journal as it was at the first of them. From then until `end_moment`, the
+    owner's write-ahead log is not started again (`open_copy` has it go on). Settings are as they
+    were when it was opened. Every write fails with `CommitFailed`. Background work is the owner's:
+    `jobs`, `erasures` and what asks for sessions to work on return nothing.
 
     Attributes:
         instance: of the journal.
     """
 
-    def __init__(self, reader: JournalConnection, *, instance: str, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, reader: JournalConnection, *, settings: Mapping[str, str], numbers: Iterator[int]
+    ) -> None:
         super().__init__(reader, numbers=numbers)
-        self.instance = instance
+        self.instance = settings.get("instance", "000000")
+        self._settings = settings
+        self._begun = False
+        self.epoch = self.commit_number = 0  # it owns nothing
         self._refused: list[Write] = []
         self._queued = anyio.Event()
+
+    @classmethod
+    async def open_copy(cls, path: Path) -> ReadOnlyJournal:
+        """Open a journal to read it for long: a copy, where another process has it open.
+
+        The copy is in the directory for temporary files, without a name: nothing is left of it
+        when the process ends, however it ends. Without a write-ahead log, nothing is copied.
+
+        Raises:
+            JournalTooNew, JournalDamaged, DirectoryUnusable: see `open`.
+        """
+        in_thread = anyio.to_thread.run_sync
+        if not await in_thread(has_log, path):
+            return await cls.open(path)
+        await in_thread(peek_format, path)
+        temporary = Path(await in_thread(partial(tempfile.mkdtemp, prefix="remora-read-")))
+        try:
+            copy = temporary / path.name
+            await in_thread(snapshot, path, copy)
+            return await cls.open(copy)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(partial(shutil.rmtree, temporary, ignore_errors=True))
 
     @classmethod
     async def open(cls, path: Path) -> ReadOnlyJournal:
@@ -68,7 +103,7 @@ class ReadOnlyJournal(JournalReader):
         try:
             await reader
             await reader.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            await reader.execute("BEGIN")
+            await reader.execute("BEGIN")  # both of one moment
             settings = {
                 str(name): str(value)
                 for name, value in await reader.execute_fetchall("SELECT name, value FROM settings")
@@ -76,14 +111,33 @@ class ReadOnlyJournal(JournalReader):
             ((last_sid,),) = await reader.execute_fetchall(
                 "SELECT coalesce(max(sid), 0) FROM actors"
             )
+            await reader.execute("COMMIT")
         except BaseException as e:
             with anyio.CancelScope(shield=True):
                 await reader.close()
             if isinstance(e, sqlite3.Error | UnicodeDecodeError):
                 raise open_error(e, path) from e
             raise
-        instance = settings.get("instance", "000000")
-        return cls(reader, instance=instance, numbers=count(int(last_sid) + 1))
+        return cls(reader, settings=settings, numbers=count(int(last_sid) + 1))
+
+    async def end_moment(self) -> None:
+        """Let the owner's write-ahead log go on; the next query begins another moment."""
+        begun, self._begun = self._begun, False
+        if begun:
+            await self._reader.execute("COMMIT")
+
+    async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
+        if not self._begun:
+            self._begun = True  # the connection does one after the other
+            await super()._read("BEGIN")
+        return await super()._read(sql, parameters)
+
+    async def setting(self, name: str) -> str | None:
+        return self._settings.get(name)
+
+    async def outline(self, key: SessionKey) -> SessionOutline:
+        """A session without its messages; see `read_outline`."""
+        return await read_outline(self._read, key)
 
     # -- writing -----------------------------------------------------------------------------------
 

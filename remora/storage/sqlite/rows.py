@@ -15,6 +15,7 @@ from zlib import crc32
 import msgspec
 
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDeadLettered, JobDone, JobRetried
+from remora.runtime.log import Write
 from remora.storage.records import (
     ENTRY_KIND,
     Appended,
@@ -44,10 +45,12 @@ __all__ = [
     "FallbackCover",
     "MemoryDetails",
     "Rows",
-    "count_rows",
+    "is_large",
     "row_crc",
 ]
 
+_ROWS_IN_THREAD = 1_000  # made on the event loop in a few milliseconds
+_BYTES_IN_THREAD = 1_000_000
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _ROLE_CODES = {role: code for code, role in enumerate(ROLES)}
 _encode = msgspec.msgpack.Encoder().encode
@@ -73,7 +76,7 @@ def row_crc(values: tuple[Any, ...]) -> int:
     return crc32(_encode(values))
 
 
-def count_rows(record: Any) -> int:
+def _count_rows(record: Any) -> int:
     """About how many rows a record becomes."""
     kind = type(record)
     if kind is Appended:
@@ -89,6 +92,16 @@ def count_rows(record: Any) -> int:
     if kind is StateChanged:
         return len(record.put) + len(record.dropped)
     return 1
+
+
+def is_large(batch: Iterable[Write]) -> bool:
+    """Whether making the rows of these writes would hold the event loop."""
+    rows = size = 0
+    for write in batch:
+        size += write.size
+        for record in write.records:
+            rows += _count_rows(record)
+    return rows > _ROWS_IN_THREAD or size > _BYTES_IN_THREAD
 
 
 # Frequent rows go as JSON; see `INSERT_MESSAGES`.

@@ -1,11 +1,12 @@
-"""The journal's writer: one task, one connection, group commit across all sessions.
+"""The journal's writer: one connection, group commit across all sessions.
 
 Invariants
 ----------
-1. `run` alone uses the writing connection. aiosqlite runs a cancelled call to its end and drops the
-   result, so a caller's cancellation must never reach it: callers queue a `Write`, or other work
-   (`run_exclusively`), and wait elsewhere. Before `run` starts, the caller
-   that queues work does it.
+1. One at a time uses the writing connection: a plain commit, which `write` hands to the
+   connection's thread and whose end calls `_on_stored`, or the task `run`, for all that is rare.
+   aiosqlite runs a cancelled call to its end and drops the result, so a caller's cancellation must
+   never reach it: callers queue a `Write`, or other work (`run_exclusively`), and wait elsewhere.
+   Before `run` starts, the caller that queues work does it.
 2. Everything queued when a commit returns goes into the next one: one statement per kind of row,
    one commit and one call to the connection's thread, however many sessions take part. Senders are
    answered a few at a time, during the next commit. The fsync is shared: with `synchronous=FULL`
@@ -29,27 +30,30 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
-import anyio.lowlevel
 
-from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
+from remora.errors import CommitFailed, OutcomeUnknown, StorageError
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
+from remora.storage.commits import CommitMeter
 from remora.storage.identity import FilesGone
+from remora.storage.sqlite.acknowledging import Acknowledger, ExclusiveWork
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
-from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows, count_rows
+from remora.storage.sqlite.owning import OwnershipWatch
+from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows, is_large
 from remora.storage.sqlite.uses import SessionUses
 
 __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
@@ -60,44 +64,18 @@ _logger = get_logger(__name__)
 _BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name = 'commits'")
 """Begins a counted commit (see `mark`); fails for a writer that lost the journal."""
 _COMMIT = Step("COMMIT", [()])
-_ACKNOWLEDGED_AT_ONCE = 16
+_FEW = 4  # writes of a commit
 # Pages of write-ahead log from which SQLite moves it into the main file and starts it again. A log
 # that grows makes each sync twice as long as one that is overwritten: with few writers, whose
 # commits are all sync, it must stay short. With many writers, moving it that often costs more.
 AUTO_CHECKPOINT_PAGES = 1_000
 _BUSY_CHECKPOINT_PAGES = 16_384
 _BUSY_WRITES = 16  # a commit of so many writes means that there are many writers
-_ROWS_IN_THREAD = 1_000  # made on the event loop in a few milliseconds
-_BYTES_IN_THREAD = 1_000_000
 _FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError, FilesGone)
 
 
 class _NotOwner(Exception):
     """Another process owns the journal by now."""
-
-
-class _Work(Generic[T]):
-    """Work between the writes queued before it and those queued after it."""
-
-    def __init__(self, operation: Callable[[], Awaitable[T]], after: int) -> None:
-        self.after = after
-        self.done = anyio.Event()
-        self._operation = operation
-        self._result: list[T] = []
-        self._error: Exception | None = None
-
-    async def run(self) -> None:
-        try:
-            self._result.append(await self._operation())
-        except Exception as e:
-            self._error = e
-        self.done.set()
-
-    async def result(self) -> T:
-        await self.done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
 
 
 class JournalWriter:
@@ -133,85 +111,159 @@ class JournalWriter:
         self._queue: list[Write] = []
         self._taken = 0
         """Writes that left the queue since opening."""
-        self._work: deque[_Work[Any]] = deque()
+        self._work: deque[ExclusiveWork[Any]] = deque()
         self._event = anyio.Event()
         self._committing = anyio.Lock()
         """Held by `run`; before it starts, by the caller that does the queued work."""
-        self._committed: deque[Write] = deque()
-        """Durable writes whose senders are not answered yet."""
-        self._committed_event = anyio.Event()
+        self._stage: Literal["idle", "storing", "task"] = "idle"
+        """Whose turn it is to use the connection: nobody's, `_on_stored`'s after a plain commit,
+        or the task's.
+        """
+        self._attended = False
+        """`run` is there."""
+        self._few = True
+        """The last commit had few writes: the next one need not wait for others."""
+        self._storing: tuple[Sequence[Write], Rows, float] = ((), Rows(), 0.0)
+        self._handed: tuple[Sequence[Write], BaseException | None] = ((), None)
+        """What a plain commit leaves to the task, and why it failed."""
+        self._acknowledger = Acknowledger()
         self._busy = False
         """There have been many writers at a time."""
-        self._lost: OwnershipLost | None = None
-        self._lost_event = anyio.Event()
+        self._owned = OwnershipWatch(path, ownership.epoch, lambda: writer.place)
         self._erased: set[int] = set()
         """Actors erased since opening."""
         self._closed = False
         self._outage = OutageLog(
             _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
         )
-        self._commits = self._failed = self._writes = self._records = 0
+        self._meter = CommitMeter()
+
+    @property
+    def commit_number(self) -> int:
+        """See `remora.storage.ports.Journal.commit_number`."""
+        return self._commit_number
 
     def write(self, write: Write) -> None:
-        """Queue a write for the next group commit."""
+        """Queue a write for the next group commit; if none runs, begin it."""
         self._queue.append(write)
-        self._event.set()
+        if self._stage == "idle":  # the task begins: a commit begun here left an import waiting
+            self._event.set()
 
     async def run(self) -> None:
-        """Commit what is queued until cancelled."""
-        async with self._committing, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._acknowledge_in_slices)
-            while True:
-                if not self._queue and not self._work:
-                    self._event = anyio.Event()
-                    await self._event.wait()
-                await self._commit_queued()
+        """See to all but plain commits, until cancelled."""
+        async with self._committing:
+            self._attended = True
+            try:
+                while True:
+                    queued = self._stage == "idle" and self._queue
+                    if queued or self._work or self._stage == "task":
+                        await self._commit_queued()
+                    else:
+                        await self._wait()
+            finally:
+                self._attended = False
 
-    # -- acknowledging -------------------------------------------------------------------------
+    # -- plain commits: no task, two turns of the event loop ---------------------------------------
 
-    async def _acknowledge_in_slices(self) -> None:
-        """Answer the senders of a large commit, slice by slice.
+    def _begin_soon(self) -> None:
+        """Commit after those who were just answered, who most often send the next message."""
+        self._stage = "storing"
+        asyncio.get_running_loop().call_soon(self._begin)
 
-        Most senders answer with their next message. Answered all at once, they would all work
-        while the disk is idle, and then all wait for it. In slices, the next commit takes what the
-        first have sent while the others are being answered.
-        """
-        while True:
-            if not self._committed:
-                self._committed_event = anyio.Event()
-                await self._committed_event.wait()
-            self._acknowledge(_ACKNOWLEDGED_AT_ONCE)
-            await anyio.lowlevel.checkpoint()
+    def _begin(self) -> None:
+        """Hand what is queued to the connection's thread; `_on_stored` goes on from there."""
+        if not self._attended or not (self._queue or self._work):
+            self._stage = "idle"
+            if not self._attended:  # who closes the journal commits the rest
+                self._event.set()
+            return
+        if self._work or self._owned.lost is not None or self._writer.in_transaction:
+            self._hand_over()
+            return
+        batch = self._take(self._max_batch)
+        becomes_busy = len(batch) >= _BUSY_WRITES and not self._busy
+        if not batch or becomes_busy or is_large(batch):
+            self._hand_over(batch)
+            return
+        self._few = len(batch) < _FEW
+        self._stage = "storing"
+        rows = Rows()
+        try:
+            steps = self._make_steps(rows, batch)
+            self._storing = (batch, rows, time.perf_counter())
+            if steps:
+                self._writer.submit(steps, self._on_stored)
+                return
+        except _FAILURES as e:
+            self._hand_over(batch, e)
+            return
+        asyncio.get_running_loop().call_soon(self._on_stored, None)
 
-    def _acknowledge(self, most: int) -> None:
-        committed = self._committed
-        for _ in range(min(most, len(committed))):
-            committed.popleft().acknowledge(None)
+    def _on_stored(self, error: BaseException | None) -> None:
+        """On the event loop, after the connection's thread."""
+        batch, rows, began = self._storing
+        if error is not None:
+            self._hand_over(batch, _NotOwner() if isinstance(error, NothingChanged) else error)
+            return
+        try:
+            self._note_stored(batch, rows, began)
+        finally:
+            if self._few:
+                self._begin()
+            else:
+                self._begin_soon()
 
-    def _acknowledge_all(self) -> None:
-        """Answer every committed write; before a failure is reported, and before other work."""
-        self._acknowledge(len(self._committed))
+    def _hand_over(self, batch: Sequence[Write] = (), error: BaseException | None = None) -> None:
+        """Leave what is rare to the task; until it has ended, nothing is committed from here."""
+        self._handed = (batch, error)
+        self._stage = "task"
+        self._event.set()
 
-    # -- committing ----------------------------------------------------------------------------
+    async def _wait(self) -> None:
+        if self._event.is_set():
+            self._event = anyio.Event()
+        await self._event.wait()
+
+    # -- committing in the task --------------------------------------------------------------------
 
     async def _commit_queued(self) -> None:
         """Commit and work until nothing is queued. The caller holds `_committing`."""
+        while self._stage == "storing":
+            await self._wait()
+        self._stage = "task"
         with anyio.CancelScope(shield=True):
+            await self._commit_handed()
             while self._queue or self._work:
                 room = self._max_batch
                 if self._work:
                     room = min(room, self._work[0].after - self._taken)
                     if not room:
                         probe("writer_did_other_work")
-                        self._acknowledge_all()
+                        self._acknowledger.answer_all()
                         await self._work.popleft().run()
                         continue
-                taken = self._queue[:room]
-                self._taken += len(taken)
-                del self._queue[:room]  # before any sender is answered, and writes something else
-                batch = [write for write in taken if not write.fenced and not self._refuse(write)]
+                batch = self._take(room)
                 if batch:
                     await self._commit(batch)
+        self._stage = "idle"
+
+    async def _commit_handed(self) -> None:
+        (batch, error), self._handed = self._handed, ((), None)
+        if error is None:
+            if batch:
+                await self._commit(batch)
+        elif isinstance(error, (*_FAILURES, _NotOwner)):
+            self._uses.take_back()
+            await self._commit_failed(batch, error)
+        else:
+            raise error
+
+    def _take(self, room: int) -> list[Write]:
+        """The next writes to commit; they leave the queue before any sender writes again."""
+        taken = self._queue[:room]
+        self._taken += len(taken)
+        del self._queue[:room]
+        return [write for write in taken if not write.fenced and not self._refuse(write)]
 
     def _refuse(self, write: Write) -> bool:
         """Refuse a write for an erased actor; returns whether it was one."""
@@ -220,7 +272,7 @@ class JournalWriter:
         ):
             return False
         probe("write_of_erased_refused")
-        self._acknowledge_all()
+        self._acknowledger.answer_all()
         write.acknowledge(
             CommitFailed("this was forgotten in the meantime; nothing of it was kept")
         )
@@ -229,32 +281,31 @@ class JournalWriter:
     async def _commit(self, batch: Sequence[Write]) -> None:
         rows = Rows()
         try:
-            if self._lost is not None:
+            if self._owned.lost is not None:
                 raise _NotOwner
-            steps = await run_in_thread_if(_is_large(batch), self._make_steps, rows, batch)
+            steps = await run_in_thread_if(is_large(batch), self._make_steps, rows, batch)
             if len(batch) >= _BUSY_WRITES and not self._busy:
                 pragma = f"PRAGMA wal_autocheckpoint = {_BUSY_CHECKPOINT_PAGES}"
                 await self._writer.execute(pragma)
                 self._busy = True
+            began = time.perf_counter()
             await self._store(steps)
         except (*_FAILURES, _NotOwner) as e:
             self._uses.take_back()
             await self._commit_failed(batch, e)
             return
+        self._note_stored(batch, rows, began)
+
+    def _note_stored(self, batch: Sequence[Write], rows: Rows, began: float) -> None:
         if rows.records:
             self._count_commit(rows.newest, counted=rows.counted)
             self._uses.committed(rows.uses)
-        self._writes += len(batch)
-        self._records += rows.records
-        self._committed.extend(batch)
-        if len(self._committed) <= _ACKNOWLEDGED_AT_ONCE:
-            self._acknowledge_all()
-        else:
-            self._committed_event.set()
+        self._meter.add(len(batch), rows.records, time.perf_counter() - began)
+        self._acknowledger.add(batch)
 
     async def _commit_failed(self, batch: Sequence[Write], e: Exception) -> None:
-        self._failed += 1
         error, one_write = await self._failure(e)
+        self._meter.fail(None if one_write else error)
         if one_write and len(batch) > 1:
             probe("batch_halved")
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
@@ -263,7 +314,7 @@ class JournalWriter:
                     await self._commit(unfenced)
             return
         self._log_failure(error, len(batch))
-        self._acknowledge_all()
+        self._acknowledger.answer_all()
         for write in batch:
             if not write.fenced:
                 write.acknowledge(error)
@@ -297,7 +348,7 @@ class JournalWriter:
                 raise _NotOwner from None
 
     def _count_commit(self, newest: int, *, counted: bool) -> None:
-        self._commits += 1
+        self._meter.count()
         self._outage.succeed()
         self._commit_number += counted
         self._mark.put(self._commit_number, newest)
@@ -318,10 +369,12 @@ class JournalWriter:
         name = getattr(error, "sqlite_errorname", "")
         rolled_back = await self._roll_back()
         if isinstance(error, _NotOwner) or name == "SQLITE_CONSTRAINT_TRIGGER":
-            return self._ownership_lost(), False
+            return self._owned.taken_over(), False
         failed: CommitFailed | OutcomeUnknown
         if isinstance(error, FilesGone):
-            failed = OutcomeUnknown(f"{self._files_gone(error)}; what was written last may be lost")
+            failed = OutcomeUnknown(
+                f"{self._owned.files_gone(error)}; what was written last may be lost"
+            )
             failed.__cause__ = error
             return failed, False
         if name.startswith("SQLITE_IOERR") or not rolled_back:
@@ -340,7 +393,7 @@ class JournalWriter:
         return failed, rolled_back and not transient
 
     def _log_failure(self, error: Exception, writes: int) -> None:
-        if self._lost is None:  # why it lost the journal is logged already, once
+        if self._owned.lost is None:  # why it lost the journal is logged already, once
             self._outage.fail(error, writes=writes)
 
     async def _recount(self) -> None:
@@ -353,48 +406,13 @@ class JournalWriter:
             )
             self._commit_number = int(count)
 
-    def _files_gone(self, error: FilesGone) -> OwnershipLost:
-        """Refuse everything from now on: it would be written to files that no start finds."""
-        if self._lost is None:
-            probe("journal_files_gone")
-            self._lost = OwnershipLost(
-                f"{error} while this runtime had it open; nothing more can be stored here, and the "
-                "runtime ends: put the directory back as it was or restore a backup, and start "
-                "again"
-            )
-            self._lost_event.set()
-            _logger.critical("journal_files_gone", path=str(self.path), error=str(error))
-        return self._lost
+    def check_ownership(self) -> None:
+        """Raise `OwnershipLost` where that is known."""
+        self._owned.check()
 
     async def wait_until_lost(self) -> None:
         """See `remora.storage.ports.Journal.wait_until_lost`."""
-        await self._lost_event.wait()
-
-    async def check_place(self) -> None:
-        """Notice that the files are gone, though nothing is written."""
-        place = self._writer.place
-        if place is None or self._lost is not None:
-            return
-        try:
-            await anyio.to_thread.run_sync(place.check)
-        except FilesGone as e:
-            self._files_gone(e)
-
-    def check_epoch(self, epoch: int) -> None:
-        """Notice that another process has the journal, though nothing is written."""
-        if epoch != self._epoch:
-            self._ownership_lost()
-
-    def _ownership_lost(self) -> OwnershipLost:
-        if self._lost is None:
-            probe("ownership_lost")
-            self._lost = OwnershipLost(
-                f"another process has taken {self.path} over; nothing more can be stored here, and "
-                "the runtime ends: open it again when that process has gone"
-            )
-            self._lost_event.set()
-            _logger.critical("ownership_lost", path=str(self.path), epoch=self._epoch)
-        return self._lost
+        await self._owned.wait_until_lost()
 
     async def _roll_back_leftover(self) -> None:
         """Close a transaction that a failed rollback left open, so that the next is its own."""
@@ -418,7 +436,7 @@ class JournalWriter:
         """Run this after everything written before. A caller that leaves does not stop it."""
         if self._closed:
             raise StorageError("the journal is closed")
-        work = _Work(operation, self._taken + len(self._queue))
+        work = ExclusiveWork(operation, self._taken + len(self._queue))
         self._work.append(work)
         self._event.set()
         if not self._committing.locked():  # `run` has not started
@@ -441,15 +459,15 @@ class JournalWriter:
 
         async def operation() -> T:
             try:
-                if self._lost is not None:
+                if self._owned.lost is not None:
                     raise _NotOwner
                 await self._roll_back_leftover()
                 await self._writer.run([_BEGIN])
                 result = await work()
                 await self._writer.run([_COMMIT])
             except Exception as e:
-                self._failed += 1
-                error, _ = await self._failure(e)
+                error, one_write = await self._failure(e)
+                self._meter.fail(None if one_write else error)
                 self._log_failure(error, 0)
                 raise error from e
             self._count_commit(0, counted=True)
@@ -457,11 +475,6 @@ class JournalWriter:
             return result
 
         return await self.run_exclusively(operation)
-
-    def check_ownership(self) -> None:
-        """Raise `OwnershipLost` where that is known."""
-        if self._lost is not None:
-            raise self._lost
 
     @property
     def closed(self) -> bool:
@@ -472,21 +485,11 @@ class JournalWriter:
         """Commit what is queued, and accept no further work. `run` has ended."""
         self._closed = True
         await self._commit_queued()
-        self._acknowledge_all()
+        self._acknowledger.answer_all()
         steps = self._uses.finish()
-        if steps and self._lost is None:
+        if steps and self._owned.lost is None:
             try:
                 await self._store([_BEGIN, *steps, _COMMIT])
                 self._count_commit(0, counted=True)
             except _FAILURES:  # the next start looks at the messages
                 await self._roll_back()
-
-
-def _is_large(batch: Sequence[Write]) -> bool:
-    """Whether making the rows of these writes would hold the event loop."""
-    rows = size = 0
-    for write in batch:
-        size += write.size
-        for record in write.records:
-            rows += count_rows(record)
-    return rows > _ROWS_IN_THREAD or size > _BYTES_IN_THREAD

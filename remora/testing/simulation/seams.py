@@ -60,9 +60,15 @@ class _OrderedSet(dict[Any, None]):
 class _Connection:
     """Replaces the queue that feeds the thread of an aiosqlite connection."""
 
-    def __init__(self, loop: SeededLoop, fault: Callable[[], CommitFault | None]) -> None:
+    def __init__(
+        self,
+        loop: SeededLoop,
+        fault: Callable[[], CommitFault | None],
+        opened: list[sqlite3.Connection],
+    ) -> None:
         self._loop = loop
         self._fault = fault
+        self._opened = opened
         self._calls: deque[tuple[asyncio.Future[Any] | None, Callable[[], Any]]] = deque()
         self._busy = False
 
@@ -91,6 +97,8 @@ class _Connection:
                 _run_half(function)
                 raise _sqlite_error(fault)
             result = function()
+            if isinstance(result, sqlite3.Connection):
+                self._opened.append(result)  # a power cut may come before anybody else has it
             if fault == "kept":
                 raise _sqlite_error(fault)
         except (KeyboardInterrupt, SystemExit):
@@ -160,10 +168,11 @@ def seams(
     def is_simulated() -> bool:
         return threading.get_ident() == mine
 
-    connections: list[Any] = []
+    connections: list[aiosqlite.Connection] = []
+    opened: list[sqlite3.Connection] = []
     with contextlib.ExitStack() as stack:
         for target, name, value in (
-            *_sqlite(loop, sqlite_fault or (lambda: None), connections, is_simulated),
+            *_sqlite(loop, sqlite_fault or (lambda: None), connections, opened, is_simulated),
             *_threads(loop, is_simulated),
             *_task_sets(),
             *_chance(loop, is_simulated),
@@ -172,10 +181,10 @@ def seams(
         try:
             yield
         finally:
+            for one in opened:
+                one.close()  # rolls back what a dead world had begun
             for connection in connections:
-                if connection._connection is not None:
-                    connection._connection.close()  # rolls back what a dead world had begun
-                    connection._connection = None
+                connection._connection = None
             # anyio's state of a task refers to the task: it would keep a dead world's for ever
             for task in [task for task in backend._task_states if task.get_loop() is loop]:
                 del backend._task_states[task]
@@ -184,10 +193,11 @@ def seams(
 def _sqlite(
     loop: SeededLoop,
     fault: Callable[[], CommitFault | None],
-    connections: list[Any],
+    connections: list[aiosqlite.Connection],
+    opened: list[sqlite3.Connection],
     is_simulated: Callable[[], bool],
 ) -> tuple[_Patch, ...]:
-    """Connections without threads; those that are opened are added to `connections`."""
+    """Connections without threads; each is added to `connections`, SQLite's own to `opened`."""
     core: Any = aiosqlite.core
     queue, thread, connect = core.SimpleQueue, core.Thread, core.Connection.__init__
 
@@ -197,7 +207,11 @@ def _sqlite(
             connections.append(self)
 
     return (
-        (core, "SimpleQueue", lambda: _Connection(loop, fault) if is_simulated() else queue()),
+        (
+            core,
+            "SimpleQueue",
+            lambda: _Connection(loop, fault, opened) if is_simulated() else queue(),
+        ),
         (core, "Thread", lambda *a, **k: _NoThread() if is_simulated() else thread(*a, **k)),
         (core.Connection, "__init__", connect_and_note),
     )

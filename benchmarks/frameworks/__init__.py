@@ -1,0 +1,9 @@
+"""The frameworks' own suites with remora in place of the frameworks' own classes.
+
+    python -m benchmarks.frameworks run FRAMEWORK CHECKOUT [--venvs DIR] [--results FILE]
+    python -m benchmarks.frameworks table [--results FILE] [--page FILE]
+
+A checkout is the framework's repository, or its sdist unpacked; the script fetches none. The first
+run makes an environment with the pinned release, by pip. Each suite runs twice: with the
+framework's own classes and with remora.
+"""

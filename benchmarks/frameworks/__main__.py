@@ -1,0 +1,155 @@
+"""Runs the suites, and writes the table. See `benchmarks.frameworks`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+from benchmarks.frameworks.suites import SUITES, Suite
+from benchmarks.frameworks.table import insert_table
+from benchmarks.peers.environments import python_of
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+_LIMIT_S = 1_800
+_INI = """[pytest]
+asyncio_mode = auto
+asyncio_default_fixture_loop_scope = {scope}
+markers =
+    flaky
+    allow_call_model_methods
+    requires
+    enable_socket
+"""
+
+
+def run_suite(suite: Suite, python: Path, checkout: Path, *, remora: bool) -> dict[str, str]:
+    """Run a suite once; returns the outcome of each test: passed, failed or skipped."""
+    with tempfile.TemporaryDirectory(prefix="frameworks-") as temporary:
+        place = Path(temporary)
+        shutil.copytree(checkout / suite.folder, place / "tests")
+        shutil.copy(HERE / "places" / "conformance_of_remora.py", place / "tests")
+        scope = "session" if suite.plugin == "openai_agents" else "function"
+        (place / "pytest.ini").write_text(_INI.format(scope=scope))
+        paths = [str(ROOT), *(str(checkout / one) for one in suite.paths), str(place)]
+        environment = {
+            **{key: one for key, one in os.environ.items() if not key.startswith("PYTEST_")},
+            "PYTHONPATH": os.pathsep.join(paths),
+            "LANGSMITH_TRACING": "false",
+            "OPENAI_API_KEY": "none",
+        }
+        report = place / "report.xml"
+        command: list[str | Path] = [python, "-m", "pytest", "-q", "--junitxml", report]
+        command += ["-p", "no:cacheprovider", "-p", "no:remora_pytest"]
+        if remora:
+            command += ["-p", f"benchmarks.frameworks.places.{suite.plugin}"]
+        if "pytest-timeout" in suite.requirements:  # tests that wait for what remora has not
+            command += ["--timeout", "20"]
+        if suite.select:
+            command += ["-k", suite.select]
+        command += [f"tests/{one}" for one in suite.tests]
+        done = subprocess.run(  # noqa: PLW1510 - tests may fail
+            command, cwd=place, env=environment, timeout=_LIMIT_S, capture_output=True, text=True
+        )
+        if not report.exists():
+            sys.exit(f"{suite.framework}: no report\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        return _outcomes(report)
+
+
+def _outcomes(report: Path) -> dict[str, str]:
+    found = {}
+    for case in ET.parse(report).iter("testcase"):
+        kinds = {one.tag for one in case}
+        outcome = "failed" if kinds & {"failure", "error"} else "passed"
+        name = f"{case.get('classname', '').removeprefix('tests.')}::{case.get('name')}"
+        found[name] = "skipped" if "skipped" in kinds else outcome
+    return found
+
+
+def judge(suite: Suite, own: dict[str, str], ours: dict[str, str]) -> dict[str, Any]:
+    """The row of a suite: what passed, what cannot apply and why, what failed."""
+    row: dict[str, Any] = {
+        "suite": suite.framework,
+        "tests": len(ours),
+        "own": sum(one == "passed" for one in own.values()),
+        "passed": sum(one == "passed" for one in ours.values()),
+        "inapplicable": {},
+        "failed_there_too": [],
+        "failed": [],
+    }
+    for name, outcome in sorted(ours.items()):
+        if outcome == "passed":
+            continue
+        test = name.rpartition("::")[2]
+        reason = next(
+            (why for start, why in suite.inapplicable.items() if test.startswith(start)), ""
+        )
+        if reason:
+            row["inapplicable"].setdefault(reason, []).append(name)
+        elif own.get(name) != "passed":
+            row["failed_there_too"].append(name)
+        else:
+            row["failed"].append(name)
+    return row
+
+
+def _version(python: Path, distribution: str) -> str:
+    program = f"from importlib.metadata import version; print(version({distribution!r}))"
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _run(framework: str, checkout: Path, venvs: Path, results: Path) -> None:
+    known: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    for suite in SUITES[framework]:
+        requirements = (*suite.requirements, str(ROOT))
+        try:
+            python = python_of(requirements, venvs)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
+            print(
+                f"{suite.framework}: skipped, since {suite.requirements[0]} is not installed: {e}"
+            )
+            continue
+        own = run_suite(suite, python, checkout, remora=False)
+        ours = run_suite(suite, python, checkout, remora=True)
+        row = judge(suite, own, ours)
+        row["version"] = f"{suite.distribution} {_version(python, suite.distribution)}"
+        known[suite.framework] = row
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+        print(
+            f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass, "
+            f"{row['own']} with its own; failed: {row['failed'] or 'none'}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Run a framework's suites, or write the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.frameworks")
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run")
+    runs.add_argument("framework", choices=sorted(SUITES))
+    runs.add_argument("checkout", type=Path)
+    runs.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
+    table = commands.add_parser("table")
+    table.add_argument("--page", type=Path, default=ROOT / "docs" / "how-to" / "frameworks.md")
+    for one in (runs, table):
+        one.add_argument("--results", type=Path, default=HERE / "results.json")
+    given = parser.parse_args()
+    if given.command == "run":
+        _run(given.framework, given.checkout.absolute(), given.venvs, given.results)
+    else:
+        insert_table(given.page, json.loads(given.results.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The frameworks' own suites: what is installed, which tests are run, and what cannot apply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["SUITES", "Suite"]
+
+_PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-mock", "pytest-retry")
+_SQLITE = "asks for a table, a connection or a lock of SQLite"
+_ODD = "wants odd names of fields refused, which SQL cannot quote; here they match nothing"
+_SHIM = "asks for what a closed connection refuses; a runtime serves all sessions"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests of one framework.
+
+    Attributes:
+        framework: its name in the table.
+        distribution: whose version the table shows.
+        requirements: what pip is given, beside remora.
+        folder: of the checkout, in which `tests` are; it is copied, so that the installed release
+            is imported.
+        tests: files to run.
+        plugin: puts remora in the place of the framework's own class.
+        paths: folders of the checkout that are imported.
+        select: words that a test's name must have; empty for all.
+        inapplicable: by the beginning of a test's name, why it says nothing about remora.
+    """
+
+    framework: str
+    distribution: str
+    requirements: tuple[str, ...]
+    folder: str
+    tests: tuple[str, ...]
+    plugin: str
+    paths: tuple[str, ...] = ()
+    select: str = ""
+    inapplicable: dict[str, str] = field(default_factory=dict)
+
+
+_AGENTS = ("openai-agents[encrypt]==0.24.0", "inline-snapshot", "pytest-timeout", *_PYTEST)
+_GRAPH = (
+    "langgraph-checkpoint==4.3.2",
+    "langgraph==1.2.22",
+    "langgraph-checkpoint-sqlite==3.1.2",
+    "langchain-core==1.7.2",
+    *_PYTEST,
+)
+_CORE = ("langchain-core==1.7.2", *_PYTEST, "pytest-socket", "syrupy", "freezegun", "blockbuster")
+
+SUITES: dict[str, tuple[Suite, ...]] = {
+    "openai-agents": (
+        Suite(
+            "OpenAI Agents: sessions",
+            "openai-agents",
+            _AGENTS,
+            "tests",
+            (
+                "memory/test_session.py",
+                "memory/test_session_limit.py",
+                "memory/test_session_context_wrapper.py",
+                "memory/test_openai_responses_compaction_session.py",
+                "extensions/memory/test_async_sqlite_session.py",
+                "extensions/memory/test_encrypt_session.py",
+            ),
+            "openai_agents",
+            inapplicable={
+                "test_sqlite_session_close": _SQLITE,
+                "test_sqlite_session_closed": _SHIM,
+                "test_sqlite_session_pop_item_skips_corrupt": _SQLITE,
+                "test_sqlite_session_pop_item_returns_none_after": _SQLITE,
+                "test_sqlite_session_get_items_limit_skips_corrupt": _SQLITE,
+                "test_sqlite_session_get_items_session_settings_limit_skips": _SQLITE,
+                "test_sqlite_session_file_lock": _SQLITE,
+                "test_sqlite_session_failed": _SQLITE,
+                "test_sqlite_session_rollback": _SQLITE,
+                "test_sqlite_session_post_commit": _SQLITE,
+                "test_async_sqlite_session_pop_item_skips_corrupt": _SQLITE,
+                "test_async_sqlite_session_pop_item_returns_none_after": _SQLITE,
+                "test_async_sqlite_session_get_items_limit_skips_corrupt": _SQLITE,
+                "test_async_sqlite_session_get_items_same_timestamp": _SQLITE,
+                "test_async_sqlite_session_pop_item_same_timestamp": _SQLITE,
+                "test_async_sqlite_session_close": _SHIM,
+                "test_cancelled": _SQLITE,
+                "test_post_commit": _SQLITE,
+                "test_failed": _SQLITE,
+                "test_operation_failure": _SQLITE,
+                "test_rollback": _SQLITE,
+                "test_close_retries": _SQLITE,
+                "test_initialization_failure": _SQLITE,
+            },
+        ),
+    ),
+    "langgraph": (
+        Suite(
+            "LangGraph: store, in memory",
+            "langgraph-checkpoint",
+            _GRAPH,
+            "libs/checkpoint/tests",
+            ("test_store.py",),
+            "langgraph",
+        ),
+        Suite(
+            "LangGraph: store, SQLite",
+            "langgraph-checkpoint",
+            _GRAPH,
+            "libs/checkpoint-sqlite/tests",
+            ("test_store.py", "test_async_store.py", "test_ttl.py"),
+            "langgraph",
+            inapplicable={
+                "test_nonnull_migrations": _SQLITE,
+                "test_no_running_loop": "wants sync methods refused on the event loop of the test, "
+                "which is not the runtime's",
+                "test_escape_glob": _SQLITE,
+                "test_namespace_match_pattern": _SQLITE,
+                "test_list_namespaces_prefix_uses_indexable": _SQLITE,
+                "test_sql_injection_vulnerability": _ODD,
+            },
+        ),
+        Suite(
+            "LangGraph: checkpointer, SQLite",
+            "langgraph-checkpoint",
+            _GRAPH,
+            "libs/checkpoint-sqlite/tests",
+            ("test_sqlite.py", "test_aiosqlite.py", "test_conformance_delta.py"),
+            "langgraph",
+            paths=("libs/checkpoint-conformance",),
+            inapplicable={
+                "test_metadata_predicate": _SQLITE,
+                "test_informative_async_errors": "wants no async methods",
+                "test_checkpoint_search_sql_injection": _ODD,
+            },
+        ),
+        Suite(
+            "LangGraph: checkpoint conformance",
+            "langgraph-checkpoint",
+            _GRAPH,
+            "libs/checkpoint-conformance/tests",
+            ("conformance_of_remora.py",),
+            "langgraph",
+            paths=("libs/checkpoint-conformance",),
+        ),
+    ),
+    "langchain-core": (
+        Suite(
+            "LangChain: histories",
+            "langchain-core",
+            _CORE,
+            "tests",
+            (
+                "unit_tests/runnables/test_history.py",
+                "unit_tests/chat_history/test_chat_history.py",
+            ),
+            "langchain_core",
+            inapplicable={
+                "test_interfaces": "compares `str(history)`, which would read all messages",
+                "test_chat_history_deprecated": "compares the docstring",
+            },
+        ),
+    ),
+}
+"""By the name that the script is given."""

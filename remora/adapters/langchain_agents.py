@@ -1,0 +1,207 @@
+"""Memory for LangChain's agents: a middleware, and tools.
+
+Needs the extra: ``pip install "remora[langchain-agents]"``.
+
+`RemoraMiddleware` gives the model the conversation so far, within a budget, with what is recalled
+for the user's new message, and stores what was said when the agent has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, NotRequired, TypeAlias, cast
+
+from remora.adapters.langchain import chat_of_message, message_of_stored
+from remora.adapters.recalled import split_recalled
+from remora.adapters.versions import warn_if_untested
+from remora.api.session import Session
+from remora.api.threads import awaiter_of, original_of, waiter_of
+from remora.api.tools import MemoryTools
+from remora.blocking import MemoryTools as BlockingMemoryTools
+from remora.blocking import Session as BlockingSession
+from remora.errors import InvalidInput
+from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
+
+try:
+    from langchain.agents.middleware import AgentMiddleware, AgentState
+    from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr
+    from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
+    from langchain_core.tools import BaseTool, StructuredTool
+    from langgraph.runtime import Runtime
+except ImportError as e:
+    raise ImportError(
+        'memory for LangChain\'s agents needs it: pip install "remora[langchain-agents]"'
+    ) from e
+
+__all__ = ["RemoraMiddleware", "RemoraState", "SessionLike", "memory_tools"]
+
+warn_if_untested("langchain")
+
+SessionLike: TypeAlias = (
+    Session | BlockingSession | Callable[[Runtime[Any]], Session | BlockingSession]
+)
+"""A session, or a function that gives the session of a run: ``lambda runtime: …``."""
+
+
+class RemoraState(AgentState[Any]):
+    """The agent's state, with the id of the newest message that the session has."""
+
+    remora_stored: NotRequired[Annotated[str, PrivateStateAttr]]
+
+
+class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
+    """A conversation as the memory of ``create_agent(model, middleware=[…])``.
+
+    Pass the user's new message alone: ``agent.ainvoke({"messages": [question]})``. Each call of the
+    model is shown what `Session.load` gives for it, then what is recalled, then the messages of
+    this run. When the agent has answered, the messages of the run are stored in one append, so that
+    several runs of one session at once do not mix. A run that fails stores nothing.
+
+    With a checkpointer, whose state has earlier messages, only those that the session does not have
+    are stored and shown as the run's.
+
+    Args:
+        session: the conversation, or a function of LangGraph's ``Runtime`` that gives it. With one
+            of `remora.blocking`, ``agent.invoke`` works, and every event loop.
+        max_tokens: the budget of what is shown before the messages of the run; None for
+            `buffer.token_limit`.
+        recall: also show what other sessions and older messages have on the user's new message.
+        tools: of `User.tools` or `Agent.tools`, for the agent.
+    """
+
+    state_schema = RemoraState
+
+    def __init__(
+        self,
+        session: SessionLike,
+        *,
+        max_tokens: int | None = None,
+        recall: bool = True,
+        tools: MemoryTools | BlockingMemoryTools | None = None,
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._max_tokens = None if max_tokens is None else check_int(max_tokens, "max_tokens")
+        self._recall = recall
+        self.tools: Sequence[BaseTool] = [] if tools is None else memory_tools(tools)
+
+    def _find(self, runtime: Any) -> Session | BlockingSession:
+        session = self._session if _is_session(self._session) else self._session(runtime)  # type: ignore[operator]
+        if not _is_session(session):
+            raise InvalidInput(f"session gave a {type(session).__name__}, not a session")
+        return cast("Session | BlockingSession", session)
+
+    # -- LangChain's interface ---------------------------------------------------------------------
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Call the model with the conversation and what is recalled before the run's messages."""
+        session = self._find(request.runtime)
+        run = _of_run(request.messages, request.state)
+        shown = await awaiter_of(session)(self._show, original_of(session), run)
+        return await handler(request.override(messages=[*shown, *run]))
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        """`awrap_model_call`, for threads."""
+        session = self._find(request.runtime)
+        run = _of_run(request.messages, request.state)
+        shown = waiter_of(session)(self._show, original_of(session), run)
+        return handler(request.override(messages=[*shown, *run]))
+
+    async def aafter_agent(
+        self, state: RemoraState, runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
+        """Store the messages of the run, all or none.
+
+        Raises:
+            MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
+        """
+        session = self._find(runtime)
+        run = _of_run(state["messages"], state)
+        return cast(
+            "dict[str, Any] | None", await awaiter_of(session)(_store, original_of(session), run)
+        )
+
+    def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """`aafter_agent`, for threads."""
+        session = self._find(runtime)
+        run = _of_run(state["messages"], state)
+        return cast("dict[str, Any] | None", waiter_of(session)(_store, original_of(session), run))
+
+    # -- on the runtime's event loop ---------------------------------------------------------------
+
+    async def _show(self, session: Session, run: Sequence[BaseMessage]) -> list[BaseMessage]:
+        asked = next((one for one in reversed(run) if isinstance(one, HumanMessage)), None)
+        query = str(asked.text)[:MAX_TEXT_CHARACTERS] if asked is not None and self._recall else ""
+        context = await session.load(query if query.strip() else None, max_tokens=self._max_tokens)
+        _, buffer = await session.contents()
+        stored = {message.seq: message for message in buffer}
+        kept, recalled = split_recalled(context)
+        shown: list[BaseMessage] = []
+        for chat, entry in kept:
+            original = stored.get(entry.seq) if entry is not None else None
+            if original is not None and original.to_chat() == chat:
+                shown.append(message_of_stored(original))
+            else:
+                shown += convert_to_messages([chat])
+        return [*shown, *convert_to_messages([] if recalled is None else [recalled])]
+
+
+def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[BaseTool]:
+    """LangChain's tools by which an agent uses its own long-term memory.
+
+    ``create_agent(model, tools=memory_tools(user.tools()))``. A tool that fails tells the model
+    why, and the run goes on.
+
+    Args:
+        tools: of `User.tools` or `Agent.tools`; with those of `remora.blocking` they work in
+            threads and on any event loop.
+    """
+    original: MemoryTools = original_of(tools)
+    blocking = isinstance(tools, BlockingMemoryTools)
+
+    def make(one: dict[str, Any]) -> BaseTool:
+        async def run(**arguments: Any) -> str:
+            return cast("str", await awaiter_of(tools)(original.call, one["name"], arguments))
+
+        def wait(**arguments: Any) -> str:
+            return cast("str", waiter_of(tools)(original.call, one["name"], arguments))
+
+        return StructuredTool(
+            name=one["name"],
+            description=one["description"],
+            args_schema=one["parameters"],
+            coroutine=run,
+            func=wait if blocking else None,
+        )
+
+    return [make(one) for one in original.responses()]
+
+
+def _is_session(value: object) -> bool:
+    return isinstance(value, (Session, BlockingSession))
+
+
+def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
+    """The messages behind the newest one that the session has."""
+    last = state.get("remora_stored")
+    places = [place for place, one in enumerate(messages) if last is not None and one.id == last]
+    return list(messages[places[-1] + 1 :] if places else messages)
+
+
+async def _store(session: Session, run: Sequence[BaseMessage]) -> dict[str, Any] | None:
+    if not run:
+        return None
+    given = []
+    for index, message in enumerate(run):
+        chat = chat_of_message(message.model_copy(update={"id": None}), index)
+        given.append({**chat, "id": message.id} if message.id else chat)
+    await session.append(given)
+    return {"remora_stored": run[-1].id}

@@ -1,0 +1,133 @@
+"""What a process that has a memory open says of it to other processes of the same account."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from heapq import nlargest
+from operator import itemgetter
+
+import msgspec
+
+from remora.api.build import Internals
+from remora.api.health import Health
+from remora.api.statistics import RuntimeStatistics, statistics_of
+from remora.ids import SessionKey, UserKey
+
+__all__ = [
+    "MAX_SESSIONS",
+    "FullMailbox",
+    "RuntimeStatus",
+    "StatusQuestion",
+    "make_answer",
+]
+
+MAX_SESSIONS = 1_000
+"""Sessions that may be asked for at once."""
+_MOST_MAILBOXES = 20
+
+
+class StatusQuestion(msgspec.Struct, frozen=True):
+    """What is asked.
+
+    Attributes:
+        sessions: are these in memory? User and session of each.
+    """
+
+    sessions: tuple[tuple[str, str], ...] = ()
+
+
+class FullMailbox(msgspec.Struct, frozen=True):
+    """An actor for which messages wait.
+
+    Attributes:
+        user: whose it is.
+        session: None for the user's own actor.
+        messages: how many wait.
+    """
+
+    user: str
+    session: str | None
+    messages: int
+
+
+class RuntimeStatus(msgspec.Struct, frozen=True):
+    """A memory that a process has open, as only that process knows it.
+
+    Attributes:
+        pid: of the process.
+        since: when it opened the memory (ISO 8601).
+        at_s: when it answered, in seconds since some moment: for rates between two answers.
+        shards: how many the memory has.
+        health: see `remora.Runtime.health`.
+        statistics: see `remora.Runtime.statistics`, of all shards; None while it opens or closes.
+        mailboxes: the actors for which most messages wait, at most twenty, the fullest first.
+        live: those of the sessions in the question that are in memory.
+    """
+
+    pid: int
+    since: str
+    at_s: float
+    shards: int
+    health: Health
+    statistics: RuntimeStatistics | None = None
+    mailboxes: tuple[FullMailbox, ...] = ()
+    live: tuple[tuple[str, str], ...] = ()
+
+
+_decode = msgspec.json.Decoder(StatusQuestion).decode
+
+
+def make_answer(
+    health: Callable[[], Health],
+    opened: Callable[[], Sequence[Internals]],
+    *,
+    shards: int = 1,
+    add: Callable[[Sequence[RuntimeStatistics]], RuntimeStatistics] = itemgetter(0),
+) -> Callable[[bytes], bytes]:
+    """What `remora.services.answering.start_answering` calls, from its own thread.
+
+    Args:
+        health: the memory's.
+        opened: the parts of each shard; empty while one of them is not open.
+        shards: how many there are.
+        add: makes one of the shards' statistics.
+    """
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def answer(question: bytes) -> bytes:
+        asked = _decode(question)
+        parts = opened()
+        status = RuntimeStatus(
+            pid=os.getpid(),
+            since=since,
+            at_s=time.monotonic(),
+            shards=shards,
+            health=health(),
+            statistics=add([statistics_of(one) for one in parts]) if parts else None,
+            mailboxes=_fullest(parts),
+            live=tuple(_live(parts, asked.sessions[:MAX_SESSIONS])),
+        )
+        return msgspec.json.encode(status)
+
+    return answer
+
+
+def _fullest(shards: Sequence[Internals]) -> tuple[FullMailbox, ...]:
+    waiting = [found for one in shards for found in one.registry.fullest(_MOST_MAILBOXES)]
+    return tuple(
+        FullMailbox(key.user, key.session if isinstance(key, SessionKey) else None, messages)
+        for messages, key in nlargest(_MOST_MAILBOXES, waiting, key=itemgetter(0))
+        if isinstance(key, SessionKey | UserKey)
+    )
+
+
+def _live(
+    shards: Sequence[Internals], sessions: Iterable[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Those of the sessions that are in memory."""
+    for user, session in sessions:
+        if any(one.registry.is_live(SessionKey(user, session)) for one in shards):
+            yield user, session

@@ -1,0 +1,106 @@
+"""``remora mcp``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from rich.console import Console
+
+from remora.errors import InvalidInput, RemoraError
+
+__all__ = ["add_mcp_parser", "command_mcp"]
+
+_DESCRIPTION = """\
+Serve a user's memory to clients of the Model Context Protocol: desktop
+assistants, editors, agents. They search, add, edit, delete and list memories,
+and read the user's conversations.
+
+Over standard input and output, as clients start it; or, with --http, at
+http://127.0.0.1:PORT/mcp, for any number of clients on this machine. Several of
+these commands, and your application, can share one memory: each connects to the
+process that owns it, and starts one if there is none.
+"""
+_EPILOG = """\
+examples:
+  remora mcp memory --user alice
+  remora mcp myapp.memory:runtime --user alice --http 8765
+
+exit codes: 0 ended by its client, Ctrl-C or SIGTERM, 1 the memory cannot be
+opened, 2 wrong usage
+"""
+
+
+def add_mcp_parser(commands: Any) -> None:
+    """Describe the command to the parser."""
+    command = commands.add_parser(
+        "mcp",
+        help="serve a user's memory to clients of the Model Context Protocol",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "target",
+        metavar="TARGET",
+        help="module:function, whose function returns a remora.Runtime; a configuration file; or a "
+        "memory directory",
+    )
+    command.add_argument(
+        "--user", default="default", metavar="ID", help="whose memory it is (default)"
+    )
+    command.add_argument(
+        "--http", type=int, metavar="PORT", help="serve HTTP on this port of this machine"
+    )
+    command.add_argument(
+        "--read-only", action="store_true", help="offer nothing that adds, edits or deletes"
+    )
+    command.set_defaults(verbose=False)
+
+
+def command_mcp(console: Console, arguments: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    del console  # standard output is the protocol's
+    try:
+        from remora.adapters.mcp import make_server  # noqa: PLC0415  # an extra
+    except ImportError as e:
+        raise InvalidInput(str(e)) from e
+    from remora.cluster.connect import connect  # noqa: PLC0415  # it needs Linux
+
+    sys.path.insert(0, "")  # as python -m has it: the application's modules
+    logging.getLogger("remora").setLevel(logging.WARNING)
+
+    async def serve() -> None:
+        runtime = connect(arguments.target)
+        opened = anyio.Event()
+        server = make_server(
+            runtime.user(arguments.user), read_only=arguments.read_only, ready=opened.wait
+        )
+        failed: list[RemoraError] = []
+
+        async def answer(tasks: TaskGroup) -> None:
+            # clients give up on a server that takes seconds to answer for the first time
+            if arguments.http is None:
+                await server.run_stdio_async()
+            else:
+                await server.run_streamable_http_async(port=arguments.http)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer, tasks)
+            try:
+                async with runtime:
+                    opened.set()
+                    await anyio.sleep_forever()
+            except RemoraError as e:
+                failed.append(e)
+                tasks.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+
+    anyio.run(serve)
+    return 0

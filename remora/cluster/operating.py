@@ -1,0 +1,154 @@
+"""Jobs, dead letters and erasures of a memory directory, from outside of its owner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio.to_thread
+import msgspec
+
+from remora.api.dead_letters import DeadLetters
+from remora.cluster.merging import ShardIds, no_dead_letter
+from remora.cluster.sharding import find_shards
+from remora.config import Durability
+from remora.errors import DirectoryLocked
+from remora.ids import SessionKey, UserKey
+from remora.maintenance.offline import JOURNAL
+from remora.runtime.jobs import Job
+from remora.storage.erasure_notes import WaitingErasure
+from remora.storage.lock import own_directories
+from remora.storage.running import running_journal
+from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.peek import peek_erasures, peek_jobs
+
+__all__ = ["JobLine", "change_dead_letters", "job_line", "list_erasures", "list_jobs", "owner_of"]
+
+
+class JobLine(msgspec.Struct, frozen=True):
+    """A job as people and scripts read it.
+
+    Attributes:
+        state: ``waiting``, ``delayed`` or ``dead``.
+        lane: the job's queue.
+        session: empty for a job of the user.
+        next_try: when a delayed job runs again; ISO 8601.
+        last_try: when a dead letter was last tried, if known.
+    """
+
+    id: str
+    state: str
+    lane: str
+    user: str
+    session: str
+    attempts: int
+    next_try: str | None
+    last_try: str | None
+    error: str
+
+
+def owner_of(job: Job) -> tuple[str, str]:
+    """The user and the session of a job; an empty session for a job of the user."""
+    assert isinstance(job.key, (SessionKey, UserKey))
+    return (
+        (job.key.user, job.key.session) if isinstance(job.key, SessionKey) else (job.key.user, "")
+    )
+
+
+def job_line(job: Job) -> JobLine:
+    """A job in words."""
+    user, session = owner_of(job)
+    due = (
+        datetime.fromtimestamp(job.not_before, UTC).isoformat(timespec="milliseconds")
+        if job.not_before
+        else None
+    )
+    delayed = not job.dead and job.not_before > time.time()
+    return JobLine(
+        job.id,
+        "dead" if job.dead else "delayed" if delayed else "waiting",
+        job.queue,
+        user,
+        session,
+        job.attempts,
+        due if delayed else None,
+        due if job.dead else None,
+        job.error,
+    )
+
+
+async def list_jobs(directory: Path) -> list[Job]:
+    """The jobs of all shards, whose ids say which. An owner may have the directory open.
+
+    Raises:
+        JournalTooNew, JournalDamaged, DirectoryUnusable: a journal cannot be read.
+    """
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    found = [await anyio.to_thread.run_sync(peek_jobs, one / JOURNAL) for one in shards]
+    return ShardIds(len(shards)).name(found)
+
+
+async def list_erasures(directory: Path, user: str | None = None) -> list[WaitingErasure]:
+    """The erasures that wait, of one user or all; see `list_jobs`."""
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    found = [await anyio.to_thread.run_sync(peek_erasures, one / JOURNAL, user) for one in shards]
+    return ShardIds(len(shards)).name(found)
+
+
+async def change_dead_letters(
+    directory: Path,
+    durability: Durability,
+    verb: str,
+    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
+    ids: Sequence[str] | None,
+    *,
+    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
+) -> int:
+    """Change the dead letters of a directory that no process has open; no job runs here.
+
+    Args:
+        directory: of the memory.
+        durability: of the commits.
+        verb: what a server calls instead.
+        change: changes a shard's.
+        ids: which, as `list_jobs` names them; None for all.
+        confirmed: called with them before anything is changed; raises to change nothing.
+
+    Raises:
+        DirectoryLocked: a server owns the directory; the text says what to call there.
+        NoDeadLetter: one of `ids` is not a dead letter.
+    """
+    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    try:
+        async with own_directories(directory, *shards):
+            return await _change_of_shards(directory, shards, durability, change, ids, confirmed)
+    except DirectoryLocked as e:
+        raise DirectoryLocked(
+            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
+        ) from e
+
+
+async def _change_of_shards(
+    directory: Path,
+    shards: Sequence[Path],
+    durability: Durability,
+    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
+    ids: Sequence[str] | None,
+    confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None,
+) -> int:
+    chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
+    if ids is not None:
+        dead = {job.id: job for job in await list_jobs(directory) if job.dead}
+        if missing := sorted(set(ids) - dead.keys()):
+            raise no_dead_letter(missing)
+        chosen = {**ShardIds(len(shards)).split(ids)}
+        if confirmed is not None:
+            await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
+    count = 0
+    for number, own in chosen.items():
+        opened = await SqliteJournal.open(shards[number] / JOURNAL, durability=durability)
+        async with running_journal(opened) as journal:
+            count += await change(DeadLetters(journal), own)
+    return count

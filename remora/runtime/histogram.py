@@ -1,0 +1,94 @@
+"""Histograms: how many values there were up to each of some bounds, and their sum."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = ["SECONDS", "SIZES", "Histogram", "HistogramMeter", "add_histograms"]
+
+SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Bounds for how long something takes."""
+SIZES = tuple(float(1 << power) for power in range(12))
+"""Bounds for how many things there are, up to 2,048."""
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How often a value was how large, since start.
+
+    Attributes:
+        bounds: upper bounds of the values that are counted together, rising.
+        counts: how many values were above the bound before and up to this one; one more than
+            there are bounds: the last is of the values above all of them.
+        sum: of all values.
+    """
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    sum: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float:
+        """The bound that this share of the values does not exceed; 0 without values.
+
+        For values above all bounds, it is the largest bound.
+        """
+        left = share * self.count
+        if not left:
+            return 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            left -= count
+            if left <= 0:
+                return bound
+        return self.bounds[-1] if self.bounds else 0.0
+
+    def since(self, before: Histogram) -> Histogram:
+        """The values that came after an earlier histogram of the same; all, if it was not."""
+        counts = tuple(new - old for new, old in zip(self.counts, before.counts, strict=False))
+        if self.bounds != before.bounds or min(counts) < 0:
+            return self
+        return Histogram(self.bounds, counts, self.sum - before.sum)
+
+
+def add_histograms(all_of_them: Sequence[Histogram]) -> Histogram:
+    """The values of all of them; those with other bounds than the first that has some are left out.
+
+    An owner of another release may have other bounds.
+    """
+    bounds = next((one.bounds for one in all_of_them if one.bounds), ())
+    same = [one for one in all_of_them if one.bounds == bounds]
+    counts = tuple(map(sum, zip(*(one.counts for one in same), strict=True)))
+    return Histogram(bounds, counts, sum(one.sum for one in same))
+
+
+class HistogramMeter:
+    """Counts values.
+
+    Args:
+        bounds: see `Histogram`.
+    """
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def figures(self) -> Histogram:
+        """What was counted; any thread may ask."""
+        return Histogram(self._bounds, tuple(self._counts), self._sum)

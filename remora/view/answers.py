@@ -1,0 +1,223 @@
+"""What the page asks of a memory, each answered from one moment of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from remora.api.runtime import Runtime
+from remora.cluster.merging import merge_users
+from remora.cluster.operating import JobLine, job_line, list_erasures, list_jobs
+from remora.cluster.reading import MemoryReader, find_journals
+from remora.errors import InvalidInput
+from remora.ids import SessionKey
+from remora.messages import Entry, decode_chat, plain_text, restore_message
+from remora.services.arguments import check_page
+from remora.storage.erasure_notes import WaitingErasure
+from remora.storage.listing import UserListing
+from remora.storage.records import MessageRange, Summary, Watermarks
+from remora.storage.sqlite.outline import Compaction, SessionOutline
+from remora.storage.sqlite.peek import peek_sessions, peek_users
+from remora.storage.sqlite.read_only import ReadOnlyJournal
+from remora.view.health import find_live
+
+__all__ = ["Answers", "MessageLine", "open_shard"]
+
+PAGE = 100
+_MOST_MESSAGES = 200
+_MOST_JOBS = 500
+_CUT = 400  # characters of a message in a list
+_LONGEST = 100_000  # of a message alone
+
+
+class MessageLine(msgspec.Struct, frozen=True):
+    """A message; `cut` is set where the text goes on."""
+
+    seq: int
+    role: str
+    name: str
+    text: str
+    cut: bool
+    tokens: int
+    at: datetime | None
+    importance: float
+    id: str
+    tool_calls: list[str]
+    metadata: Any
+
+
+class SessionLine(msgspec.Struct, frozen=True):
+    """A session in a listing; `live` says whether it is in a process's memory, None if unknown."""
+
+    session: str
+    messages: int
+    last_at: datetime
+    cursor: str
+    live: bool | None
+
+
+class SessionAnswer(msgspec.Struct, frozen=True):
+    """A session without its messages."""
+
+    user: str
+    session: str
+    last_seq: int
+    watermarks: Watermarks
+    buffered: int
+    buffered_tokens: int
+    pending: int
+    pending_tokens: int
+    token_limit: int
+    summary: Summary | None
+    summaries: Sequence[Summary]
+    degraded: MessageRange | None
+    state_keys: int
+    trimmed: int
+    removed: Sequence[MessageRange]
+    compactions: Sequence[Compaction]
+    jobs: Sequence[JobLine]
+
+
+class JobsAnswer(msgspec.Struct, frozen=True):
+    """Background work. `jobs` has 500 at most, dead letters first; the figures count all."""
+
+    queues: dict[str, dict[str, int]]
+    jobs: Sequence[JobLine]
+    erasures: Sequence[WaitingErasure]
+
+
+@asynccontextmanager
+async def open_shard(
+    reader: MemoryReader, user: str, *, long_term: bool = False
+) -> AsyncIterator[Runtime]:
+    """The runtime that has the user, at this moment."""
+    async with reader.open(user=user, long_term=long_term) as memory:
+        assert isinstance(memory, Runtime)
+        yield memory
+
+
+class Answers:
+    """Answers from a memory directory that another process may own.
+
+    Args:
+        reader: reads the directory.
+    """
+
+    def __init__(self, reader: MemoryReader) -> None:
+        self.reader = reader
+
+    async def users(self, prefix: str, after: str | None, order: str) -> Sequence[UserListing]:
+        """A page of users."""
+        page = check_page(order, prefix, PAGE, after)
+        journals = await anyio.to_thread.run_sync(find_journals, self.reader.directory)
+        peek = anyio.to_thread.run_sync
+        return merge_users([await peek(peek_users, one, page) for one in journals], page)
+
+    async def sessions(
+        self, user: str, prefix: str, after: str | None, order: str
+    ) -> Sequence[SessionLine]:
+        """A page of a user's sessions."""
+        page = check_page(order, prefix, PAGE, after)
+        find = partial(find_journals, self.reader.directory, user)
+        (journal,) = await anyio.to_thread.run_sync(find)
+        found = await anyio.to_thread.run_sync(peek_sessions, journal, user, page)
+        names = [(user, one.session) for one in found]
+        live = await find_live(self.reader.directory, names)
+        return [
+            SessionLine(
+                one.session,
+                one.messages,
+                one.last_at,
+                one.cursor,
+                None if live is None else (user, one.session) in live,
+            )
+            for one in found
+        ]
+
+    async def session(self, key: SessionKey) -> SessionAnswer:
+        """A session without its messages.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        async with open_shard(self.reader, key.user) as runtime:
+            view = await runtime.session(*key).inspect()
+            outline = await _outline(runtime, key)
+            jobs = await runtime.internals.journal.user_jobs(key.user)
+        if not view.last_seq and view.keyed is None:
+            raise InvalidInput(f"{key.user} has no session {key.session}")
+        return SessionAnswer(
+            key.user,
+            key.session,
+            view.last_seq,
+            view.watermarks,
+            view.buffered,
+            view.buffered_tokens,
+            view.pending,
+            view.pending_tokens,
+            self.reader.config.buffer.token_limit,
+            view.summary,
+            view.summaries,
+            view.degraded,
+            0 if view.keyed is None else len(view.keyed.values),
+            outline.trimmed,
+            outline.removed,
+            outline.compactions,
+            [job_line(job) for job in jobs if job.key == key],
+        )
+
+    async def messages(self, key: SessionKey, first: int, last: int) -> list[MessageLine]:
+        """Messages of a range that are there: one with 100,000 characters, several with 400 each.
+
+        Raises:
+            InvalidInput: the range is too long.
+        """
+        if not 1 <= first <= last < first + _MOST_MESSAGES:
+            raise InvalidInput(f"first and last must name 1 to {_MOST_MESSAGES} messages")
+        async with open_shard(self.reader, key.user) as runtime:
+            entries = await runtime.internals.journal.read(key, first, last)
+        alone = first == last
+        make = partial(_line, cut=_LONGEST if alone else _CUT, alone=alone)
+        return await anyio.to_thread.run_sync(lambda: [make(one) for one in entries])
+
+    async def jobs(self) -> JobsAnswer:
+        """Background work of the whole memory."""
+        jobs = await list_jobs(self.reader.directory)
+        lines = sorted(map(job_line, jobs), key=lambda one: one.state != "dead")
+        queues: dict[str, dict[str, int]] = {}
+        for line in lines:
+            states = queues.setdefault(line.lane, {"waiting": 0, "delayed": 0, "dead": 0})
+            states[line.state] += 1
+        erasures = await list_erasures(self.reader.directory)
+        return JobsAnswer(queues, lines[:_MOST_JOBS], erasures)
+
+
+async def _outline(runtime: Runtime, key: SessionKey) -> SessionOutline:
+    journal = runtime.internals.journal
+    assert isinstance(journal, ReadOnlyJournal)
+    return await journal.outline(key)
+
+
+def _line(entry: Entry, *, cut: int, alone: bool) -> MessageLine:
+    message = restore_message(entry, entry.id or "")
+    text = plain_text(decode_chat(entry.chat))
+    long = len(text) > cut
+    return MessageLine(
+        entry.seq,
+        entry.role,
+        message.name or "",
+        text[:cut] if long else text,
+        long,
+        entry.tokens,
+        message.created_at,
+        entry.importance,
+        message.id or "",
+        [call["function"]["name"] for call in decode_chat(entry.chat).get("tool_calls") or ()],
+        message.metadata if alone else None,
+    )

@@ -1,0 +1,338 @@
+"""The page and what it asks for, as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib import metadata, resources
+from typing import Any, NamedTuple, TypeAlias
+
+import anyio
+import msgspec
+
+from remora.cluster.reading import MemoryReader
+from remora.errors import (
+    DirectoryLocked,
+    InvalidInput,
+    RemoraError,
+    StorageError,
+)
+from remora.ids import SessionKey, validate_id
+from remora.logging import get_logger
+from remora.view.acting import Actions
+from remora.view.answers import Answers
+from remora.view.explained import explain_context, explain_recall
+from remora.view.guard import Guard
+from remora.view.health import HealthSamples
+from remora.view.watching import TooManyPages, Watch
+
+try:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError as e:  # pragma: no cover  # tests have it
+    raise ImportError("remora view needs starlette and uvicorn: pip install 'remora[serve]'") from e
+
+__all__ = ["ViewOptions", "build_app"]
+
+_logger = get_logger(__name__)
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_AT_ONCE = 8  # requests that read, of all pages together
+_WAIT_S = 30.0
+_MOST_BODY = 1 << 20
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+class ViewOptions(NamedTuple):
+    """How the page is served.
+
+    Attributes:
+        token: what the page's address has.
+        port: of the server; it is in the cookie's name.
+        names: other host names of the server.
+        any_address: see `Guard`.
+        allow_changes: whether the page may retry, drop and forget.
+    """
+
+    token: str
+    port: int = 0
+    names: frozenset[str] = frozenset()
+    any_address: bool = False
+    allow_changes: bool = False
+
+
+class _Retry(msgspec.Struct, forbid_unknown_fields=True):
+    ids: list[str]
+
+
+class _Forget(msgspec.Struct, forbid_unknown_fields=True):
+    user: str
+    session: str | None = None
+
+
+def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
+    """The application; its lifespan loads models, and looks for changes.
+
+    Raises:
+        ImportError: starlette is not installed.
+    """
+    page = _Page(reader, options)
+    routes = [
+        Route("/", page.asset),
+        Route("/assets/{name}", page.asset),
+        Route("/api/events", page.events),
+        *(
+            Route(f"/api/{name}", page.answering(answer))
+            for name, answer in {
+                "about": page.about,
+                "users": page.users,
+                "sessions": page.sessions,
+                "session": page.session,
+                "messages": page.messages,
+                "context": page.context,
+                "recall": page.recall,
+                "jobs": page.jobs,
+                "health": page.health,
+            }.items()
+        ),
+        *(
+            Route(f"/api/{name}", page.changing(change), methods=["POST"])
+            for name, change in {
+                "jobs/retry": page.retry,
+                "jobs/drop": page.drop,
+                "forget": page.forget,
+            }.items()
+        ),
+    ]
+    application = Starlette(routes=routes, lifespan=page.live)
+    return Guard(
+        application,
+        token=options.token,
+        port=options.port,
+        names=options.names,
+        any_address=options.any_address,
+    )
+
+
+class _Page:
+    """The handlers of all routes."""
+
+    def __init__(self, reader: MemoryReader, options: ViewOptions) -> None:
+        self._reader = reader
+        self._answers = Answers(reader)
+        self._actions = Actions(reader.directory, reader.config)
+        self._watch = Watch(reader.directory)
+        self._health = HealthSamples(reader.directory, self._watch)
+        self._options = options
+        self._limiter = anyio.Semaphore(_AT_ONCE)
+        self._acting = anyio.Lock()
+        self._assets = {
+            file.name: file.read_bytes()
+            for file in resources.files("remora.view").joinpath("assets").iterdir()
+            if file.is_file()
+        }
+
+    @asynccontextmanager
+    async def live(self, _: Starlette) -> AsyncIterator[None]:
+        """Keep models and look for changes, while the server runs."""
+        async with (
+            self._reader.keep_models(long_term=self._reader.config.long_term.enabled),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._watch.run, name="remora.view.watch")
+            tasks.start_soon(self._health.run, name="remora.view.health")
+            yield
+            self._watch.close()
+            tasks.cancel_scope.cancel()
+
+    # -- the page itself ---------------------------------------------------------------------------
+
+    async def asset(self, request: Request) -> Response:
+        """A file of the page."""
+        name = request.path_params.get("name", "index.html")
+        content = self._assets.get(name)
+        if content is None:
+            return Response("there is no such page", 404, media_type="text/plain")
+        return Response(content, media_type=_KINDS.get(name.rpartition(".")[2], "text/plain"))
+
+    async def events(self, _: Request) -> Response:
+        """Server-sent events: ``change`` when the memory has changed."""
+        events = self._watch.events()
+        try:
+            first = await anext(events)
+        except TooManyPages:
+            text = f"{self._watch.pages} pages are open: this one is not told of changes"
+            return _error(503, text, "TooManyPages")
+
+        async def stream() -> AsyncIterator[bytes]:
+            try:
+                yield first
+                async for event in events:
+                    yield event
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def answering(self, answer: Callable[[Mapping[str, str]], Awaitable[Any]]) -> Handler:
+        """A handler that answers a question about the memory, or says what is wrong."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                with anyio.fail_after(_WAIT_S):
+                    async with self._limiter:
+                        found = await answer(request.query_params)
+                return Response(msgspec.json.encode(found), media_type="application/json")
+            except Exception as e:
+                return _explain(e)
+
+        return handle
+
+    async def about(self, _: Mapping[str, str]) -> dict[str, Any]:
+        """What the page is of."""
+        config = self._reader.config
+        return {
+            "directory": str(self._reader.directory),
+            "version": metadata.version("remora"),
+            "allow_changes": self._options.allow_changes,
+            "token_limit": config.buffer.token_limit,
+            "long_term": config.long_term.enabled,
+        }
+
+    async def users(self, query: Mapping[str, str]) -> Any:
+        """A page of users."""
+        return await self._answers.users(
+            query.get("prefix", ""), query.get("after"), query.get("order", "newest")
+        )
+
+    async def sessions(self, query: Mapping[str, str]) -> Any:
+        """A page of a user's sessions."""
+        return await self._answers.sessions(
+            _user(query),
+            query.get("prefix", ""),
+            query.get("after"),
+            query.get("order", "newest"),
+        )
+
+    async def session(self, query: Mapping[str, str]) -> Any:
+        """A session without its messages."""
+        return await self._answers.session(_key(query))
+
+    async def messages(self, query: Mapping[str, str]) -> Any:
+        """Messages of a range."""
+        return await self._answers.messages(
+            _key(query), _number(query, "first"), _number(query, "last")
+        )
+
+    async def context(self, query: Mapping[str, str]) -> Any:
+        """What the model sees."""
+        default = self._reader.config.buffer.token_limit
+        return await explain_context(
+            self._reader,
+            _key(query),
+            budget=_number(query, "max_tokens", default),
+            at=_number(query, "at") if query.get("at") else None,
+            query=query.get("query"),
+        )
+
+    async def recall(self, query: Mapping[str, str]) -> Any:
+        """What recall finds, and why."""
+        question = query.get("question", "")
+        return await explain_recall(
+            self._reader, _user(query), question, _number(query, "limit", 10)
+        )
+
+    async def jobs(self, _: Mapping[str, str]) -> Any:
+        """Background work."""
+        return await self._answers.jobs()
+
+    async def health(self, _: Mapping[str, str]) -> Any:
+        """How the process does that has the memory open."""
+        return await self._health.answer()
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def changing(self, change: Callable[[bytes], Awaitable[Any]]) -> Handler:
+        """A handler that changes something, one at a time, where that is allowed."""
+
+        async def handle(request: Request) -> Response:
+            if not self._options.allow_changes:
+                text = "this page only reads: start remora view with --allow-changes"
+                return _error(403, text, "NotAllowed")
+            try:
+                body = bytearray()
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > _MOST_BODY:
+                        return _error(413, "the request is too long", "TooLong")
+                async with self._acting:
+                    done = await change(bytes(body))
+                await self._watch.look()
+                return Response(msgspec.json.encode(done), media_type="application/json")
+            except Exception as e:
+                return _explain(e)
+
+        return handle
+
+    async def retry(self, body: bytes) -> Any:
+        """Run dead letters again."""
+        ids = msgspec.json.decode(body, type=_Retry).ids
+        return {"changed": await self._actions.retry(ids)}
+
+    async def drop(self, body: bytes) -> Any:
+        """Drop dead letters."""
+        ids = msgspec.json.decode(body, type=_Retry).ids
+        return {"changed": await self._actions.drop(ids)}
+
+    async def forget(self, body: bytes) -> Any:
+        """Erase a user or a session."""
+        asked = msgspec.json.decode(body, type=_Forget)
+        return await self._actions.forget(asked.user, asked.session)
+
+
+def _user(query: Mapping[str, str]) -> str:
+    return validate_id(query.get("user", ""), "a user id")
+
+
+def _key(query: Mapping[str, str]) -> SessionKey:
+    return SessionKey(_user(query), validate_id(query.get("session", ""), "a session id"))
+
+
+def _number(query: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = query.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        if text is None or len(text) > 18:
+            raise ValueError
+        return int(text)
+    except ValueError:
+        raise InvalidInput(f"{name} must be a whole number") from None
+
+
+def _explain(error: Exception) -> Response:
+    """The answer for what went wrong; what is not remora's own has no text that could quote."""
+    kind = type(error).__name__
+    match error:
+        case DirectoryLocked():
+            return _error(409, str(error), kind)
+        case InvalidInput() | msgspec.ValidationError() | msgspec.DecodeError():
+            return _error(400, str(error), kind)
+        case TimeoutError():
+            return _error(503, "it took too long; try again", kind)
+        case StorageError():
+            return _error(503, str(error), kind)
+        case RemoraError():
+            return _error(500, str(error), kind)
+        case _:
+            _logger.error("view_failed", exc_info=error)
+            return _error(500, "this failed; the log of remora view says why", kind)
+
+
+def _error(status: int, text: str, kind: str) -> Response:
+    body = msgspec.json.encode({"error": text, "kind": kind})
+    return Response(body, status, media_type="application/json")

@@ -1,0 +1,155 @@
+// The page: where it is (the part of the address behind #), and when it asks again.
+
+import { ask, listen } from "./api.js";
+import { CompactionsPanel } from "./compactions.js";
+import { ContextPanel } from "./context.js";
+import { el, fill, section, stored } from "./dom.js";
+import { ErasurePanel } from "./erasure.js";
+import { HealthPanel } from "./health.js";
+import { JobsPanel } from "./jobs.js";
+import { MessagePanel } from "./message.js";
+import { People, place } from "./people.js";
+import { RecallPanel } from "./recall.js";
+import { Strip } from "./strip.js";
+
+const LEAST_MS = 1000; // between two refreshes
+const SHARE = 4; // a refresh that took long is followed by a pause so many times as long: many pages may be open
+const main = document.getElementById("main");
+const problem = document.getElementById("problem");
+const people = new People(document.getElementById("people"));
+const panels = {};
+let here = { user: null, session: null };
+let shown = null;
+let erased = false; // what is shown is being erased here, or was: its receipt is all that is left
+let next = 0;
+
+function where() {
+  const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map((one) => {
+    try {
+      return decodeURIComponent(one);
+    } catch {
+      return one;
+    }
+  });
+  return { user: parts[0] ?? null, session: parts[1] ?? null };
+}
+
+function say(error) {
+  problem.hidden = !error;
+  fill(problem, error ? stored(error.message) : "");
+}
+
+/** Runs what asks the server, and says what failed. */
+async function attempt(action) {
+  try {
+    await action();
+    say(null);
+  } catch (e) {
+    if (e.name !== "AbortError") say(e);
+  }
+}
+
+function arrange() {
+  const title = here.session ?? here.user ?? "The memory";
+  document.title = `${title} – remora`;
+  const heading = el("h1", {}, here.user === null ? title : [
+    el("a", { href: place(here.user) }, stored(here.user)), here.session === null ? "" : [" / ", stored(here.session)]]);
+  if (here.user === null) fill(main, heading, panels.health.element, panels.jobs.element);
+  else if (here.session === null) {
+    fill(main, heading, panels.recall.element, ...panels.erasures());
+  } else {
+    fill(main, heading,
+      section("session", "Messages", panels.strip.element, panels.strip.marks, panels.strip.legend, panels.message.element),
+      panels.context.element, panels.recall.element, panels.compactions.element, ...panels.erasures());
+  }
+}
+
+async function go() {
+  if (location.hash === "#main") {
+    main.focus();
+    return;
+  }
+  here = where();
+  shown = null;
+  erased = false;
+  panels.strip = new Strip((seq) => attempt(() => panels.message.show(shown, seq)));
+  panels.message = new MessagePanel();
+  arrange();
+  if (here.user !== null) panels.recall.show(here.user);
+  panels.erasure.show(here.user, here.session);
+  await attempt(() => people.show(here.user, here.session));
+  await refresh();
+}
+
+async function refresh() {
+  const at = here;
+  if (erased) return;
+  await attempt(async () => {
+    if (at.user === null) await Promise.all([panels.health.refresh(), panels.jobs.refresh()]);
+    else if (at.session !== null) {
+      const session = await ask("session", at);
+      if (at !== here) return;
+      shown = session;
+      panels.strip.show(session);
+      panels.compactions.show(session);
+      await panels.context.show(session);
+    }
+  });
+}
+
+/** Asks again, at most once a second, and not while nobody looks. */
+let running = false;
+let again = false;
+async function changed() {
+  again = true;
+  if (running) return;
+  running = true;
+  while (again) {
+    again = false;
+    if (document.visibilityState === "hidden") break;
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0, next - Date.now())));
+    const begun = Date.now();
+    await attempt(() => people.refresh());
+    await refresh();
+    next = Math.max(begun + LEAST_MS, Date.now() + SHARE * (Date.now() - begun));
+  }
+  running = false;
+}
+
+function live(told) {
+  const status = document.getElementById("live");
+  const text = told ? "live" : "not live: asks every 5 s";
+  if (status.textContent !== text) status.textContent = text;
+  status.className = told ? "told" : "";
+}
+
+await attempt(async () => {
+  const about = await ask("about");
+  document.getElementById("directory").textContent = about.directory;
+  panels.jobs = new JobsPanel(about);
+  panels.health = new HealthPanel();
+  panels.context = new ContextPanel();
+  panels.recall = new RecallPanel();
+  panels.compactions = new CompactionsPanel();
+  panels.erasure = new ErasurePanel((what, state) => {
+    erased = state !== "failed";
+    if (state === "done") {
+      fill(main, el("h1", {}, stored(what)), panels.erasure.element);
+      changed();
+    }
+  });
+  panels.erasures = () => (about.allow_changes ? [panels.erasure.element] : []);
+  addEventListener("hashchange", go);
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && changed());
+  document.getElementById("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  await people.users.refresh();
+  await go();
+  listen(changed, live);
+  // figures change although nothing is stored
+  setInterval(() => {
+    if (here.user === null && document.visibilityState === "visible") attempt(() => panels.health.refresh());
+  }, 2000);
+});

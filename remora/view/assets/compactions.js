@@ -1,0 +1,74 @@
+// Each compaction: the messages before, the summary after.
+
+import { ask } from "./api.js";
+import { counted, el, fill, number, section, stored } from "./dom.js";
+import { messageText, summaryTitle } from "./message.js";
+
+const MOVES = { dropped: "dropped without a summary", cleared: "cleared", restated: "the summary was replaced from outside" };
+const PAGE = 100;
+
+export class CompactionsPanel {
+  constructor() {
+    this.list = el("div", {});
+    this.element = section("compactions", "Compactions", this.list);
+    this.drawn = "";
+  }
+
+  show(session) {
+    const state = JSON.stringify([session.user, session.session, session.compactions.map((one) => [one.number, one.current])]);
+    if (state === this.drawn) return;
+    this.drawn = state;
+    this.session = session;
+    const open = new Set([...this.list.querySelectorAll("details[open]")].map((one) => one.dataset.number));
+    fill(this.list, ...session.compactions.map((one) => this.item(one, open.has(String(one.number)))));
+    if (!session.compactions.length) this.list.append(el("p", { class: "quiet" }, "None yet: all messages are in the buffer."));
+  }
+
+  item(one, open) {
+    const summary = one.summary;
+    const replaced = one.current ? "" : " (replaced since)";
+    if (one.kind in MOVES) {
+      return el("p", {}, `up to message ${number(summary.through)}: ${MOVES[one.kind]}${replaced}`);
+    }
+    const before = el("div", { class: "before" });
+    const details = el("details", { "data-number": one.number, class: summary.degraded ? "degraded" : "" },
+      el("summary", {}, `at message ${number(one.at_seq)}: `, ...summaryTitle(summary),
+        summary.input_tokens ? `, from ${counted(summary.input_tokens, "token")}` : "", replaced),
+      el("div", { class: "two" }, el("div", {}, el("h3", {}, "before"), before),
+        el("div", {}, el("h3", {}, "after"), stored(summary.text, "pre", { class: "text" }),
+          summary.lost.length ? el("p", { class: "failed" }, "in no summary: ",
+            summary.lost.map((range) => `${counted(range.count, "message")} from ${number(range.first)} to ${number(range.last)}`).join(", ")) : "")));
+    let filled = false;
+    details.addEventListener("toggle", () => {
+      if (details.open && !filled) {
+        filled = true;
+        this.fill(before, this.from(one), summary.through);
+      }
+    });
+    details.open = open;
+    return details;
+  }
+
+  /** The first message that this compaction added: behind the one before it. */
+  from(one) {
+    const earlier = this.session.compactions.filter((other) => other.number < one.number && other.current === one.current);
+    const through = Math.max(0, ...earlier.map((other) => other.summary.through).filter((seq) => seq < one.summary.through));
+    return Math.max(one.summary.first, through + 1);
+  }
+
+  async fill(before, first, through) {
+    const last = Math.min(first + PAGE - 1, through);
+    try {
+      const found = await ask("messages", { user: this.session.user, session: this.session.session, first, last });
+      before.append(...found.map((one) => el("div", {},
+        el("p", { class: "quiet" }, `${number(one.seq)}, ${one.role}, ${counted(one.tokens, "token")}`), ...messageText(one))));
+    } catch (e) {
+      before.append(el("p", { class: "failed" }, stored(e.message)));
+      return;
+    }
+    if (last < through) {
+      const more = el("button", { type: "button", onclick: () => { more.remove(); this.fill(before, last + 1, through); } }, "more messages");
+      before.append(more);
+    }
+  }
+}

@@ -1,0 +1,74 @@
+// Elements are made of text nodes and attributes; nothing that is stored is ever read as HTML.
+
+/** An element; a property `on…` is a listener, `class` and others are attributes. */
+export function el(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, String(value));
+  }
+  return fill(element, ...children);
+}
+
+/** Replaces what an element contains; null and false are left out. */
+export function fill(element, ...children) {
+  const nodes = children.flat(Infinity).filter((one) => one != null && one !== false);
+  element.replaceChildren(...nodes.map(asNode));
+  return element;
+}
+
+function asNode(child) {
+  return child instanceof Node ? child : document.createTextNode(String(child));
+}
+
+/** Stored text: isolated, so that its direction and marks change nothing around it. */
+export function stored(text, tag = "bdi", properties = {}) {
+  const shown = String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd");
+  return el(tag, { dir: "auto", ...properties }, shown);
+}
+
+export const number = (value) => Number(value).toLocaleString("en");
+
+export const counted = (count, noun, plural = `${noun}s`) =>
+  `${number(count)} ${Number(count) === 1 ? noun : plural}`;
+
+/** A time as people read it, with the exact one as its title. */
+export function moment(iso) {
+  if (!iso) return el("span", {}, "never");
+  const date = new Date(iso);
+  const seconds = (Date.now() - date.getTime()) / 1000;
+  const units = [[86400 * 365, "year"], [86400 * 30, "month"], [86400, "day"], [3600, "hour"], [60, "minute"]];
+  const [size, unit] = units.find(([each]) => Math.abs(seconds) >= each) ?? [1, "second"];
+  const text = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-Math.round(seconds / size), unit);
+  return el("time", { datetime: iso, title: iso }, text);
+}
+
+/** A section with a heading that screen readers list. */
+export function section(id, title, ...children) {
+  const heading = el("h2", { id: `${id}-title` }, title);
+  return el("section", { id, "aria-labelledby": `${id}-title` }, heading, ...children);
+}
+
+/** A bar from 0 to 1 with its value as text. */
+export function bar(value, text, kind = "") {
+  const fill = el("span", { class: `fill ${kind}` });
+  fill.style.width = `${Math.max(0, Math.min(value, 1)) * 100}%`;
+  return el("span", { class: "bar" }, fill, el("span", { class: "figure" }, text));
+}
+
+export function table(caption, heads, rows) {
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, el("table", {},
+    el("caption", { class: "unseen" }, caption),
+    el("thead", {}, el("tr", {}, heads.map((one) => el("th", { scope: "col" }, one)))),
+    el("tbody", {}, rows)));
+}
+
+/** Calls `action` once after the last of several calls. */
+export function debounced(action, milliseconds = 150) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...given), milliseconds);
+  };
+}

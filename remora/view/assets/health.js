@@ -1,0 +1,76 @@
+// How the process does that has the memory open: figures of the last minutes.
+
+import { ask } from "./api.js";
+import { counted, el, fill, moment, number, section, stored, table } from "./dom.js";
+import { place } from "./people.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 160;
+const HEIGHT = 30;
+const round = (value) => (value === null ? "none" : value < 10 ? value.toFixed(value < 1 ? 2 : 1) : number(Math.round(value)));
+const bytes = (value) => (value < 1e6 ? `${round(value / 1e3)} kB` : value < 1e9 ? `${round(value / 1e6)} MB` : `${round(value / 1e9)} GB`);
+const FIGURES = [
+  ["writes", "writes a second", round],
+  ["commits", "commits a second", round],
+  ["append_p50_ms", "append p50, ms", round],
+  ["append_p99_ms", "append p99, ms", round],
+  ["load_p50_ms", "load p50, ms", round],
+  ["load_p99_ms", "load p99, ms", round],
+  ["recall_p99_ms", "recall p99, ms", round],
+  ["late", "recalls too late, a second", round],
+  ["commit_p99_ms", "commit p99, ms", round],
+  ["waiting", "requests that wait", number],
+  ["refused", "refused a second", round],
+  ["live", "sessions and users in memory", number],
+  ["jobs", "background jobs", number],
+  ["wal_bytes", "write-ahead log", bytes],
+];
+
+function drawing(name, attributes, ...children) {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+function sparkline(samples, name, label, show) {
+  const values = samples.map((one) => one[name] ?? 0);
+  const most = Math.max(...values, 1e-9);
+  const step = WIDTH / Math.max(values.length - 1, 1);
+  const points = values.map((value, place) => `${(place * step).toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
+  const last = samples.at(-1)?.[name] ?? null;
+  const said = `${label}: ${show(last ?? 0)} now, at most ${show(Math.max(...values, 0))}`;
+  return el("li", {},
+    el("span", { class: "quiet" }, label), el("strong", { class: "figure" }, last === null ? "none" : show(last)),
+    drawing("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said, preserveAspectRatio: "none" },
+      drawing("polyline", { points: points.join(" ") })));
+}
+
+export class HealthPanel {
+  constructor() {
+    this.result = el("div", {});
+    this.element = section("health", "Health", this.result);
+  }
+
+  async refresh() {
+    const found = await ask("health");
+    const disk = Object.entries(found.disk).map(([name, size]) => `${name} ${bytes(size)}`).join(", ");
+    if (!found.pid) {
+      fill(this.result, el("p", {}, stored(found.note)), el("p", { class: "quiet" }, `On disk: ${disk}.`));
+      return;
+    }
+    const { health } = found;
+    const word = !health.live ? "not live" : !health.ready ? "not ready" : health.degraded ? "degraded" : "well";
+    fill(this.result,
+      el("p", {}, el("strong", { class: word === "well" ? "" : "failed" }, word), `: process ${found.pid} opened the memory `, moment(found.since)),
+      health.problems.length ? el("ul", {}, health.problems.map((one) => el("li", { class: "failed" }, `${one.effect}: `, stored(one.text)))) : null,
+      found.samples.length
+        ? el("ul", { class: "figures" }, FIGURES.map(([name, label, show]) => sparkline(found.samples, name, label, show)))
+        : el("p", { class: "quiet" }, "Figures follow in some seconds."),
+      found.mailboxes.length ? table("Sessions for which most requests wait", ["whose", "requests that wait"], found.mailboxes.map((one) => el("tr", {},
+        el("td", {}, el("a", { href: one.session === null ? place(one.user) : place(one.user, one.session) },
+          stored(one.user), one.session === null ? "" : [" / ", stored(one.session)])),
+        el("td", { class: "figure" }, counted(one.messages, "request"))))) : null,
+      el("p", { class: "quiet" }, `On disk: ${disk}.`));
+  }
+}

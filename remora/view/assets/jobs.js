@@ -1,0 +1,54 @@
+// Background jobs, dead letters, and erasures.
+
+import { ask, change } from "./api.js";
+import { counted, el, fill, moment, number, section, stored, table } from "./dom.js";
+import { place } from "./people.js";
+
+export class JobsPanel {
+  constructor(about) {
+    this.about = about;
+    this.said = el("p", { role: "status" });
+    this.list = el("div", {});
+    this.element = section("jobs", "Background jobs", this.said, this.list);
+  }
+
+  async refresh() {
+    const found = await ask("jobs");
+    const queues = Object.entries(found.queues).map(([name, states]) => el("tr", {},
+      el("th", { scope: "row" }, name), ["waiting", "delayed", "dead"].map((state) =>
+        el("td", { class: state === "dead" && states.dead ? "figure failed" : "figure" }, number(states[state])))));
+    const jobs = found.jobs.map((one) => el("tr", {},
+      el("th", { scope: "row" }, stored(one.id)),
+      el("td", { class: one.state === "dead" ? "failed" : "" }, one.state),
+      el("td", {}, el("a", { href: one.session ? place(one.user, one.session) : place(one.user) },
+        stored(one.user), one.session ? [" / ", stored(one.session)] : "")),
+      el("td", { class: "figure" }, number(one.attempts)),
+      el("td", {}, one.next_try ? ["again ", moment(one.next_try)] : one.last_try ? ["tried ", moment(one.last_try)] : ""),
+      el("td", { class: "why" }, stored(one.error)),
+      this.about.allow_changes ? el("td", {}, one.state === "dead" ? [
+        el("button", { type: "button", onclick: () => this.act("retry", one.id), "aria-label": `retry ${one.id}` }, "retry"),
+        el("button", { type: "button", onclick: () => this.act("drop", one.id), "aria-label": `drop ${one.id}` }, "drop")] : "") : null));
+    const heads = ["job", "state", "whose", "failures", "when", "last failure"];
+    fill(this.list,
+      queues.length ? table("Jobs by queue", ["queue", "waiting", "delayed", "dead"], queues) : el("p", { class: "quiet" }, "No background jobs wait, and there are no dead letters."),
+      jobs.length ? table("Jobs", this.about.allow_changes ? [...heads, "change"] : heads, jobs) : "",
+      ...(found.erasures.length ? [el("h3", {}, "Erasures that wait for files to be rewritten"),
+        table("Erasures", ["erasure", "whose, as a digest", "failures", "last failure"], found.erasures.map((one) => el("tr", {},
+          el("th", { scope: "row" }, one.id), el("td", {}, stored(one.user)), el("td", { class: "figure" }, number(one.attempts)),
+          el("td", { class: "why" }, stored(one.error)))))] : []));
+  }
+
+  async act(verb, id) {
+    const sure = verb === "drop" ? `Drop ${id} permanently? No message is lost, but its work is never done.` : `Run ${id} again when a server opens the memory?`;
+    if (!confirm(sure)) return;
+    try {
+      const { changed } = await change(`jobs/${verb}`, { ids: [id] });
+      this.said.textContent = verb === "drop" ? `${counted(changed, "dead letter")} dropped` : `${counted(changed, "dead letter")} will run again when a server opens the memory`;
+      this.said.className = "";
+    } catch (e) {
+      this.said.textContent = e.message;
+      this.said.className = "failed";
+    }
+    await this.refresh();
+  }
+}

@@ -1,0 +1,169 @@
+"""``remora health`` and ``remora top``: what an operator sees of a running process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+import pytest
+from rich.console import Console
+
+from remora import Config, Runtime, observe
+from remora.cli.main import main
+from remora.cli.top import show_status
+from remora.cluster.sharded import ShardedRuntime
+from remora.results import Health, HealthProblem, Histogram
+from remora.runtime.histogram import SECONDS
+from tests.harness import user
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.skipif(sys.platform != "linux", reason="the sockets need Linux"),
+]
+PLAIN = Config.from_dict(
+    {
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+        "tokens": {"counter": "heuristic"},
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+async def remora(*words: object) -> int:
+    return await anyio.to_thread.run_sync(partial(main, [str(word) for word in words]))
+
+
+async def test_health_of_a_running_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ready: 0. Not, and the reason is printed: 1, unless only being live is asked for."""
+    path = tmp_path / "remora-memory"
+    runtime = Runtime(path, config=PLAIN)
+    async with runtime:
+        assert await remora("health", path) == 0
+        assert capsys.readouterr().out.startswith("ready  process ")
+        monkeypatch.chdir(tmp_path)
+        assert await remora("health") == 0
+        capsys.readouterr()
+        journal = runtime.internals.journal
+        failing = msgspec.structs.replace(journal.statistics(), failing="FULL", refusing=True)
+        monkeypatch.setattr(journal, "statistics", lambda: failing)
+        assert await remora("health", path) == 1
+        assert "not ready" in (shown := capsys.readouterr().out)
+        assert "commits_fail: the last commit of the journal failed (FULL)" in shown
+        assert await remora("health", path, "--live", "--json") == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["health"]["problems"][0]["code"] == "commits_fail"
+
+
+async def test_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each says what is the matter."""
+    for command in ("health", "top"):
+        assert await remora(command, tmp_path) == 1
+        assert "no process has" in capsys.readouterr().err
+        assert await remora(command, tmp_path / "none") == 1
+        assert "there is no directory" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as wrong:
+        main(["top", str(tmp_path), "--interval", "0"])
+    assert wrong.value.code == 2
+
+
+async def test_top_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows what was done between two looks, of all shards."""
+    path = tmp_path / "memory"
+    memory = ShardedRuntime.of(Runtime(path, config=PLAIN), shards=2)
+    async with memory:
+        for number in range(5):
+            await memory.session(f"user {number}", "s").append(user("hello"))
+        assert await remora("top", path, "--looks", 2, "--interval", 0.1) == 0
+    shown = capsys.readouterr().out
+    assert "2 shards" in shown
+    (append,) = [line for line in shown.splitlines() if line.startswith("append")]
+    assert append.split()[-1] == "5"
+    assert "5 sessions and users" in shown
+
+
+async def some_status(path: Path) -> observe.RuntimeStatus:
+    async with Runtime(path, config=PLAIN) as runtime:
+        await runtime.session("ann", "s").append(user("hello"))
+        status = await anyio.to_thread.run_sync(observe.ask, path)
+    assert status is not None
+    return status
+
+
+def picture(statuses: list[observe.RuntimeStatus]) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=False).print(show_status(Path("memory"), statuses))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def line_of(lines: list[str], first: str) -> str:
+    return next(line for line in lines if line.startswith(first))
+
+
+async def test_figures_of_the_last_seconds(tmp_path: Path) -> None:
+    """Rates and times are of ten seconds, and the bars of a minute."""
+    status = await some_status(tmp_path / "memory")
+    statistics: Any = status.statistics
+
+    def at(at_s: float, fast: int, slow: int) -> observe.RuntimeStatus:
+        counts = [0] * (len(SECONDS) + 1)
+        counts[SECONDS.index(0.005)], counts[-1] = fast, slow
+        verbs = msgspec.structs.replace(
+            statistics.verbs, append_s=Histogram(SECONDS, tuple(counts), 1.0)
+        )
+        figures = msgspec.structs.replace(statistics, verbs=verbs)
+        return msgspec.structs.replace(status, at_s=at_s, statistics=figures)
+
+    lines = picture([at(0, 0, 0), at(20, 9_000, 5), at(25, 9_100, 5), at(30, 9_200, 5)])
+    assert line_of(lines, "append").split() == (
+        ["append", "20.0", "≤", "5", "ms", "≤", "5", "ms", "9,205", "█▁▁"]
+    )
+    slow = line_of(picture([at(0, 0, 0), at(10, 50, 50)]), "append").split()
+    assert slow[2:8] == ["≤", "5", "ms", ">", "10", "s"]
+
+
+async def test_eighty_columns_whatever_is_in_it(tmp_path: Path) -> None:
+    """Large figures, names that control terminals, long texts: nothing is wider, or is obeyed."""
+    status = await some_status(tmp_path / "memory")
+    statistics: Any = status.statistics
+    queue = statistics.supervisor.queues["summarize"]
+    busy = msgspec.structs.replace(
+        queue, waiting=999_999, delayed=999_999, running=64, done=9_999_999, oldest_s=1e6, dead=999
+    )  # fmt: skip
+    status = msgspec.structs.replace(
+        status,
+        health=Health(
+            live=True,
+            ready=True,
+            degraded=True,
+            problems=(HealthProblem("jobs_late", "degraded", "\x1b[31m" + "very late " * 30),),
+        ),
+        mailboxes=tuple(
+            observe.FullMailbox("\x1b]0;title\x07" + "u" * 60, "s[red]", 99_999) for _ in range(20)
+        ),
+        statistics=msgspec.structs.replace(
+            statistics,
+            registry=msgspec.structs.replace(statistics.registry, live=10**8, bytes=10**12),
+            supervisor=msgspec.structs.replace(statistics.supervisor, queues={"summarize": busy}),
+        ),
+    )
+    lines = picture([status])
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "999,999" in line_of(lines, "summarize")
+    assert line_of(lines, "full mailboxes")

@@ -1,0 +1,179 @@
+"""Workers that are forked, and processes that workers fork: nobody keeps what is another's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.abc import Process
+
+import remora
+import remora.blocking
+from remora.cluster.spawn import lock_now
+from tests.harness import user
+from tests.workers import ending, owner_of, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+
+
+@pytest.fixture
+async def memory(tmp_path: Path) -> AsyncIterator[Path]:
+    """A memory's directory, whose owner is ended after the test."""
+    async with ending(tmp_path / "memory"):
+        yield tmp_path / "memory"
+
+
+async def run(script: str, path: Path) -> str:
+    """What a script prints."""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
+    return (await anyio.run_process(command, stderr=None)).stdout.decode()
+
+
+PRELOADED = """
+import asyncio, logging, os, sys, remora
+lost = []
+class Losses(logging.Handler):
+    def emit(self, record): lost.append("owner_lost" in record.getMessage())
+logging.basicConfig(level=logging.INFO, handlers=[Losses()])
+memory = remora.connect(sys.argv[1])
+read, write = os.pipe()
+async def work(name):
+    async with memory:
+        os.write(write, b"!")
+        chat = memory.session(name, "s")
+        for number in range(30):
+            await chat.append({"role": "user", "content": str(number)})
+        os.write(1, b"%s %d %d\\n" % (name.encode(), len(await chat.history()), sum(lost)))
+def start(name):
+    if not os.fork():
+        asyncio.run(work(name))
+        os._exit(0)
+start("first")
+os.read(read, 10)
+start("other")
+for _ in range(2): assert os.wait()[1] == 0
+"""
+
+
+async def test_a_memory_that_is_made_before_the_fork(tmp_path: Path, memory: Path) -> None:
+    """As with `gunicorn --preload`: each worker enters it, and is a worker of its own."""
+    said = await run(PRELOADED, write_config(tmp_path, ", wait_s: 120"))
+    assert sorted(said.splitlines()) == ["first 30 0", "other 30 0"]
+
+
+LEAVES_A_CHILD = """
+import os, sys
+from pathlib import Path
+from remora.cluster.spawn import lock_now
+with lock_now(Path(sys.argv[1])) as lock:
+    assert lock is not None
+    child = os.fork()
+    if not child:
+        os.read(0, 1)
+        os._exit(0)
+    os.write(1, b"%d" % child)
+    if len(sys.argv) > 2:
+        os.kill(os.getpid(), 9)
+os.read(0, 1)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_child_does_not_keep_the_locks(tmp_path: Path, killed: bool) -> None:
+    """Of a process that starts an owner, or looks whether there is one; it may be killed, too."""
+    lock = tmp_path / "spawn.lock"
+    command = [sys.executable, "-W", "ignore", "-c", LEAVES_A_CHILD, str(lock)]
+    async with await anyio.open_process([*command, "kill"] if killed else command) as process:
+        child = await printed(process)
+        try:
+            if killed:
+                await process.wait()
+            await anyio.to_thread.run_sync(wait_for, lock)
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            if not killed:
+                process.kill()
+
+
+def wait_for(lock: Path) -> None:
+    """Return when a lock is free."""
+    while True:
+        with lock_now(lock) as held:
+            if held is not None:
+                return
+        os.sched_yield()
+
+
+async def printed(process: Process) -> int:
+    """A number that a process prints."""
+    assert process.stdout is not None
+    return int(await process.stdout.receive())
+
+
+IN_A_TURN = """
+import asyncio, os, sys, remora
+async def main():
+    async with remora.connect(sys.argv[1]) as memory:
+        async with memory.session("ada", "s").turn("one"):
+            child = os.fork()
+            if not child:
+                os.read(0, 1)
+                os._exit(0)
+            os.write(1, b"%d" % child)
+            os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+
+
+async def test_a_child_does_not_keep_the_turns_of_its_worker(tmp_path: Path, memory: Path) -> None:
+    """A worker that has forked is killed: another gets its place in line, while the child lives."""
+    file = write_config(tmp_path, ", wait_s: 120")
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_TURN, str(file)]
+    async with (
+        remora.connect(file) as other,
+        await anyio.open_process(command, stderr=None) as worker,
+    ):
+        child = await printed(worker)
+        try:
+            await worker.wait()
+            async with other.session("ada", "s").turn("two", query=False):
+                os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+async def test_threads_that_wait_for_the_next_owner(tmp_path: Path, memory: Path) -> None:
+    """As many as there are threads: looking for the owner needs one of its own."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+    gate, ready = threading.Event(), threading.Barrier(3)
+    async with remora.connect(write_config(tmp_path, ", wait_s: 120")) as worker:
+        await worker.session("ada", "s").append(user("kept"))
+        chat = remora.blocking.view(worker).session("ada", "s")
+        found: list[int] = []
+
+        def endpoint() -> None:
+            ready.wait()
+            gate.wait()
+            found.append(len(chat.history()))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(anyio.to_thread.run_sync, endpoint)
+            own = anyio.CapacityLimiter(1)
+            await anyio.to_thread.run_sync(ready.wait, limiter=own)  # they have all threads
+            os.kill(owner_of(memory).pid, signal.SIGKILL)
+            gate.set()
+        assert found == [1, 1]

@@ -1,0 +1,369 @@
+"""LangGraph over remora: its store, its checkpointer, and graphs that use both; offline."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import anyio
+import anyio.to_thread
+import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import END, START, StateGraph
+from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
+from langgraph.types import Command, interrupt
+
+from remora import Config, Runtime, blocking
+from remora.adapters.langgraph import RemoraStore
+from remora.adapters.langgraph_checkpoints import RemoraSaver
+from remora.errors import InvalidInput, WrongLoop
+
+pytestmark = pytest.mark.anyio
+PLAIN = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+    }
+)
+
+
+class Said(TypedDict):
+    words: Annotated[list[str], operator.add]
+
+
+def answer(state: Said) -> dict[str, Any]:
+    return {"words": [f"{state['words'][-1]}!"]}
+
+
+def approve(state: Said) -> dict[str, Any]:
+    return {"words": [f"{interrupt(state['words'][-1])}"]}
+
+
+def graph(saver: RemoraSaver, *nodes: Any) -> Any:
+    builder = StateGraph(Said)
+    places = [START, *(node.__name__ for node in nodes), END]
+    for node in nodes:
+        builder.add_node(node.__name__, node)
+    for place, one in enumerate(places[1:]):
+        builder.add_edge(places[place], one)
+    return builder.compile(checkpointer=saver)
+
+
+def thread(name: str) -> Any:
+    return {"configurable": {"thread_id": name}}
+
+
+# -- the checkpointer ------------------------------------------------------------------------------
+
+
+async def test_a_graph_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """Its state, its past and an interrupt that waits for a person."""
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        app = graph(RemoraSaver(runtime.user("app")), answer, approve)
+        await app.ainvoke({"words": ["one"]}, thread("chat/ä"))
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        app = graph(RemoraSaver(runtime.user("app")), answer, approve)
+        state = await app.aget_state(thread("chat/ä"))
+        assert (state.values["words"], state.next) == (["one", "one!"], ("approve",))
+        done = await app.ainvoke(Command(resume="yes"), thread("chat/ä"))
+        assert done["words"] == ["one", "one!", "yes"]
+        past = [one.values.get("words") async for one in app.aget_state_history(thread("chat/ä"))]
+        assert past == [["one", "one!", "yes"], ["one", "one!"], ["one"], []]
+        assert await app.aget_state(thread("another")) != state
+
+
+async def test_threads_of_a_user_are_sessions() -> None:
+    """`Session.fork` copies a thread and `forget` erases it; conversation and checkpoints do not
+    disturb each other.
+    """
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        saver = RemoraSaver(user)
+        app = graph(saver, answer)
+        await app.ainvoke({"words": ["one"]}, thread("a"))
+        await user.session("a").append({"role": "user", "content": "hello"})
+        await user.session("a").fork("b")
+        await app.ainvoke({"words": ["two"]}, thread("b"))
+        assert (await app.aget_state(thread("a"))).values["words"] == ["one", "one!"]
+        words = (await app.aget_state(thread("b"))).values["words"]
+        assert words == ["one", "one!", "two", "two!"]
+        assert await user.session("a").state.items() == []
+        assert {one.config["configurable"]["thread_id"] async for one in saver.alist(None)} == {
+            "a",
+            "b",
+        }
+        await user.session("a").forget()
+        assert await saver.aget_tuple(thread("a")) is None
+        assert await user.session("a").history() == []
+
+
+async def test_eight_runs_of_one_thread_lose_no_checkpoint() -> None:
+    """Each run's checkpoints are there; in an exclusive block each sees what the one before did."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        saver = RemoraSaver(user)
+        app = graph(saver, answer)
+
+        async def run(number: int) -> None:
+            await app.ainvoke({"words": [f"{number}"]}, thread("mixed"))
+
+        async def run_alone(number: int) -> None:
+            async with user.session("whole").exclusive():
+                await app.ainvoke({"words": [f"{number}"]}, thread("whole"))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(run, number)
+                tasks.start_soon(run_alone, number)
+        ended = [
+            one.values["words"]
+            async for one in app.aget_state_history(thread("mixed"))
+            if not one.next and one.values
+        ]
+        assert {words[-1] for words in ended} == {f"{number}!" for number in range(8)}
+        words = (await app.aget_state(thread("whole"))).values["words"]
+        assert words == [word for number in range(8) for word in (f"{number}", f"{number}!")]
+
+
+async def test_pruning_beside_a_run_loses_no_value() -> None:
+    """A run that goes on while old checkpoints are deleted keeps all that its latest one needs."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        app = graph(saver, answer)
+
+        async def prune() -> None:
+            for _ in range(10):
+                await saver.aprune(["a"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(prune)
+            for number in range(10):
+                await app.ainvoke({"words": [f"{number}"]}, thread("a"))
+        await saver.aprune(["a"])
+        words = (await app.aget_state(thread("a"))).values["words"]
+        assert words == [word for number in range(10) for word in (f"{number}", f"{number}!")]
+        assert len([one async for one in saver.alist(thread("a"))]) == 1
+        with pytest.raises(InvalidInput):
+            await saver.aprune(["a"], strategy="some")
+
+
+async def test_a_checkpoint_is_there_whole_or_not_at_all() -> None:
+    """One that has a value over the bound is refused, and leaves nothing."""
+    config = Config.from_dict(
+        {
+            "tokens": {"counter": "heuristic"},
+            "long_term": {"enabled": False},
+            "models": {"embedder": "none"},
+            "state": {"adapter_max_value_bytes": 2_000},
+        }
+    )
+    async with Runtime.in_memory(config=config) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        values = {"small": 1, "large": "x" * 3_000}
+        large: Any = {**empty_checkpoint(), "channel_values": values}
+        versions: Any = {"small": "1", "large": "1"}
+        where: Any = {"configurable": {"thread_id": "a", "checkpoint_ns": ""}}
+        with pytest.raises(InvalidInput, match="adapter_max_value_bytes"):
+            await saver.aput(where, large, {}, versions)
+        assert await saver.aget_tuple(thread("a")) is None
+        assert (await runtime.counts()).state_keys == 0
+
+
+async def test_a_task_that_is_run_again_writes_once() -> None:
+    """Regular writes stay as they were; an error takes the place of an earlier one."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        where: Any = {"configurable": {"thread_id": "a", "checkpoint_ns": ""}}
+        put = await saver.aput(where, empty_checkpoint(), {}, {})
+        await saver.aput_writes(put, [("words", "a"), ("__error__", "first")], "task")
+        await saver.aput_writes(put, [("words", "b"), ("__error__", "then"), ("x", "c")], "task")
+        found = await saver.aget_tuple(put)
+        assert found is not None
+        assert found.pending_writes == [
+            ("task", "__error__", "then"),
+            ("task", "words", "a"),
+            ("task", "x", "c"),
+        ]
+
+
+def test_graphs_without_async() -> None:
+    """With a user of `remora.blocking`, also from several threads at once."""
+    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+        app = graph(RemoraSaver(runtime.user("app")), answer)
+        assert app.invoke({"words": ["one"]}, thread("a"))["words"] == ["one", "one!"]
+        assert app.invoke({"words": ["two"]}, thread("a"))["words"][2:] == ["two", "two!"]
+        assert len(list(app.get_state_history(thread("a")))) == 6
+
+
+# -- the store -------------------------------------------------------------------------------------
+
+
+async def test_items_stay_and_belong_to_the_user(tmp_path: Path) -> None:
+    """Namespaces and keys of any text; kept over a restart, erased with the user."""
+    odd = ("a/b", "ü %", "x\ny")
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+        await store.aput(odd, "k/ey\n", {"n": 1})
+        await store.aput(odd[:1], "k", {"n": 2})
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        user = runtime.user("app")
+        store = RemoraStore(user)
+        item = await store.aget(odd, "k/ey\n")
+        assert item is not None
+        assert (item.namespace, item.key, item.value) == (odd, "k/ey\n", {"n": 1})
+        assert await store.alist_namespaces() == [odd[:1], odd]
+        assert [one.value["n"] for one in await store.asearch(odd[:1])] == [2, 1]
+        assert await store.asearch(("a",)) == []  # labels are whole
+        assert await user.state.items() == []
+        created = item.created_at
+        await store.aput(odd, "k/ey\n", {"n": 3})
+        item = await store.aget(odd, "k/ey\n")
+        assert item is not None
+        assert (item.created_at, item.value) == (created, {"n": 3})
+        await user.forget()
+        assert await store.aget(odd, "k/ey\n") is None
+
+
+async def test_filters_pages_and_namespaces() -> None:
+    """Operators, fields of fields, the newest first; wildcards."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+        for number in range(5):
+            value = {"n": number, "at": {"city": "Oslo" if number % 2 else "Rome"}, "tag": "x"}
+            await store.aput(("docs", f"d{number % 2}"), f"k{number}", value)
+
+        async def found(**wanted: Any) -> list[int]:
+            return [one.value["n"] for one in await store.asearch(("docs",), **wanted)]
+
+        assert await found(filter={"n": {"$gt": 1, "$lte": 3}}) == [3, 2]
+        assert await found(filter={"n": {"$ne": 2}, "at.city": "Rome"}) == [4, 0]
+        assert await found(filter={"at": {"city": "Oslo"}}) == [3, 1]
+        assert await found(filter={"none": {"$gt": 1}}) == []
+        assert await found(limit=2, offset=1) == [3, 2]
+        with pytest.raises(InvalidInput, match="operator"):
+            await found(filter={"n": {"$near": 1}})
+        assert await store.alist_namespaces(suffix=("d1",)) == [("docs", "d1")]
+        assert await store.alist_namespaces(max_depth=1) == [("docs",)]
+        condition = MatchCondition("prefix", ("*", "d0"))
+        (listed,) = await store.abatch([ListNamespacesOp(match_conditions=(condition,))])
+        assert listed == [("docs", "d0")]
+
+
+async def test_a_batch_reads_first_and_writes_once() -> None:
+    """All of its changes or none, the last one of a key; unknown operations are refused."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+        await store.aput(("a",), "old", {"n": 0})
+        got, *_ = await store.abatch(
+            [
+                GetOp(("a",), "old"),
+                PutOp(("a",), "old", None),
+                PutOp(("a",), "new", {"n": 1}),
+                PutOp(("a",), "new", {"n": 2}),
+                SearchOp(("a",)),
+            ]
+        )
+        assert got is not None
+        assert [(one.key, one.value) for one in await store.asearch(("a",))] == [("new", {"n": 2})]
+        bad: Any = [PutOp(("a",), "x", {"n": 3}), PutOp(("a",), "y", {"n": object()})]
+        odd: Any = [PutOp(("a",), "x", {"n": 3}), "put"]
+        for wrong in (bad, odd):
+            with pytest.raises(InvalidInput):
+                await store.abatch(wrong)
+        assert await store.aget(("a",), "x") is None
+
+
+async def test_search_by_meaning() -> None:
+    """Best first; what is not indexed comes last; the index stays with the item."""
+    embeddings = DeterministicFakeEmbedding(size=24)
+    index: Any = {"dims": 24, "embed": embeddings, "fields": ["text"]}
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        store = RemoraStore(user, index=index)
+        for text in ("tea", "coffee", "milk"):
+            await store.aput(("drinks",), text, {"text": text})
+        await store.aput(("drinks",), "none", {"text": "water"}, index=False)
+        await store.aput(("drinks",), "other", {"text": "x", "more": ["soup"]}, ["more[*]"])
+        found = await RemoraStore(user, index=index).asearch(("drinks",), query="coffee")
+        assert (found[0].key, found[-1].key, len(found)) == ("coffee", "none", 5)
+        assert found[0].score == pytest.approx(1.0, abs=1e-5)
+        assert found[-1].score is None
+        assert (await store.asearch(("drinks",), query="soup", limit=1))[0].key == "other"
+        assert len(await RemoraStore(user).asearch(("drinks",), query="coffee")) == 5
+
+
+async def test_expired_items_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once for readers, and from the disk with a sweep; a read begins the time anew if asked."""
+    now = [1_000_000_000]
+    monkeypatch.setattr("remora.adapters.langgraph.write_time", lambda: now[0])
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        store = RemoraStore(user, ttl={"default_ttl": 1, "refresh_on_read": True})
+        for name in ("read", "left"):
+            await store.aput(("a",), name, {"n": 1})
+        await store.aput(("a",), "stays", {"n": 1}, ttl=None)
+        now[0] += 40_000_000
+        assert await store.aget(("a",), "read") is not None
+        now[0] += 40_000_000
+        assert {one.key for one in await store.asearch(("a",), refresh_ttl=False)} == {
+            "read",
+            "stays",
+        }
+        assert await store.asweep_ttl() == 1
+        now[0] += 40_000_000
+        assert await store.aget(("a",), "read") is None
+        assert await store.asweep_ttl() == 1
+        assert (await user.stats()).state_keys == 1
+
+
+async def test_the_event_loop_is_not_blocked() -> None:
+    """Sync methods work in threads, and refuse where they would wait for themselves."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        store, saver = RemoraStore(user), RemoraSaver(user)
+        with pytest.raises(WrongLoop):
+            store.put(("a",), "k", {})
+        with pytest.raises(WrongLoop):
+            saver.get_tuple(thread("a"))
+        await anyio.to_thread.run_sync(store.put, ("a",), "k", {"n": 1})
+        assert await anyio.to_thread.run_sync(saver.get_tuple, thread("a")) is None
+        item = await store.aget(("a",), "k")
+        assert item is not None
+
+
+def test_a_store_on_another_event_loop() -> None:
+    """With a user of `remora.blocking`, async methods work on every loop."""
+    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+        store.put(("a",), "k", {"n": 2})
+        found = asyncio.run(store.aget(("a",), "k"))
+        assert found is not None
+        assert found.value == {"n": 2}
+
+
+async def test_thousands_of_calls_at_once_wait() -> None:
+    """As in LangGraph's own stores, none is refused."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+        async with anyio.create_task_group() as tasks:
+            for number in range(2_000):
+                tasks.start_soon(store.aput, ("a",), f"{number % 10}", {"n": number})
+        assert len(await store.asearch(("a",), limit=100)) == 10
+
+
+async def test_eight_writers_of_one_store_lose_nothing() -> None:
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        store = RemoraStore(runtime.user("app"))
+
+        async def write(writer: int) -> None:
+            for number in range(20):
+                await store.aput(("a", f"w{writer}"), f"{number}", {"n": number})
+
+        async with anyio.create_task_group() as tasks:
+            for writer in range(8):
+                tasks.start_soon(write, writer)
+        assert len(await store.asearch(("a",), limit=1_000)) == 160

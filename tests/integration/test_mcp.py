@@ -1,0 +1,174 @@
+"""remora as a server of MCP, with the official client: in process, as a command, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import uvicorn
+from mcp import StdioServerParameters
+from mcp.client import Client
+
+import remora
+from remora import Config, Runtime
+from remora.adapters.mcp import make_server
+from remora.testing import HashEmbedder
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
+CLIENTS = 8
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # uvicorn's, and the client's
+
+
+@asynccontextmanager
+async def opened(**options: Any) -> AsyncIterator[tuple[Client, Runtime]]:
+    """A client of alice's memory, in this process."""
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
+        async with Client(make_server(runtime.user("alice"), **options)) as client:
+            yield client, runtime
+
+
+async def ask(client: Client, name: str, **arguments: Any) -> Any:
+    result: Any = await client.call_tool(name, arguments)
+    assert not result.is_error, result
+    return result.structured_content
+
+
+async def fail(client: Client, name: str, **arguments: Any) -> str:
+    result: Any = await client.call_tool(name, arguments)
+    assert result.is_error
+    text: str = result.content[0].text
+    assert "Traceback" not in text
+    return text
+
+
+async def test_a_client_keeps_memories() -> None:
+    """It adds, finds, edits, lists page by page, and deletes."""
+    async with opened() as (client, runtime):
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names == {
+            "search_memories",
+            "list_memories",
+            "list_sessions",
+            "read_session",
+            "add_memories",
+            "edit_memory",
+            "delete_memories",
+        }
+        added = await ask(client, "add_memories", memories=["Alice likes tea.", "Bob is her cat."])
+        again = await ask(client, "add_memories", memories=["Alice likes tea."])
+        assert again["ids"] == added["ids"][:1]
+        found = await ask(client, "search_memories", query="tea", limit=1)
+        assert [one["content"] for one in found["memories"]] == ["Alice likes tea."]
+        edited = await ask(client, "edit_memory", id=added["ids"][0], content="Alice likes coffee.")
+        assert edited["memory"]["content"] == "Alice likes coffee."
+        page = await ask(client, "list_memories", limit=1)
+        rest = await ask(client, "list_memories", limit=5, after=page["next"])
+        listed = [one["content"] for one in (*page["memories"], *rest["memories"])]
+        assert listed == ["Alice likes coffee.", "Bob is her cat."]
+        assert rest["next"] == ""
+        assert await ask(client, "delete_memories", ids=added["ids"]) == {"deleted": 2}
+        assert (await ask(client, "list_memories"))["memories"] == []
+        assert await runtime.user("bob").remembered() == []
+
+
+async def test_a_client_reads_conversations() -> None:
+    """Of this user alone; with tools and as resources, with any text in an id."""
+    async with opened() as (client, runtime):
+        chat = runtime.user("alice").session("a/b ü")
+        await chat.append([{"role": "user", "content": f"m{number}"} for number in range(5)])
+        await runtime.session("bob", "his").append({"role": "user", "content": "secret"})
+        listed = await ask(client, "list_sessions")
+        assert [(one["session"], one["messages"]) for one in listed["sessions"]] == [("a/b ü", 5)]
+        read = await ask(client, "read_session", session="a/b ü", last=2)
+        assert [one["content"] for one in read["messages"]] == ["m3", "m4"]
+        assert read["earlier"] == 3
+        assert "no conversation" in await fail(client, "read_session", session="his")
+        sessions: Any = await client.read_resource("remora://sessions")
+        uri = json.loads(sessions.contents[0].text)["sessions"][0]["uri"]
+        whole: Any = await client.read_resource(uri)
+        messages = json.loads(whole.contents[0].text)["messages"]
+        assert [one["content"] for one in messages] == [f"m{number}" for number in range(5)]
+        found = await ask(client, "search_memories", query="m3")
+        assert "secret" not in str(found)
+
+
+async def test_bad_requests_change_nothing() -> None:
+    """The client is told why; nothing is written."""
+    async with opened() as (client, runtime):
+        assert "NoSuchMemory" in await fail(client, "edit_memory", id="0" * 32, content="x")
+        assert "InvalidInput" in await fail(client, "add_memories", memories=["fine", " "])
+        assert "InvalidInput" in await fail(client, "search_memories", query="x", limit=0)
+        await fail(client, "add_memories", memories=7)
+        await fail(client, "list_memories", after="nonsense")
+        assert await runtime.user("alice").remembered() == []
+
+
+async def test_a_server_that_only_reads() -> None:
+    async with opened(read_only=True) as (client, _):
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert names == {"search_memories", "list_memories", "list_sessions", "read_session"}
+        await fail(client, "add_memories", memories=["x"])
+
+
+async def write(client: Client, number: int, count: int) -> None:
+    for place in range(count):
+        await ask(client, "add_memories", memories=[f"client {number} knows fact {place}"])
+
+
+async def test_eight_clients_over_http_lose_nothing(tmp_path: Path) -> None:
+    """All write at once to one server."""
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        app = make_server(alice).streamable_http_app()
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)
+            while not server.started:
+                await anyio.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+
+            async def run(number: int) -> None:
+                async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+                    await write(client, number, 5)
+
+            async with anyio.create_task_group() as clients:
+                for number in range(CLIENTS):
+                    clients.start_soon(run, number)
+            server.should_exit = True
+        texts = {memory.text for memory in await alice.remembered(limit=None)}
+        assert texts == {
+            f"client {number} knows fact {place}" for number in range(CLIENTS) for place in range(5)
+        }
+
+
+@pytest.mark.slow
+async def test_processes_share_a_memory(tmp_path: Path) -> None:
+    """Clients start a process each, as desktop assistants do; the application reads beside them."""
+    (tmp_path / "remora.yaml").write_text(
+        f"directory: {tmp_path / 'memory'}\ntokens: {{counter: heuristic}}\n"
+        "cluster: {linger_s: 0, shards: 1}\n"
+    )
+    target = str(tmp_path / "remora.yaml")
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "remora", "mcp", target, "--user", "alice"]
+    )
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(command)) for _ in range(2)]
+        async with anyio.create_task_group() as tasks:
+            for number, client in enumerate(clients):
+                tasks.start_soon(write, client, number, 3)
+        listed = await ask(clients[0], "list_memories")
+        assert len(listed["memories"]) == 6
+        async with remora.connect(target) as runtime:
+            assert len(await runtime.user("alice").remembered()) == 6

@@ -1,0 +1,551 @@
+"""What the page of ``remora view`` is told, and who may ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import msgspec
+import pytest
+
+from remora import Config, Runtime
+from remora.cli.main import main
+from remora.cluster.sharded import ShardedRuntime
+from remora.storage.sqlite.schema import FORMAT
+from remora.view.health import HealthSamples
+from remora.view.watching import MAX_PAGES, TooManyPages, Watch
+from tests.page import HOME, TOKEN, opened_page
+
+TREE: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "models": {"embedder": "none"},
+    "long_term": {"shards": 2, "batch_ms": 1},
+    "buffer": {"token_limit": 300, "summary_tokens": 60},
+    "supervisor": {"max_attempts": 1},
+}
+CONFIG = Config.from_dict(TREE)
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+
+
+def poison(text: str) -> str:
+    if "poison" in text:
+        raise ValueError("no")
+    return text
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "memory"
+
+
+@pytest.fixture
+async def owner(directory: Path) -> AsyncIterator[Runtime]:
+    """Owns the memory of Alice, with forty messages, some of them summarized."""
+    async with Runtime(directory, config=CONFIG, redact_long_term=poison) as runtime:
+        chat = runtime.session("alice", "chat")
+        for number in range(40):
+            await chat.append({"role": "user", "content": f"Message {number} is about Figaro."})
+        await chat.flush()
+        await runtime.settle()
+        yield runtime
+
+
+async def get(page: httpx.AsyncClient, name: str, **query: Any) -> Any:
+    answer = await page.get(f"/api/{name}", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+
+async def test_only_the_token_lets_in(owner: Runtime, directory: Path) -> None:
+    async with opened_page(directory, CONFIG, token=None) as page:
+        for path in ("/", "/assets/app.js", "/api/users", "/api/events"):
+            assert (await page.get(path)).status_code == 401
+        for wrong in ("x", TOKEN[:-1], TOKEN + "t", "é"):
+            assert (await page.get("/", params={"token": wrong})).status_code == 401
+            bearer = [(b"authorization", f"Bearer {wrong}".encode())]
+            denied = await page.request("GET", "/", headers=bearer)
+            assert denied.status_code == 401
+        page.cookies.set("remora-view-8700", "of-an-earlier-start", domain="127.0.0.1")
+        assert (await page.get("/")).status_code == 401
+        entered = await page.get("/", params={"token": TOKEN})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/")
+        assert "HttpOnly; SameSite=Strict" in entered.headers["set-cookie"]
+        page.cookies.clear()
+        page.cookies.set("remora-view-8700", TOKEN, domain="127.0.0.1")
+        found = await page.get("/")
+        assert found.status_code == 200
+        assert TOKEN not in found.text
+        stale = await page.get("/", params={"token": "of-an-earlier-start"})
+        assert stale.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8700", 200),
+        ("localhost:8700", 200),
+        ("[::1]:8700", 200),
+        ("memory.internal", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("10.0.0.7:8700", 421),
+        ("", 421),
+        ("[", 421),
+    ],
+)
+async def test_the_host_must_be_its_own(
+    owner: Runtime, directory: Path, host: str, status: int
+) -> None:
+    """A name that another site makes point here (DNS rebinding) is not answered."""
+    async with opened_page(directory, CONFIG, names=frozenset({"memory.internal"})) as page:
+        assert (await page.get("/api/about", headers={"host": host})).status_code == status
+
+
+async def test_any_address_is_no_name(owner: Runtime, directory: Path) -> None:
+    async with opened_page(directory, CONFIG, any_address=True) as page:
+        for host, status in (("10.0.0.7:8700", 200), ("evil.example", 421)):
+            assert (await page.get("/api/about", headers={"host": host})).status_code == status
+
+
+async def test_a_browser_runs_nothing_else(owner: Runtime, directory: Path) -> None:
+    async with opened_page(directory, CONFIG) as page:
+        for path in ("/", "/assets/app.js", "/api/users", "/api/session", "/nowhere"):
+            headers = (await page.get(path)).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+        whole = [
+            (await page.get(f"/assets/{one.name}")).text
+            for one in Path("remora/view/assets").iterdir()
+        ]
+    assert not re.search(r"innerHTML|insertAdjacent|document\.write|eval\(", "".join(whole))
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", "".join(whole))  # works offline
+
+
+async def test_other_origins_change_nothing(directory: Path) -> None:
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await runtime.session("alice", "chat").append({"role": "user", "content": "Hello"})
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        body = {"user": "alice"}
+        other = await page.post(
+            "/api/forget", json=body, headers={"origin": "http://127.0.0.1:9999"}
+        )
+        assert other.status_code == 403
+        form = await page.post("/api/forget", data=body)
+        assert form.status_code == 403
+        assert [one["user"] for one in await get(page, "users")] == ["alice"]
+        own = await page.post("/api/forget", json=body, headers={"origin": HOME})
+        assert own.status_code == 200
+        assert await get(page, "users") == []
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+async def test_a_session_beside_its_owner(owner: Runtime, directory: Path) -> None:
+    """Each answer is what the owner has, and no later than what it acknowledged."""
+    chat = owner.session("alice", "chat")
+    await owner.session("bob", "later").append({"role": "user", "content": "Hi."})
+    await chat.delete(ids=[(await chat.history())[-2].id or ""])
+    async with opened_page(directory, CONFIG) as page:
+        users = await get(page, "users")
+        assert [(one["user"], one["sessions"]) for one in users] == [("bob", 1), ("alice", 1)]
+        assert [one["user"] for one in await get(page, "users", prefix="al")] == ["alice"]
+        (listed,) = await get(page, "sessions", user="alice")
+        assert (listed["session"], listed["messages"], listed["live"]) == ("chat", 39, True)
+
+        view = await chat.inspect()
+        found = await get(page, "session", user="alice", session="chat")
+        assert found["watermarks"] == msgspec.to_builtins(view.watermarks)
+        assert found["last_seq"] == view.last_seq == 40
+        assert found["buffered_tokens"] == view.buffered_tokens
+        assert found["removed"] == [{"first": 39, "last": 39, "count": 1}]
+        assert found["token_limit"] == 300
+
+        lines = await get(page, "messages", user="alice", session="chat", first=37, last=40)
+        assert [one["seq"] for one in lines] == [37, 38, 40]
+        assert lines[0]["text"] == "Message 36 is about Figaro."
+        await chat.append({"role": "user", "content": "x" * 5_000})
+        query = {"user": "alice", "session": "chat", "first": 41, "last": 41}
+        (whole,) = await get(page, "messages", **query)
+        assert (len(whole["text"]), whole["cut"]) == (5_000, False)
+        query["first"] = 40
+        assert (await get(page, "messages", **query))[1]["cut"] is True
+
+
+async def test_compactions(owner: Runtime, directory: Path) -> None:
+    chat = owner.session("alice", "chat")
+    view = await chat.inspect()
+    assert view.summary is not None
+    async with opened_page(directory, CONFIG) as page:
+        found = (await get(page, "session", user="alice", session="chat"))["compactions"]
+        assert found[0]["current"] is True
+        assert found[0]["summary"]["text"] == view.summary.text
+        assert found[0]["summary"]["input_tokens"] == view.summary.input_tokens > 0
+        await chat.clear()
+        after = (await get(page, "session", user="alice", session="chat"))["compactions"]
+        assert after[0]["kind"] == "cleared"
+        assert [one["current"] for one in after[1:]] == [False] * len(found)
+
+
+@pytest.mark.parametrize("at", [None, 10])
+@pytest.mark.parametrize("budget", [0, 90, 400])
+async def test_what_the_model_sees(
+    owner: Runtime, directory: Path, budget: int, at: int | None
+) -> None:
+    context = await owner.session("alice", "chat").load(max_tokens=budget, at=at)
+    more = {} if at is None else {"at": at}
+    async with opened_page(directory, CONFIG) as page:
+        found = await get(page, "context", user="alice", session="chat", max_tokens=budget, **more)
+    assert found["tokens"] == context.tokens == sum(found["parts"].values()) <= budget
+    assert found["omitted"] == context.omitted
+    sources = {name: one.status for name, one in context.sources.items()}
+    assert {name: one["status"] for name, one in found["sources"].items()} == sources
+    assert [one["seq"] or None for one in found["messages"]] == [
+        None if entry is None else entry.seq for entry in context.entries
+    ]
+
+
+async def test_recall_is_explained(owner: Runtime, directory: Path) -> None:
+    recalled = await owner.user("alice").recall("Figaro 7", limit=3)
+    async with opened_page(directory, CONFIG) as page:
+        found = await get(page, "recall", user="alice", question="Figaro 7", limit=3)
+        context = await get(
+            page, "context", user="alice", session="other", query="Figaro 7", max_tokens=400
+        )
+    assert [one["seq"] for one in found["hits"][:3]] == [one.seq for one in recalled]
+    assert set(found["hits"][0]["parts"]) >= {"bm25", "bm25_neighbourhood"}
+    assert found["hits"][3]["reason"] == "below the limit of 3"
+    archived = (await owner.session("alice", "chat").inspect()).watermarks.archived_through
+    for one in found["hits"][:3]:
+        assert one["reason"].startswith("in the buffer") == (one["seq"] > archived)
+    assert context["parts"]["long_term"] == context["tokens"] > 0
+    assert context["sources"]["long_term"]["count"] > 0
+
+
+async def test_wrong_questions(owner: Runtime, directory: Path) -> None:
+    questions: list[tuple[str, dict[str, str | int], str]] = [
+        ("session", {"user": "alice", "session": "none"}, "alice has no session none"),
+        ("session", {"user": "", "session": "chat"}, "user id"),
+        ("sessions", {"user": "a\0b"}, "user id"),
+        ("users", {"after": "nothing"}, "after must be"),
+        ("users", {"order": "random"}, "order"),
+        ("messages", {"user": "alice", "session": "chat", "first": 1}, "last must be"),
+        (
+            "messages",
+            {"user": "alice", "session": "chat", "first": 1, "last": 100_000},
+            "1 to 200",
+        ),
+        (
+            "context",
+            {"user": "alice", "session": "chat", "max_tokens": "9" * 30},
+            "whole number",
+        ),
+        ("context", {"user": "alice", "session": "chat", "at": 99}, "99"),
+        ("recall", {"user": "alice", "question": " "}, "question"),
+        ("recall", {"user": "alice", "question": "a", "limit": 101}, "1 to 100"),
+    ]
+    async with opened_page(directory, CONFIG) as page:
+        for name, query, text in questions:
+            answer = await page.get(f"/api/{name}", params=query)
+            assert answer.status_code == 400, (name, query)
+            assert text in answer.json()["error"]
+
+
+async def test_shards(directory: Path) -> None:
+    """Users of all shards are listed, and each one's sessions are found in their own."""
+    names = ["ada", "bob", "cy", "dora"]
+    async with ShardedRuntime.of(Runtime(directory, config=CONFIG), shards=3) as memory:
+        for name in names:
+            await memory.session(name, "chat").append({"role": "user", "content": f"I am {name}"})
+        async with opened_page(directory, CONFIG) as page:
+            assert sorted(one["user"] for one in await get(page, "users")) == names
+            for name in names:
+                query = {"user": name, "session": "chat", "first": 1, "last": 1}
+                assert (await get(page, "messages", **query))[0]["text"] == f"I am {name}"
+                hits = (await get(page, "recall", user=name, question=name))["hits"]
+                assert [one["text"] for one in hits] == [f"I am {name}"]
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+async def make_dead_letter(runtime: Runtime) -> None:
+    bad = runtime.session("eve", "bad")
+    await bad.append({"role": "user", "content": "poison"})
+    await bad.flush()
+    await runtime.settle()
+
+
+async def test_jobs_are_retried_and_dropped(owner: Runtime, directory: Path) -> None:
+    await make_dead_letter(owner)
+    async with opened_page(directory, CONFIG) as page:
+        found = await get(page, "jobs")
+        (job,) = found["jobs"]
+        assert (job["state"], job["user"], job["session"]) == ("dead", "eve", "bad")
+        assert found["queues"]["flush"]["dead"] == 1
+        refused = await page.post("/api/jobs/retry", json={"ids": [job["id"]]})
+        assert (refused.status_code, "--allow-changes" in refused.text) == (403, True)
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        owned = await page.post("/api/jobs/drop", json={"ids": [job["id"]]})
+        assert owned.status_code == 409
+        assert "await runtime.drop_dead_letters" in owned.json()["error"]
+        await owner.aclose()
+        for body in (b"", b"[]", b'{"ids": 1}', b'{"ids": [], "more": 1}', b"\xff"):
+            headers = {"content-type": "application/json"}
+            wrong = await page.post("/api/jobs/retry", content=body, headers=headers)
+            assert wrong.status_code == 400
+        none = await page.post("/api/jobs/retry", json={"ids": ["flush-99-1"]})
+        assert none.status_code == 400
+        done = await page.post("/api/jobs/retry", json={"ids": [job["id"]]})
+        assert done.json() == {"changed": 1}
+        assert (await get(page, "jobs"))["jobs"][0]["state"] == "waiting"
+        async with Runtime(directory, config=CONFIG, redact_long_term=poison) as runtime:
+            await runtime.settle()
+        dropped = await page.post("/api/jobs/drop", json={"ids": [job["id"]]})
+        assert dropped.json() == {"changed": 1}
+        assert (await get(page, "jobs"))["queues"].get("flush", {}).get("dead", 0) == 0
+
+
+async def test_erasure_with_its_receipt(owner: Runtime, directory: Path) -> None:
+    await owner.session("bob", "chat").append({"role": "user", "content": "Hi."})
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        refused = await page.post("/api/forget", json={"user": "alice", "session": "chat"})
+        assert (refused.status_code, "forget()" in refused.text) == (409, True)
+        await owner.aclose()
+        done = await page.post("/api/forget", json={"user": "alice", "session": "chat"})
+        receipt = done.json()
+        assert receipt["journal"]["messages"] == 40
+        assert receipt["long_term"] > 0
+        gone = await page.get("/api/session", params={"user": "alice", "session": "chat"})
+        assert gone.status_code == 400
+        assert [one["user"] for one in await get(page, "users")] == ["bob"]
+
+
+# -- beside the owner ------------------------------------------------------------------------------
+
+
+async def test_the_owner_empties_its_log(owner: Runtime, directory: Path) -> None:
+    """While the page asks all the time, and is told of changes."""
+    log = directory / "journal.db-wal"
+    async with opened_page(directory, CONFIG) as page, anyio.create_task_group() as tasks:
+        asked = 0
+
+        async def ask() -> None:
+            nonlocal asked
+            while True:
+                await get(page, "session", user="alice", session="chat")
+                await get(page, "users")
+                asked += 1
+
+        tasks.start_soon(ask)
+        while asked < 3:
+            await owner.session("alice", "chat").append({"role": "user", "content": "More."})
+            await owner.internals.journal.finish_erasure(0)
+        tasks.cancel_scope.cancel()
+        await owner.internals.journal.finish_erasure(0)
+        assert log.stat().st_size == 0
+
+
+async def test_how_the_owner_does(owner: Runtime, directory: Path) -> None:
+    """Its figures, and those of its last seconds; nothing of it is left when it has ended."""
+    watch = Watch(directory)
+    samples = HealthSamples(directory, watch)
+    await samples.take()
+    await owner.session("alice", "chat").append({"role": "user", "content": "More."})
+    await make_dead_letter(owner)
+    await samples.take()
+    found = await samples.answer()
+    assert found.health == owner.health()
+    assert [one.code for one in found.health.problems] == ["dead_letters"]
+    (sample,) = found.samples
+    assert sample.writes > 0
+    assert (sample.live, sample.jobs) == (owner.statistics().registry.live, 0)
+    assert sample.append_p99_ms is not None
+    assert sample.commit_p99_ms is not None
+    assert sample.load_p99_ms is None  # nothing was loaded
+    assert found.pid == os.getpid()
+    assert found.disk["journal"] >= (directory / "journal.db").stat().st_size
+    await owner.aclose()
+    await samples.take()
+    ended = await samples.answer()
+    assert (ended.pid, ended.samples, ended.note) == (0, (), "no process has the memory open")
+    async with opened_page(directory, CONFIG) as page:
+        assert (await get(page, "health"))["note"] == ended.note
+        (listed,) = await get(page, "sessions", user="alice")
+        assert listed["live"] is None
+
+
+async def test_pages_are_told_of_changes(owner: Runtime, directory: Path) -> None:
+    watch = Watch(directory, interval_s=0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch.run)
+        async with aclosing(watch.events()) as events:  # type: ignore[type-var]
+            seen = {await anext(events)}
+            for _ in range(3):
+                await owner.session("alice", "chat").append({"role": "user", "content": "More."})
+                event = await anext(events)
+                assert event not in seen
+                seen.add(event)
+        assert watch.pages == 0
+        tasks.cancel_scope.cancel()
+
+
+async def test_so_many_pages_and_no_more(owner: Runtime, directory: Path) -> None:
+    """Sixty pages are told, by one look for all; one too many is told that it is not."""
+    watch = Watch(directory)
+    pages = [watch.events() for _ in range(MAX_PAGES)]
+    assert {await anext(page) for page in pages} == {b"event: change\ndata: 0\n\n"}
+    with pytest.raises(TooManyPages):
+        await anext(watch.events())
+    await pages[0].aclose()  # type: ignore[attr-defined]
+    more = watch.events()
+    assert await anext(more) == b"event: change\ndata: 0\n\n"
+    watch.close()
+    for page in (*pages[1:], more):
+        assert [event async for event in page] == []
+    assert watch.pages == 0
+
+
+# -- what cannot be shown --------------------------------------------------------------------------
+
+
+def make_newer(directory: Path) -> None:
+    with sqlite3.connect(directory / "journal.db") as database:
+        database.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    database.close()
+
+
+def make_earlier(directory: Path) -> None:
+    with sqlite3.connect(directory / "journal.db") as database:
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+
+
+def damage(directory: Path) -> None:
+    (directory / "journal.db").write_bytes(b"SQLite format 3\0" + b"\xee" * 8_000)
+
+
+def lose(directory: Path) -> None:
+    (directory / "journal.db").unlink()
+
+
+def deny(directory: Path) -> None:
+    (directory / "journal.db").chmod(0)
+
+
+BROKEN = {
+    make_newer: "upgrade remora",
+    make_earlier: "earlier remora",
+    damage: "damaged",
+    lose: "is missing",
+    deny: "cannot be read",
+}
+
+
+@pytest.mark.parametrize("spoil", BROKEN)
+async def test_a_memory_that_cannot_be_read(
+    directory: Path, spoil: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command says so and ends; a page that is open already says so as well."""
+    if spoil is deny and os.geteuid() == 0:
+        pytest.skip("the administrator may read everything")
+    async with Runtime(directory, config=CONFIG) as runtime:
+        await runtime.session("alice", "chat").append({"role": "user", "content": "Hi."})
+    async with opened_page(directory, CONFIG) as page:
+        spoil(directory)
+        answer = await page.get("/api/session", params={"user": "alice", "session": "chat"})
+        assert answer.status_code in {400, 503}
+        assert BROKEN[spoil] in answer.json()["error"]
+    assert await anyio.to_thread.run_sync(main, ["view", str(directory)]) == 1
+    assert BROKEN[spoil] in " ".join(capsys.readouterr().err.split())
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere"], "there is no memory"),
+        (["memory", "--host", "0.0.0.0"], "--token-file"),
+        (["memory", "--token-file", "absent"], "cannot be read"),
+        (["memory", "--token-file", "open"], "chmod 600"),
+        (["memory", "--token-file", "short"], "32 or more"),
+        (["memory", "--host", "192.0.2.1", "--token-file", "good"], "cannot be served"),
+    ],
+)
+async def test_wrong_options(
+    directory: Path,
+    arguments: list[str],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with Runtime(directory, config=CONFIG):
+        pass
+    monkeypatch.chdir(directory.parent)
+    for name, content, mode in (
+        ("open", TOKEN, 0o644),
+        ("short", "short", 0o600),
+        ("good", TOKEN, 0o600),
+    ):
+        Path(name).write_text(content)
+        Path(name).chmod(mode)
+    assert await anyio.to_thread.run_sync(main, ["view", *arguments]) == 1
+    assert text in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("missing", ["starlette.routing", "uvicorn"])
+async def test_without_the_extra(
+    owner: Runtime,
+    directory: Path,
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("remora.view.serving", "remora.view.app"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert await anyio.to_thread.run_sync(main, ["view", str(directory)]) == 1
+    assert "pip install 'remora[serve]'" in " ".join(capsys.readouterr().err.split())
+
+
+async def test_the_command_beside_a_server(owner: Runtime, directory: Path) -> None:
+    """It prints an address, serves until SIGTERM, and ends without an error."""
+    environment = {**os.environ, "REMORA_MODELS__EMBEDDER": "none"}
+    environment["REMORA_TOKENS__COUNTER"] = "heuristic"
+    command = [sys.executable, "-m", "remora", "view", str(directory), "--json"]
+    process = await anyio.open_process(command, env=environment, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        line = await process.stdout.receive()
+        address = msgspec.json.decode(line)["address"]
+        async with httpx.AsyncClient(follow_redirects=True) as browser:
+            page = await browser.get(address)
+            assert (page.status_code, "<title>remora</title>" in page.text) == (200, True)
+            found = await browser.get(f"{str(page.url).rstrip('/')}/api/users")
+            assert [one["user"] for one in found.json()] == ["alice"]
+        process.send_signal(signal.SIGTERM)
+        with anyio.fail_after(20):
+            assert await process.wait() in {0, -signal.SIGTERM}
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.aclose()

@@ -1,0 +1,319 @@
+"""The page of ``remora view`` in a real browser, beside a server that appends.
+
+It needs Debian's Chromium and Playwright; without them it is skipped, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from remora import Config, Runtime
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
+)
+pytestmark = [
+    pytest.mark.blocking,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here"),
+    pytest.mark.skipif(sys.version_info >= (3, 14), reason="tried with Python 3.11 to 3.13"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Playwright's own process
+]
+playwright_api: Any = pytest.importorskip("playwright.sync_api", reason="Playwright is missing")
+axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+
+INJECTIONS = [
+    "<script>document.title='taken'</script>",
+    "<img src=x onerror=\"document.title='taken'\">",
+    "<svg/onload=document.title='taken'>",
+    "\"><iframe srcdoc='<script>parent.document.title=1</script>'>",
+    "<a href=\"javascript:document.title='taken'\">here</a>",
+    "</pre></title><style>*{display:none}</style>",
+    "{{constructor.constructor('document.title=1')()}}${document.title=1}",
+    "<!--\u202e\u2066 hidden \u202d--><plaintext>",
+    "'-alert(1)-' \\u003cscript\\u003e &lt;script&gt; &#60;b&#62;",
+    "\u001b]0;title\u0007\u0000",
+]
+TREE: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "models": {"embedder": "none"},
+    "long_term": {"shards": 1, "batch_ms": 1},
+    "buffer": {"token_limit": 600, "summary_tokens": 120},
+    "supervisor": {"max_attempts": 1},
+}
+LONG = 5_000
+
+
+def poison(text: str) -> str:
+    if "poison" in text:
+        raise ValueError("no")
+    return text
+
+
+async def make(directory: Path) -> None:
+    config = Config.from_dict(TREE)
+    async with Runtime(directory, config=config, redact_long_term=poison) as runtime:
+        for number, text in enumerate(INJECTIONS):
+            chat = runtime.session(f"user {number}", "chat")
+            await chat.append({"role": "user", "content": text, "name": "n"})
+        hostile = runtime.session("mallory <b>", "session <i>")
+        for _ in range(4):
+            await hostile.append([{"role": "user", "content": text} for text in INJECTIONS])
+        chat = runtime.session("alice", "chat")
+        for number in range(60):
+            await chat.append(
+                [
+                    {
+                        "role": "user",
+                        "content": f"Fact {number}: the cat Figaro likes box {number}.",
+                    },
+                    {"role": "assistant", "content": f"Noted, box {number}."},
+                ]
+            )
+        bad = runtime.session("eve", "bad")
+        await bad.append({"role": "user", "content": "poison"})
+        await bad.flush()
+        await runtime.settle()
+        many = runtime.session("alice", "long")
+        for _ in range(LONG // 1_000):
+            await many.append([{"role": "user", "content": "Hi."}] * 1_000)
+
+
+@contextmanager
+def served(directory: Path, *more: str) -> Iterator[str]:
+    """The address of a page that is served."""
+    environment = dict(os.environ)
+    environment |= {"REMORA_MODELS__EMBEDDER": "none", "REMORA_TOKENS__COUNTER": "heuristic"}
+    environment["REMORA_BUFFER__TOKEN_LIMIT"] = "600"
+    environment["REMORA_BUFFER__SUMMARY_TOKENS"] = "120"
+    command = [sys.executable, "-m", "remora", "view", str(directory), "--json", *more]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield msgspec.json.decode(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A page that may change what it shows."""
+    directory = tmp_path_factory.mktemp("view") / "memory"
+    with ThreadPoolExecutor(1) as thread:  # in this one, Playwright's event loop may run
+        thread.submit(anyio.run, make, directory).result()
+    with served(directory, "--allow-changes") as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The page, which must say nothing on the console."""
+    options = getattr(request, "param", {})
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("#users a")
+    yield page
+    assert not said
+    context.close()
+
+
+def visit(page: Any, user: str, session: str) -> None:
+    """Choose a user and a session as people do."""
+    page.fill("#users-search", user)
+    page.locator("#users a", has_text=user).first.click()
+    page.locator("#sessions a", has_text=session).first.click()
+    page.wait_for_selector("#context-size")
+
+
+@pytest.mark.parametrize("page", [{"viewport": {"width": 1000, "height": 760}}], indirect=True)
+def test_a_session_as_a_strip(page: Any) -> None:
+    """It also makes the picture of the docs, where REMORA_PICTURES names their folder."""
+    visit(page, "alice", "chat")
+    strip = page.locator("[role=slider].strip")
+    assert strip.get_attribute("aria-valuemax") == "120"
+    strip.focus()
+    page.keyboard.press("Home")
+    page.wait_for_selector("text=The summary that covers it")
+    if folder := os.environ.get("REMORA_PICTURES"):
+        window = {"x": 0, "y": 44, "width": 1000, "height": 716}
+        page.screenshot(path=Path(folder) / "view.png", clip=window)
+    assert "message 1, archived" in strip.get_attribute("aria-valuetext")
+    assert "Fact 0: the cat Figaro" in page.inner_text(".message")
+    page.keyboard.press("End")
+    page.wait_for_selector("h3:has-text('Message 120')")
+    assert "in the buffer" in strip.get_attribute("aria-valuetext")
+    strip.locator("canvas").click(position={"x": 14 + 6, "y": 6})
+    page.wait_for_selector("h3:has-text('Message 2')")
+
+
+def test_what_the_model_sees(page: Any) -> None:
+    """Less budget leaves out more; an earlier message has no summary yet."""
+    visit(page, "alice", "chat")
+    parts = page.locator(".stack .part")
+    assert {one.get_attribute("class") for one in parts.all()} == {"part summary", "part recent"}
+    page.locator("#budget").fill("100")
+    page.wait_for_selector("text=of 100 tokens")
+    assert "left out" in page.inner_text("#context-size")
+    page.locator("#at").fill("4")
+    page.wait_for_selector("output:text-is('4')")
+    page.wait_for_selector(".stack:not(:has(.summary))")
+    assert page.locator(".stack .part").get_attribute("class") == "part recent"
+
+
+def test_recall_and_compactions(page: Any) -> None:
+    visit(page, "alice", "chat")
+    page.fill("#question", "box 7")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#recall table")
+    assert "Fact 7" in page.locator("#recall tbody tr").first.inner_text()
+    assert page.locator("#recall .reason", has_text="below the limit of 10").count() > 0
+    page.locator("#compactions details").first.locator("summary").click()
+    page.wait_for_selector("#compactions .before .text")
+    assert "Figaro" in page.locator("#compactions .two").first.inner_text()
+
+
+def test_it_updates_itself(page: Any, address: str) -> None:
+    """Server-sent events: a page that is open shows what is changed."""
+    page.click("header .name")
+    page.wait_for_selector("#live.told")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.locator("#jobs button", has_text="retry").click()
+    page.wait_for_selector("text=1 dead letter will run again")
+    page.wait_for_selector("#jobs button", state="detached")
+    assert "waiting" in page.inner_text("#jobs")
+
+
+@pytest.fixture
+def appending(tmp_path: Path) -> Iterator[Path]:
+    """A memory to which its owner appends, as fast as it can."""
+    directory, ended, ready = tmp_path / "memory", threading.Event(), threading.Event()
+
+    async def append() -> None:
+        async with Runtime(directory, config=Config.from_dict(TREE)) as runtime:
+            while not ended.is_set():
+                for number in range(20):
+                    chat = runtime.session("alice", f"chat {number}")
+                    await chat.append({"role": "user", "content": "Hello again, Figaro."})
+                ready.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(anyio.run, append)
+        assert ready.wait(30)
+        yield directory
+        ended.set()
+        done.result()
+
+
+def test_while_a_server_appends(appending: Path, browser: Any) -> None:
+    """The page follows it by itself, shows what it does, and which sessions it has in memory."""
+    with served(appending) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector("#health svg.spark")
+        assert "process " in page.inner_text("#health")
+        page.locator("#users a", has_text="alice").first.click()
+        page.locator("#sessions a", has_text="chat 1").first.click()
+        page.wait_for_selector("#context-size")
+        assert "in memory" in page.inner_text("#sessions")
+        before = page.get_attribute(".strip", "aria-valuemax")
+        page.wait_for_selector(f".strip:not([aria-valuemax='{before}'])")
+        page.close()
+
+
+def test_erasure(page: Any) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    visit(page, "user 9", "chat")
+    page.locator("#erasure button", has_text="erase this user").click()
+    page.wait_for_selector("#erasure table")
+    assert "messages" in page.inner_text("#erasure table")
+    page.locator("#users a", has_text="user 9").wait_for(state="detached")
+
+
+def test_hostile_text_is_text(page: Any) -> None:
+    """In ids, messages, summaries, contexts, and what recall finds."""
+    visit(page, "mallory", "session")
+    assert "mallory <b> / session <i>" in page.inner_text("h1")
+    page.locator("#context details summary").first.click()
+    page.wait_for_selector("#context .messages .text")
+    for details in page.locator("#compactions details summary").all():
+        details.click()
+    strip = page.locator(".strip")
+    strip.focus()
+    page.keyboard.press("Home")
+    for _ in INJECTIONS:
+        page.keyboard.press("ArrowRight")
+    page.wait_for_selector(f"h3:has-text('Message {len(INJECTIONS) + 1}')")
+    page.fill("#question", "script document title")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#recall table")
+    shown = page.inner_text("main")
+    for text in INJECTIONS[:2]:
+        assert text in shown
+    assert page.title() == "session <i> \u2013 remora"
+    foreign = "img, svg, iframe, script:not([src^='/assets/']), style, plaintext, main b, main i"
+    assert page.locator(foreign).count() == 0
+    assert page.locator("a[href^='javascript']").count() == 0
+
+
+def test_a_session_of_many_messages(page: Any) -> None:
+    """Only what is in view is drawn, and the first and the last are one key away."""
+    visit(page, "alice", "long")
+    assert page.locator("body *").count() < 1_500
+    strip = page.locator(".strip")
+    assert strip.get_attribute("aria-valuemax") == str(LONG)
+    strip.focus()
+    page.keyboard.press("Home")
+    page.wait_for_selector("h3:text-is('Message 1')")
+    page.keyboard.press("End")
+    page.wait_for_selector(f"h3:has-text('Message {LONG:,}')")
+
+
+WAYS = [
+    {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
+    {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
+    {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
+]
+
+
+@pytest.mark.parametrize("page", WAYS, ids=["light", "dark", "narrow"], indirect=True)
+def test_everybody_can_use_it(page: Any) -> None:
+    """No violation of axe-core's rules, and nothing is wider than the window."""
+    assert axe.Axe().run(page).response["violations"] == []
+    visit(page, "alice", "chat")
+    page.locator(".strip").focus()
+    page.keyboard.press("Home")
+    page.wait_for_selector("text=The summary that covers it")
+    page.fill("#question", "box 7")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#recall table")
+    page.locator("#compactions details summary").first.click()
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    width = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.evaluate(width)

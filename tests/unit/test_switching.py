@@ -1,0 +1,81 @@
+"""How soon busy threads hand the interpreter over: a setting of the process, which is restored."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from remora.models.extractive import ExtractiveSummarizer
+from remora.models.ports import Line
+from remora.runtime.switching import frequent_switches, load_module
+
+DEFAULT_S, SHORT_S = 0.005, 0.0002
+
+
+@pytest.fixture(autouse=True)
+def interval() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(DEFAULT_S)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_the_interval_is_short_during_the_work_and_restored_after_it() -> None:
+    with frequent_switches():
+        assert sys.getswitchinterval() == pytest.approx(SHORT_S)
+    assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+def test_it_is_restored_after_a_failure() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        load_module("remora.no_such_module")
+    assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
+    begun, first_may_end = threading.Barrier(2), threading.Event()
+
+    def first() -> None:
+        with frequent_switches():
+            begun.wait(30)
+            assert first_may_end.wait(30)
+
+    with ThreadPoolExecutor(1) as threads:
+        work = threads.submit(first)
+        with frequent_switches():
+            begun.wait(30)
+        assert sys.getswitchinterval() == pytest.approx(SHORT_S)
+        first_may_end.set()
+        work.result(30)
+    assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+@pytest.mark.parametrize("own_s", [0.02, 0.001, 0.00005])
+def test_an_interval_of_the_host_is_left_alone(own_s: float) -> None:
+    sys.setswitchinterval(own_s)
+    with frequent_switches():
+        assert sys.getswitchinterval() == pytest.approx(own_s)
+    assert sys.getswitchinterval() == pytest.approx(own_s)
+
+
+def test_an_interval_that_the_host_sets_during_the_work_is_kept() -> None:
+    with frequent_switches():
+        sys.setswitchinterval(0.02)
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_a_summary_is_extracted_with_the_short_interval() -> None:
+    seen = set()
+
+    def count(text: str) -> int:
+        seen.add(round(sys.getswitchinterval(), 6))
+        return len(text) // 4
+
+    lines = [Line("user", "User", f"I moved to town {n} in May.", n) for n in range(20)]
+    assert ExtractiveSummarizer(count).extract(None, lines, 40)
+    assert seen == {SHORT_S}
+    assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
