@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from benchmarks.speed.text import role_of, texts
@@ -58,10 +59,24 @@ class MovableClock(SystemClock):
     """
 
     def __init__(self) -> None:
-        self.ahead_s = 0.0
+        self._ahead_s = 0.0
+        self._moved = anyio.Event()
+
+    def move(self, seconds: float) -> None:
+        """Move ahead; who sleeps until a time before that wakes up."""
+        self._ahead_s += seconds
+        self._moved.set()
+        self._moved = anyio.Event()
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
+        return super().monotonic() + self._ahead_s
+
+    async def sleep(self, seconds: float) -> None:
+        until_s = self.monotonic() + seconds
+        while (left_s := until_s - self.monotonic()) > 0:
+            with anyio.move_on_after(left_s):
+                await self._moved.wait()
+        await anyio.lowlevel.checkpoint()
 
 
 def resident() -> int:

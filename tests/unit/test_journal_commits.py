@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,33 @@ def test_parameters_of_sql_have_no_numbers() -> None:
         if (found := re.findall(r"\?\d.*", path.read_text(encoding="utf-8")))
     }
     assert numbered == {}
+
+
+@pytest.mark.anyio
+async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Path) -> None:
+    """What a request binds to its log lines is in no line that another's message causes; and what
+    answers may ask the event loop for its time, as in a task (a callback of another thread has no
+    context at all).
+    """
+    request: ContextVar[str] = ContextVar("request", default="nobody's")
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
+    found: list[str] = []
+    answered = [anyio.Event() for _ in range(3)]
+
+    def tell(*_: Any) -> None:
+        anyio.current_time()
+        answered[len(found)].set()
+        found.append(request.get())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        await anyio.wait_all_tasks_blocked()
+        for number, event in enumerate(answered, 1):
+            request.set(f"of {number}")
+            write = said(number)
+            write.on_acknowledged = tell
+            journal.write(write)
+            await event.wait()
+        tasks.cancel_scope.cancel()
+    await journal.aclose()
+    assert found == ["nobody's"] * 3

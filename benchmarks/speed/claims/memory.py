@@ -96,7 +96,7 @@ async def _remora(directory: Path, count: int, rounds: int, seed: int) -> dict[s
                 progress(f"{number + 1} sessions of {count}")
 
         async def wait_until_passivated() -> None:
-            clock.ahead_s += CONFIG.activation.idle_s * 1.2
+            clock.move(CONFIG.activation.idle_s * 1.2)
             while runtime.statistics().registry.live:  # noqa: ASYNC110 - a sweep says nothing to anybody
                 await anyio.sleep(0.05)
             await runtime.internals.journal.checkpoint()

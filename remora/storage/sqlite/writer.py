@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import sqlite3
 import time
 from collections import deque
@@ -121,6 +122,8 @@ class JournalWriter:
         """
         self._attended = False
         """`run` is there."""
+        self._context = contextvars.copy_context()
+        """Of `run`: senders are answered in it, and never in the context of another sender."""
         self._few = True
         """The last commit had few writes: the next one need not wait for others."""
         self._storing: tuple[Sequence[Write], Rows, float] = ((), Rows(), 0.0)
@@ -146,13 +149,20 @@ class JournalWriter:
     def write(self, write: Write) -> None:
         """Queue a write for the next group commit; if none runs, begin it."""
         self._queue.append(write)
-        if self._stage == "idle":  # the task begins: a commit begun here left an import waiting
+        if self._stage != "idle":
+            return
+        if not self._attended:
             self._event.set()
+        elif self._few and not self._erased:
+            self._begin()
+        else:
+            self._begin_soon()
 
     async def run(self) -> None:
         """See to all but plain commits, until cancelled."""
         async with self._committing:
             self._attended = True
+            self._context = contextvars.copy_context()
             try:
                 while True:
                     queued = self._stage == "idle" and self._queue
@@ -168,7 +178,7 @@ class JournalWriter:
     def _begin_soon(self) -> None:
         """Commit after those who were just answered, who most often send the next message."""
         self._stage = "storing"
-        asyncio.get_running_loop().call_soon(self._begin)
+        asyncio.get_running_loop().call_soon(self._begin, context=self._context)
 
     def _begin(self) -> None:
         """Hand what is queued to the connection's thread; `_on_stored` goes on from there."""
@@ -192,12 +202,13 @@ class JournalWriter:
             steps = self._make_steps(rows, batch)
             self._storing = (batch, rows, time.perf_counter())
             if steps:
-                self._writer.submit(steps, self._on_stored)
+                # the thread calls back without any context: a clock may need one, and logs do
+                self._writer.submit(steps, lambda e: self._context.run(self._on_stored, e))
                 return
         except _FAILURES as e:
             self._hand_over(batch, e)
             return
-        asyncio.get_running_loop().call_soon(self._on_stored, None)
+        asyncio.get_running_loop().call_soon(self._on_stored, None, context=self._context)
 
     def _on_stored(self, error: BaseException | None) -> None:
         """On the event loop, after the connection's thread."""
