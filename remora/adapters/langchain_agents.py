@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
 from remora.adapters.langchain import chat_of_message, message_of_stored
-from remora.adapters.recalled import split_recalled
+from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
 from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of, waiter_of
@@ -20,6 +20,7 @@ from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput
+from remora.messages import Message
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
 
 try:
@@ -140,17 +141,13 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
     async def _show(self, session: Session, run: Sequence[BaseMessage]) -> list[BaseMessage]:
         asked = next((one for one in reversed(run) if isinstance(one, HumanMessage)), None)
         query = str(asked.text)[:MAX_TEXT_CHARACTERS] if asked is not None and self._recall else ""
-        context = await session.load(query if query.strip() else None, max_tokens=self._max_tokens)
-        _, buffer = await session.contents()
-        stored = {message.seq: message for message in buffer}
-        kept, recalled = split_recalled(context)
+        found, recalled = await load_stored(session, query, max_tokens=self._max_tokens)
         shown: list[BaseMessage] = []
-        for chat, entry in kept:
-            original = stored.get(entry.seq) if entry is not None else None
-            if original is not None and original.to_chat() == chat:
-                shown.append(message_of_stored(original))
+        for one in found:
+            if isinstance(one, Message):
+                shown.append(message_of_stored(one))
             else:
-                shown += convert_to_messages([chat])
+                shown += convert_to_messages([one])
         return [*shown, *convert_to_messages([] if recalled is None else [recalled])]
 
 

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from remora.api.session import Session
-from remora.messages import ChatDict
+from remora.messages import ChatDict, Message
 from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import quote_memories
 from remora.recall.quotes import is_recalled
 from remora.services.arguments import MAX_TEXT_CHARACTERS
 
-__all__ = ["recalled_message", "split_recalled"]
+__all__ = ["load_stored", "recalled_message", "split_recalled"]
+
+
+async def load_stored(
+    session: Session, query: str, *, max_tokens: int | None = None
+) -> tuple[list[Message | ChatDict], ChatDict | None]:
+    """The context for a message that is not stored yet, and the message with recalled lines.
+
+    A message that is shown as it was stored comes with its metadata, of which an adapter makes the
+    framework's own; others (a summary, a memory block) are plain dicts.
+    """
+    context = await session.load(query if query.strip() else None, max_tokens=max_tokens)
+    _, buffer = await session.contents()
+    stored = {message.seq: message for message in buffer}
+    kept, recalled = split_recalled(context)
+    shown: list[Message | ChatDict] = []
+    for chat, entry in kept:
+        original = stored.get(entry.seq) if entry is not None else None
+        same = original is not None and original.to_chat() == chat
+        shown.append(original if original is not None and same else chat)
+    return shown, recalled
 
 
 async def recalled_message(session: Session, query: str) -> ChatDict | None:

@@ -14,6 +14,7 @@ TESTED = {
     "langgraph-checkpoint": ("4.3", "4.3"),
     "mcp": ("2.3", "2.3"),
     "openai-agents": ("0.24", "0.24"),
+    "pydantic-ai-slim": ("2.68", "2.68"),
 }
 """The first and the last tested release of each distribution, as ``major.minor``."""
 
