@@ -1,0 +1,259 @@
+"""Instructions of the event loop's thread for each append, load and turn, by valgrind's callgrind.
+
+    python -m benchmarks.instructions                    count, and print a table
+    python -m benchmarks.instructions --check            … and compare with the recorded figures
+    python -m benchmarks.instructions --record           … and record them, after a wanted change
+    python -m benchmarks.instructions append-256         only these cases
+
+Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the code
+shows here on a noisy machine. Each case runs in two processes, one with few operations, one with
+more: the difference is divided by the difference of their numbers, which leaves out whatever both
+do. The default configuration is measured, but without long-term memory, whose threads take a
+share that varies; messages of 300 bytes; the files are in memory where the system has such a place.
+
+Recorded figures belong to one version of CPython and one kind of machine, both noted in the file:
+with another, `--check` says that there is nothing to compare and exits with 3. It exits with 1 if a
+case takes more than the tolerance above its figure; if it takes as much less, it says that the
+figure wants to be recorded again, and exits with 0. It takes about two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.speed.text import texts
+from remora import Config, Runtime, Session
+
+__all__ = ["CASES", "FILE", "TOLERANCE", "Comparison", "compare", "count", "find_environment"]
+
+FILE = Path(__file__).with_name("instructions.json")
+TOLERANCE = 0.1
+"""Group commits differ from run to run: their number, and with it a few hundredths of the work."""
+_NOTHING_TO_COMPARE = 3
+
+Operation = Callable[[Session, str], Awaitable[object]]
+
+
+class Case(NamedTuple):
+    """What is counted.
+
+    Attributes:
+        sessions: how many callers there are, each with a session of its own.
+        few: operations of the smaller process.
+        many: operations of the larger.
+        filled: messages that each session has at the start.
+    """
+
+    sessions: int
+    few: int
+    many: int
+    filled: int
+    operation: Operation
+
+
+async def _append(session: Session, text: str) -> object:
+    return await session.append({"role": "user", "content": text})
+
+
+async def _load(session: Session, text: str) -> object:  # noqa: ARG001
+    return await session.load()
+
+
+async def _turn(session: Session, text: str) -> object:
+    async with session.turn(text, query=False) as turn:
+        return await turn.reply({"role": "assistant", "content": text})
+
+
+CASES: Mapping[str, Case] = {
+    "append-1": Case(1, 50, 250, 1, _append),
+    "append-256": Case(256, 512, 2_560, 1, _append),
+    "load-20": Case(1, 50, 450, 20, _load),
+    "turn-1": Case(1, 30, 130, 20, _turn),
+}
+
+
+async def _run(case: Case, operations: int, directory: Path) -> None:
+    config = Config.from_dict({"long_term": {"enabled": False}})
+    pool = itertools.cycle(texts(1, 2_000))
+    async with Runtime(directory, config=config) as runtime:
+        await runtime.ready()
+        sessions = [runtime.session(f"user-{n}", "chat") for n in range(case.sessions)]
+        for session in sessions:
+            await session.append([{"role": "user", "content": next(pool)}] * case.filled)
+
+        async def call(session: Session) -> None:
+            for _ in range(operations // case.sessions):
+                await case.operation(session, next(pool))
+
+        _switch_counting("on")
+        await asyncio.gather(*map(call, sessions))
+        _switch_counting("off")
+
+
+def _switch_counting(to: str) -> None:
+    """Start is not counted, which makes it ten times as fast."""
+    command = ["callgrind_control", f"--instr={to}", str(os.getpid())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "OK" not in done.stdout:
+        raise SystemExit(f"callgrind_control could not switch counting {to}: {done.stdout}")
+
+
+def _count_process(name: str, operations: int) -> int:
+    """Instructions of the main thread of a process of its own."""
+    shared = Path("/dev/shm")  # noqa: S108
+    place = shared if shared.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as directory:
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            "--separate-threads=yes",
+            f"--callgrind-out-file={directory}/out",
+            sys.executable,
+            "-m",
+            "benchmarks.instructions",
+            "--child",
+            name,
+            str(operations),
+            f"{directory}/memory",
+        ]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            cwd=Path(__file__).resolve().parent.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"{name} failed under valgrind:\n{done.stderr[-2_000:]}")
+        (first,) = Path(directory).glob("out*-01")
+        found = re.search(r"^totals: (\d+)", first.read_text("utf-8"), re.MULTILINE)
+        if found is None:
+            raise SystemExit(f"callgrind wrote no total for {name}")
+        return int(found[1])
+
+
+def count(name: str) -> float:
+    """Thousands of instructions of an operation."""
+    case = CASES[name]
+    more, less = _count_process(name, case.many), _count_process(name, case.few)
+    return (more - less) / (case.many - case.few) / 1_000
+
+
+def find_environment() -> str:
+    """Whose figures can be compared with those of this process."""
+    return f"CPython {platform.python_version()} {platform.machine()}"
+
+
+class Comparison(NamedTuple):
+    """What the recorded figures say of new ones.
+
+    Attributes:
+        slower: cases above their figure by more than the tolerance.
+        faster: cases below it by more than the tolerance.
+        unknown: cases without a figure.
+    """
+
+    slower: Sequence[str]
+    faster: Sequence[str]
+    unknown: Sequence[str]
+
+
+def compare(found: Mapping[str, float], recorded: Mapping[str, float]) -> Comparison:
+    """Compare thousands of instructions by case."""
+    known = {name: found[name] / recorded[name] for name in found if name in recorded}
+    return Comparison(
+        [name for name, ratio in known.items() if ratio > 1 + TOLERANCE],
+        [name for name, ratio in known.items() if ratio < 1 - TOLERANCE],
+        [name for name in found if name not in recorded],
+    )
+
+
+def _read_recorded() -> dict[str, float]:
+    """The figures of this environment; none if there are only those of another."""
+    everything = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    return dict(everything.get(find_environment(), {}))
+
+
+def _record(found: Mapping[str, float]) -> None:
+    everything = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+    figures = everything.setdefault(find_environment(), {})
+    figures |= {name: round(value, 1) for name, value in found.items()}
+    FILE.write_text(json.dumps(everything, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def _print(found: Mapping[str, float], recorded: Mapping[str, float]) -> None:
+    table = Table("case", "recorded", "now", "now / recorded")
+    for name, value in found.items():
+        before = recorded.get(name)
+        was, ratio = ("", "") if before is None else (f"{before:.1f}", f"{value / before:.3f}")
+        table.add_row(name, was, f"{value:.1f}", ratio)
+    console = Console()
+    console.print(f"thousands of instructions on the event loop's thread, {find_environment()}")
+    console.print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.instructions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="compare with the recorded figures")
+    what.add_argument("--record", action="store_true", help="record what is counted")
+    what.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.child:
+        name, operations, directory = given.cases
+        asyncio.run(_run(CASES[name], int(operations), Path(directory)))
+        return 0
+    names = given.cases or list(CASES)
+    if wrong := [name for name in names if name not in CASES]:
+        parser.error(f"no case {', '.join(wrong)}; there are {', '.join(CASES)}")
+    if shutil.which("valgrind") is None:
+        parser.error("valgrind is needed; Debian's package is called valgrind")
+    recorded = _read_recorded()
+    if given.check and not recorded:
+        print(f"{FILE.name} has no figures of {find_environment()}: nothing to compare")
+        return _NOTHING_TO_COMPARE
+    found: dict[str, float] = {}
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("counting", total=len(names))
+        for name in names:
+            found[name] = count(name)
+            progress.advance(task)
+    _print(found, recorded)
+    if given.record:
+        _record(found)
+    if not given.check:
+        return 0
+    seen = compare(found, recorded)
+    for name in seen.slower:
+        print(f"{name} takes over {TOLERANCE:.0%} more instructions than recorded")
+    for name in (*seen.faster, *seen.unknown):
+        print(f"{name}: record its figure: python -m benchmarks.instructions --record {name}")
+    return 1 if seen.slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
