@@ -8,7 +8,8 @@
     python3 tasks.py site      the documents and the API as web pages: build/site/index.html
 
 Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
-checklist, format. Words after the task go to the tool, as in ``python3 tasks.py test -k recall``.
+checklist, format, browser (Debian's Chromium, for root). Words after the task go to the tool, as
+in ``python3 tasks.py test -k recall``.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -70,6 +72,9 @@ def demo(*words: str) -> None:
     setup("run")
     run(BIN / "remora", "demo", *words)
 
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+"""What tests drive, the first that is there."""
 
 LONGEST_S = 900
 """After this, a process whose test not even a signal ends is ended, and the test has failed."""
@@ -179,6 +184,23 @@ def checklist(*words: str) -> None:
     run(sys.executable, "tools/checklist.py", *words)  # needs nothing installed
 
 
+def browser() -> None:
+    """Install Debian's Chromium, which tests drive, where that is possible; else they skip."""
+    if any(map(shutil.which, BROWSERS)):
+        return
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print(f"no {BROWSERS[0]}: the tests of the page in a browser are skipped", flush=True)
+        return
+    apt = ("apt-get", "--quiet", "--assume-yes")
+    install = (*apt, "install", "--no-install-recommends", BROWSERS[0])
+    for words in ((*apt, "update"), install):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(words, env=quiet, check=False)
+        if done.returncode:
+            print(f"{' '.join(words)} failed: the tests in a browser are skipped", flush=True)
+            return
+
+
 def check() -> None:
     junit = "build/junit.xml"
     lint()
@@ -186,6 +208,7 @@ def check() -> None:
     imports()
     build()
     site()
+    browser()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
     checklist("--check", "--junit", junit)
@@ -210,6 +233,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "build": build,
     "site": site,
     "checklist": checklist,
+    "browser": browser,
     "check": check,
 }
 

@@ -237,6 +237,7 @@ class _Page:
             budget=_number(query, "max_tokens", default),
             at=_number(query, "at") if query.get("at") else None,
             query=query.get("query"),
+            messages=query.get("messages", "1") != "0",
         )
 
     async def recall(self, query: Mapping[str, str]) -> Any:

@@ -52,6 +52,8 @@ class ContextAnswer(msgspec.Struct, frozen=True):
     Attributes:
         at: the message that was the newest; None for now.
         parts: tokens by source, in the order of the context.
+        count: how many messages it has.
+        messages: these, where they were asked for.
     """
 
     budget: int
@@ -59,7 +61,8 @@ class ContextAnswer(msgspec.Struct, frozen=True):
     tokens: int
     parts: dict[str, int]
     sources: dict[str, Source]
-    messages: Sequence[Shown]
+    count: int
+    messages: Sequence[Shown] | None
     omitted: int
     pending: int
     awaiting: Sequence[str]
@@ -92,7 +95,13 @@ class RecallAnswer(msgspec.Struct, frozen=True):
 
 
 async def explain_context(
-    reader: MemoryReader, key: SessionKey, *, budget: int, at: int | None, query: str | None
+    reader: MemoryReader,
+    key: SessionKey,
+    *,
+    budget: int,
+    at: int | None,
+    query: str | None,
+    messages: bool = True,
 ) -> ContextAnswer:
     """What `Session.load` would show a model.
 
@@ -102,6 +111,7 @@ async def explain_context(
         budget: the most tokens.
         at: show the session as it was when this message was its newest.
         query: recall memories for this.
+        messages: the answer has the messages, not their figures alone.
 
     Raises:
         InvalidInput: no such message, or a negative budget.
@@ -120,7 +130,8 @@ async def explain_context(
         context.tokens,
         parts,
         dict(context.sources.items()),
-        shown,
+        len(shown),
+        shown if messages else None,
         context.omitted,
         context.pending,
         context.awaiting,
@@ -132,7 +143,7 @@ async def _name_parts(runtime: Runtime, key: SessionKey, context: Context) -> li
     """Each message with its source and tokens; see `remora.recall.context` for their order."""
     own = [one.seq for one in context.entries if one is not None]
     stored = {}
-    if own:
+    if own and context.memories:  # else nothing of a message is recalled
         entries = await runtime.internals.journal.read(key, min(own), max(own))
         stored = {entry.seq: entry.tokens for entry in entries}
     before = int(context.synopsis is not None)

@@ -91,9 +91,11 @@ class Watch:
         if self._pages >= MAX_PAGES:
             raise TooManyPages
         self._pages += 1
-        self._opened.set()
         told = -1
         try:
+            if not self._opened.is_set():  # nobody looked for a while
+                await self.look()
+                self._opened.set()
             while not self._closed:
                 changed = self._changed
                 if told != self._version:

@@ -9,16 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from remora import Config, Runtime
 from remora.cli.main import main
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
-from remora.storage.listing import ListingOrder, prefix_end
+from remora.storage.listing import ListingOrder, ListingPage, prefix_end
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.renamed import with_current_names
 from remora.storage.sqlite import journal as sqlite_journal
+from remora.storage.sqlite.peek import peek_sessions, peek_users
 from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -234,7 +236,6 @@ async def test_the_command_line_lists_beside_a_server(
     runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Users and sessions, page by page, as text and as JSON, while a server has them open."""
-    import anyio.to_thread  # noqa: PLC0415
 
     async def run(*arguments: str) -> tuple[int, str]:
         where = ["--dir", str(tmp_path / "memory")]
@@ -258,3 +259,30 @@ async def test_the_command_line_lists_beside_a_server(
     assert (code, out) == (0, "there is no user here\n")
     code, out = await run("sessions", "zoe")
     assert code == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_reader_lists_the_same_with_and_without_the_index(
+    tmp_path: Path, order: ListingOrder
+) -> None:
+    """Beside an owner the index of last uses is behind, so that a reader looks at the messages."""
+    journal = tmp_path / "memory" / "journal.db"
+    page = ListingPage(order, limit=2)
+
+    def look() -> list[tuple[object, ...]]:
+        users = peek_users(journal, page)
+        return [
+            (one, *peek_sessions(journal, one.user, page))
+            for one in [*users, *peek_users(journal, behind(page, users[-1].cursor))]
+        ]
+
+    async with Runtime(tmp_path / "memory", config=PLAIN) as opened:
+        for at, name in enumerate("abcab"):
+            await append(opened, f"user {name}", f"chat {at}", at)
+        beside = await anyio.to_thread.run_sync(look)
+    assert len(beside) == 3
+    assert await anyio.to_thread.run_sync(look) == beside
+
+
+def behind(page: ListingPage, cursor: str) -> ListingPage:
+    return ListingPage.behind(cursor, order=page.order, prefix=page.prefix, limit=page.limit)

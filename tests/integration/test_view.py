@@ -411,12 +411,12 @@ async def test_so_many_pages_and_no_more(owner: Runtime, directory: Path) -> Non
     """Sixty pages are told, by one look for all; one too many is told that it is not."""
     watch = Watch(directory)
     pages = [watch.events() for _ in range(MAX_PAGES)]
-    assert {await anext(page) for page in pages} == {b"event: change\ndata: 0\n\n"}
+    assert {await anext(page) for page in pages} == {b"event: change\ndata: 1\n\n"}
     with pytest.raises(TooManyPages):
         await anext(watch.events())
     await pages[0].aclose()  # type: ignore[attr-defined]
     more = watch.events()
-    assert await anext(more) == b"event: change\ndata: 0\n\n"
+    assert await anext(more) == b"event: change\ndata: 1\n\n"
     watch.close()
     for page in (*pages[1:], more):
         assert [event async for event in page] == []

@@ -30,6 +30,7 @@ from remora.storage.sqlite.listing import (
 )
 from remora.storage.sqlite.opening import check_format
 from remora.storage.sqlite.schema import APPLICATION_ID
+from remora.storage.sqlite.uses import USES_COMPLETE
 
 __all__ = [
     "has_log",
@@ -108,14 +109,22 @@ def read_only_address(journal: Path) -> str:
 def peek_users(journal: Path, page: ListingPage) -> Sequence[UserListing]:
     """A page of the users of a journal; see `peek_jobs`."""
     with _peek(journal) as (database, _):
-        return read_user_rows(database.execute(*user_query(page, by_index=False)).fetchall(), page)
+        query = user_query(page, by_index=_uses_are_complete(database))
+        return read_user_rows(database.execute(*query).fetchall(), page)
 
 
 def peek_sessions(journal: Path, user: str, page: ListingPage) -> Sequence[SessionListing]:
     """A page of a user's sessions; see `peek_jobs`."""
     with _peek(journal) as (database, format_):
-        query = session_query(user, page, by_index=False, format_=format_)
+        complete = _uses_are_complete(database)
+        query = session_query(user, page, by_index=complete, format_=format_)
         return read_session_rows(database.execute(*query).fetchall(), user, page)
+
+
+def _uses_are_complete(database: sqlite3.Connection) -> bool:
+    """Whether the index of last uses can be relied on: no process has the journal open."""
+    query = "SELECT 1 FROM settings WHERE name = ?"
+    return database.execute(query, (USES_COMPLETE,)).fetchone() is not None
 
 
 @contextmanager

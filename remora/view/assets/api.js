@@ -44,24 +44,34 @@ export async function change(name, body) {
   return read(await send(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
-/** Calls `changed` when the memory has changed, and `live` with whether the page is told. */
+/**
+ * Calls `changed` when the memory has changed, and `live` with whether the page is told. Returns
+ * when the page is told, or cannot be: what is asked from then on misses no change.
+ */
 export function listen(changed, live) {
   let retry = 0;
-  function open() {
-    const events = new EventSource("/api/events");
-    events.addEventListener("change", () => {
-      live(true);
-      changed();
-    });
-    events.onerror = () => {
-      live(false);
-      events.close();
-      clearTimeout(retry);
-      retry = setTimeout(() => {
-        changed();
-        open();
-      }, 5000);
-    };
-  }
-  open();
+  return new Promise((begun) => {
+    let first = true;
+    function open() {
+      const events = new EventSource("/api/events");
+      events.addEventListener("change", () => {
+        live(true);
+        if (!first) changed();
+        first = false;
+        begun();
+      });
+      events.onerror = () => {
+        live(false);
+        first = false;
+        begun();
+        events.close();
+        clearTimeout(retry);
+        retry = setTimeout(() => {
+          changed();
+          open();
+        }, 5000);
+      };
+    }
+    open();
+  });
 }

@@ -22,6 +22,7 @@ let here = { user: null, session: null };
 let shown = null;
 let erased = false; // what is shown is being erased here, or was: its receipt is all that is left
 let next = 0;
+let arranged = false;
 
 function where() {
   const parts = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map((one) => {
@@ -77,8 +78,8 @@ async function go() {
   arrange();
   if (here.user !== null) panels.recall.show(here.user);
   panels.erasure.show(here.user, here.session);
-  await attempt(() => people.show(here.user, here.session));
-  await refresh();
+  // at the same time: neither needs the other's answer
+  await Promise.all([attempt(() => people.show(here.user, here.session)), refresh()]);
 }
 
 async function refresh() {
@@ -102,7 +103,7 @@ let running = false;
 let again = false;
 async function changed() {
   again = true;
-  if (running) return;
+  if (running || !arranged) return;
   running = true;
   while (again) {
     again = false;
@@ -124,7 +125,7 @@ function live(told) {
 }
 
 await attempt(async () => {
-  const about = await ask("about");
+  const [about] = await Promise.all([ask("about"), listen(changed, live)]);
   document.getElementById("directory").textContent = about.directory;
   panels.jobs = new JobsPanel(about);
   panels.health = new HealthPanel();
@@ -145,9 +146,9 @@ await attempt(async () => {
     event.preventDefault();
     main.focus();
   });
-  await people.users.refresh();
-  await go();
-  listen(changed, live);
+  arranged = true;
+  await Promise.all([attempt(() => people.users.refresh()), go()]);
+  if (again) changed();
   // figures change although nothing is stored
   setInterval(() => {
     if (here.user === null && document.visibilityState === "visible") attempt(() => panels.health.refresh());

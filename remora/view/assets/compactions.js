@@ -6,22 +6,32 @@ import { messageText, summaryTitle } from "./message.js";
 
 const MOVES = { dropped: "dropped without a summary", cleared: "cleared", restated: "the summary was replaced from outside" };
 const PAGE = 100;
+const FIRST = 20;
 
 export class CompactionsPanel {
   constructor() {
     this.list = el("div", {});
     this.element = section("compactions", "Compactions", this.list);
     this.drawn = "";
+    this.most = FIRST;
+    this.more = el("button", { type: "button", onclick: () => { this.most = Infinity; this.draw(); } }, "all compactions");
   }
 
   show(session) {
     const state = JSON.stringify([session.user, session.session, session.compactions.map((one) => [one.number, one.current])]);
     if (state === this.drawn) return;
     this.drawn = state;
+    if (this.session?.user !== session.user || this.session?.session !== session.session) this.most = FIRST;
     this.session = session;
+    this.draw();
+  }
+
+  draw() {
+    const { compactions } = this.session;
     const open = new Set([...this.list.querySelectorAll("details[open]")].map((one) => one.dataset.number));
-    fill(this.list, ...session.compactions.map((one) => this.item(one, open.has(String(one.number)))));
-    if (!session.compactions.length) this.list.append(el("p", { class: "quiet" }, "None yet: all messages are in the buffer."));
+    fill(this.list, ...compactions.slice(0, this.most).map((one) => this.item(one, open.has(String(one.number)))),
+      compactions.length > this.most ? this.more : null);
+    if (!compactions.length) this.list.append(el("p", { class: "quiet" }, "None yet: all messages are in the buffer."));
   }
 
   item(one, open) {

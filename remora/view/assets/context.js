@@ -8,8 +8,7 @@ const NAMES = { synopsis: "user profile", summary: "summary", long_term: "recall
 const PAGE = 100;
 
 export class ContextPanel {
-  constructor(problem) {
-    this.problem = problem;
+  constructor() {
     const load = debounced(() => this.load());
     this.budget = el("input", { type: "range", id: "budget", min: 0, step: 50, oninput: load });
     this.at = el("input", { type: "range", id: "at", min: 0, step: 1, oninput: load });
@@ -24,12 +23,12 @@ export class ContextPanel {
         el("label", { for: "query" }, "with memories for"), this.query),
       this.result);
     this.turn = 0;
-    this.messages = [];
+    this.messages = null;
     this.most = PAGE;
     this.heading = el("summary", {});
     this.items = el("ol", { class: "messages" });
     this.more = el("button", { type: "button", onclick: () => { this.most += PAGE; this.list(); } }, "more messages");
-    this.details = el("details", { ontoggle: () => this.list() }, this.heading, this.items, this.more);
+    this.details = el("details", { ontoggle: () => this.toggle() }, this.heading, this.items, this.more);
   }
 
   show(session) {
@@ -57,7 +56,7 @@ export class ContextPanel {
     try {
       const found = await ask("context", {
         user: this.session.user, session: this.session.session, max_tokens: this.budget.value,
-        at: now ? null : at, query: this.query.value.trim(),
+        at: now ? null : at, query: this.query.value.trim(), messages: this.details.open ? 1 : 0,
       });
       if (turn === this.turn) this.draw(found);
     } catch (e) {
@@ -87,13 +86,20 @@ export class ContextPanel {
       el("p", { class: "quiet" }, "Memory blocks are the application's own code: this page does not show them."),
       this.details);
     this.messages = found.messages;
-    fill(this.heading, counted(found.messages.length, "message"));
-    this.list();
+    fill(this.heading, counted(found.count, "message"));
+    if (this.details.open && !this.messages) this.load();  // opened in the meantime
+    else this.list();
   }
 
-  /** The messages, while they are looked at: a context may have thousands. */
+  /** Asks for the messages when they are looked at: a context may have thousands. */
+  toggle() {
+    if (!this.details.open) fill(this.items);
+    else if (this.messages) this.list();
+    else this.load();
+  }
+
   list() {
-    if (!this.details.open) return;
+    if (!this.details.open || !this.messages) return;
     const shown = this.messages.slice(0, this.most).map((one) => el("li", { class: `shown ${one.source}` },
       el("p", { class: "quiet" }, `${one.role}, ${NAMES[one.source]}${one.seq ? ` message ${number(one.seq)}` : ""}, ${counted(one.tokens + one.recalled, "token")}`,
         one.recalled ? `, ${number(one.recalled)} of them recalled` : ""),

@@ -11,7 +11,7 @@ class Listing {
   constructor(label, id, fetch, row) {
     this.fetch = fetch;
     this.row = row;
-    this.rows = [];
+    this.clear();
     this.shown = 0;
     this.list = el("ul", { id });
     this.more = el("button", { type: "button", hidden: true, onclick: () => this.append() }, "more");
@@ -20,6 +20,12 @@ class Listing {
       oninput: debounced(() => this.refresh()),
     });
     this.element = el("div", { class: "listing" }, el("h2", {}, label), this.search, this.list, this.more);
+  }
+
+  /** Nothing is known yet. */
+  clear() {
+    this.rows = [];
+    this.known = false;
   }
 
   async refresh() {
@@ -33,6 +39,7 @@ class Listing {
       this.full = page.length === 100;
     } while (this.full && rows.length < wanted);
     this.rows = rows;
+    this.known = true;
     this.draw();
   }
 
@@ -49,7 +56,7 @@ class Listing {
     const focused = document.activeElement?.getAttribute?.("href");
     const within = this.list.contains(document.activeElement);
     fill(this.list, ...this.rows.map((one) => el("li", {}, this.row(one))));
-    if (!this.rows.length) this.list.append(el("li", { class: "quiet" }, "none"));
+    if (this.known && !this.rows.length) this.list.append(el("li", { class: "quiet" }, "none"));
     this.more.hidden = !this.full;
     if (within && focused) {
       [...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
@@ -86,7 +93,7 @@ export class People {
     this.sessions.element.hidden = user === null;
     if (other) {
       this.sessions.search.value = "";
-      this.sessions.rows = [];
+      this.sessions.clear();
     }
     this.sessions.draw();
     if (other && user !== null) await this.sessions.refresh();
