@@ -21,7 +21,7 @@ from remora import Runtime
 __all__ = ["Owner", "Window", "measure_owner"]
 
 _SETTLE_S = 1.5
-_MESSAGE = {"role": "user", "content": "The cat Figaro likes boxes."}
+_MESSAGE: dict[str, Any] = {"role": "user", "content": "The cat Figaro likes boxes."}
 _MESSAGES = 500  # of a session: none is compacted, which would cost more than its appends
 _SHOWN = ("alice", "chat")
 _SHOWN_EVERY_S = 0.05  # a message of the session that the page shows
