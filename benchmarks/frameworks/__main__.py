@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.frameworks.suites import SUITES, Suite
+from benchmarks.frameworks.suites import OWN, SUITES, OwnSuite, Suite
 from benchmarks.frameworks.table import insert_table
 from benchmarks.peers.environments import python_of
 
@@ -101,35 +102,84 @@ def judge(suite: Suite, own: dict[str, str], ours: dict[str, str]) -> dict[str, 
     return row
 
 
+def run_own(suite: OwnSuite, python: Path) -> dict[str, Any]:
+    """Run remora's tests of an adapter; returns its row."""
+    with tempfile.TemporaryDirectory(prefix="frameworks-") as temporary:
+        report = Path(temporary) / "report.xml"
+        command: list[str | Path] = [python, "-m", "pytest", "-q", "--junitxml", report]
+        command += ["-p", "no:cacheprovider", f"tests/integration/{suite.test}"]
+        environment = {
+            **{key: one for key, one in os.environ.items() if not key.startswith("PYTEST_")},
+            "PYTHONPATH": str(ROOT),
+        }
+        done = subprocess.run(  # noqa: PLW1510 - tests may fail
+            command, cwd=ROOT, env=environment, timeout=_LIMIT_S, capture_output=True, text=True
+        )
+        if not report.exists():
+            sys.exit(f"{suite.framework}: no report\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        found = _outcomes(report)
+    failed = sorted(name for name, outcome in found.items() if outcome != "passed")
+    return {
+        "suite": suite.framework,
+        "tests": len(found),
+        "own": None,
+        "passed": len(found) - len(failed),
+        "inapplicable": {},
+        "failed_there_too": [],
+        "failed": failed,
+    }
+
+
+def count_lines(modules: Sequence[str]) -> int:
+    """Lines of the modules of an adapter, with comments and docstrings."""
+    paths = (ROOT / "remora" / "adapters" / f"{name}.py" for name in modules)
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
 def _version(python: Path, distribution: str) -> str:
     program = f"from importlib.metadata import version; print(version({distribution!r}))"
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def _run(framework: str, checkout: Path, venvs: Path, results: Path) -> None:
+def _install(suite: Suite | OwnSuite, venvs: Path) -> Path | None:
+    try:
+        return python_of((*suite.requirements, str(ROOT)), venvs)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
+        print(f"{suite.framework}: skipped, since {suite.requirements[0]} is not installed: {e}")
+        return None
+
+
+def _note(suite: Suite | OwnSuite, python: Path, row: dict[str, Any], results: Path) -> None:
+    """Keep a row, and print it."""
     known: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    row["version"] = f"{suite.distribution} {_version(python, suite.distribution)}"
+    row["lines"] = count_lines(suite.modules)
+    known[suite.framework] = row
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    print(
+        f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass, "
+        f"{row['own']} with its own; failed: {row['failed'] or 'none'}",
+        flush=True,
+    )
+
+
+def _run(framework: str, checkout: Path, venvs: Path, results: Path) -> None:
     for suite in SUITES[framework]:
-        requirements = (*suite.requirements, str(ROOT))
-        try:
-            python = python_of(requirements, venvs)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
-            print(
-                f"{suite.framework}: skipped, since {suite.requirements[0]} is not installed: {e}"
-            )
+        python = _install(suite, venvs)
+        if python is None:
             continue
         own = run_suite(suite, python, checkout, remora=False)
         ours = run_suite(suite, python, checkout, remora=True)
-        row = judge(suite, own, ours)
-        row["version"] = f"{suite.distribution} {_version(python, suite.distribution)}"
-        known[suite.framework] = row
-        results.parent.mkdir(parents=True, exist_ok=True)
-        results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-        print(
-            f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass, "
-            f"{row['own']} with its own; failed: {row['failed'] or 'none'}",
-            flush=True,
-        )
+        _note(suite, python, judge(suite, own, ours), results)
+
+
+def _run_own(framework: str, venvs: Path, results: Path) -> None:
+    suite = OWN[framework]
+    python = _install(suite, venvs)
+    if python is not None:
+        _note(suite, python, run_own(suite, python), results)
 
 
 def main() -> None:
@@ -139,14 +189,19 @@ def main() -> None:
     runs = commands.add_parser("run")
     runs.add_argument("framework", choices=sorted(SUITES))
     runs.add_argument("checkout", type=Path)
-    runs.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
+    own = commands.add_parser("own", help="remora's tests of an adapter, with the framework")
+    own.add_argument("framework", choices=sorted(OWN))
+    for one in (runs, own):
+        one.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
     table = commands.add_parser("table")
     table.add_argument("--page", type=Path, default=ROOT / "docs" / "how-to" / "frameworks.md")
-    for one in (runs, table):
+    for one in (runs, own, table):
         one.add_argument("--results", type=Path, default=HERE / "results.json")
     given = parser.parse_args()
     if given.command == "run":
         _run(given.framework, given.checkout.absolute(), given.venvs, given.results)
+    elif given.command == "own":
+        _run_own(given.framework, given.venvs, given.results)
     else:
         insert_table(given.page, json.loads(given.results.read_text()))
 

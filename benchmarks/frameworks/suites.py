@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["SUITES", "Suite"]
+__all__ = ["OWN", "SUITES", "OwnSuite", "Suite"]
 
 _PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-mock", "pytest-retry")
 _SQLITE = "asks for a table, a connection or a lock of SQLite"
@@ -27,6 +27,7 @@ class Suite:
         paths: folders of the checkout that are imported.
         select: words that a test's name must have; empty for all.
         inapplicable: by the beginning of a test's name, why it says nothing about remora.
+        modules: of the adapter, whose lines the table shows.
     """
 
     framework: str
@@ -38,6 +39,26 @@ class Suite:
     paths: tuple[str, ...] = ()
     select: str = ""
     inapplicable: dict[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OwnSuite:
+    """remora's tests of an adapter, where the framework has no suite that could be run over it.
+
+    Attributes:
+        framework: its name in the table.
+        distribution: whose version the table shows.
+        requirements: what pip is given, beside remora.
+        test: a file of ``tests/integration``.
+        modules: of the adapter, whose lines the table shows.
+    """
+
+    framework: str
+    distribution: str
+    requirements: tuple[str, ...]
+    test: str
+    modules: tuple[str, ...]
 
 
 _AGENTS = ("openai-agents[encrypt]==0.24.0", "inline-snapshot", "pytest-timeout", *_PYTEST)
@@ -91,6 +112,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_close_retries": _SQLITE,
                 "test_initialization_failure": _SQLITE,
             },
+            modules=("openai_agents",),
         ),
     ),
     "langgraph": (
@@ -101,6 +123,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             "libs/checkpoint/tests",
             ("test_store.py",),
             "langgraph",
+            modules=("langgraph", "langgraph_items"),
         ),
         Suite(
             "LangGraph: store, SQLite",
@@ -118,6 +141,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_list_namespaces_prefix_uses_indexable": _SQLITE,
                 "test_sql_injection_vulnerability": _ODD,
             },
+            modules=("langgraph", "langgraph_items"),
         ),
         Suite(
             "LangGraph: checkpointer, SQLite",
@@ -132,6 +156,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_informative_async_errors": "wants no async methods",
                 "test_checkpoint_search_sql_injection": _ODD,
             },
+            modules=("langgraph_checkpoints", "langgraph_records", "langgraph_threads"),
         ),
         Suite(
             "LangGraph: checkpoint conformance",
@@ -141,6 +166,7 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             ("conformance_of_remora.py",),
             "langgraph",
             paths=("libs/checkpoint-conformance",),
+            modules=("langgraph_checkpoints", "langgraph_records", "langgraph_threads"),
         ),
     ),
     "langchain-core": (
@@ -158,7 +184,35 @@ SUITES: dict[str, tuple[Suite, ...]] = {
                 "test_interfaces": "compares `str(history)`, which would read all messages",
                 "test_chat_history_deprecated": "compares the docstring",
             },
+            modules=("langchain",),
         ),
+    ),
+}
+"""By the name that the script is given."""
+
+_TESTS = (
+    "pytest==9.2.0",
+    "pytest-timeout",
+    "hypothesis",
+    "trio",
+    "blockbuster>=1.5.23,<2",
+    "apsw>=3.46",
+)
+
+OWN: dict[str, OwnSuite] = {
+    "pydantic-ai": OwnSuite(
+        "Pydantic AI: remora's tests",
+        "pydantic-ai-slim",
+        ("pydantic-ai-slim==2.68.0", *_TESTS),
+        "test_pydantic_ai.py",
+        ("pydantic_ai", "pydantic_messages"),
+    ),
+    "llama-index": OwnSuite(
+        "LlamaIndex: remora's tests",
+        "llama-index-core",
+        ("llama-index-core==0.14.25", *_TESTS),
+        "test_llama_index.py",
+        ("llama_index_agents", "llama_index_messages"),
     ),
 }
 """By the name that the script is given."""

@@ -15,8 +15,8 @@ _END = "<!-- until here -->"
 def render(results: Mapping[str, Any]) -> str:
     """The rows, by suite."""
     lines = [
-        "| suite | version | tests | pass with its own | with remora | cannot apply, why | fail |",
-        "|---|---|---|---|---|---|---|",
+        "| suite | version | lines | tests | its own | with remora | cannot apply, why | fail |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in sorted(results.items()):
         why = "; ".join(
@@ -26,7 +26,8 @@ def render(results: Mapping[str, Any]) -> str:
             both = f"{len(row['failed_there_too'])} fail or are skipped with its own as well"
             why = f"{why}; {both}" if why else both
         lines.append(
-            f"| {name} | {row['version']} | {row['tests']} | {row['own']} | **{row['passed']}** | "
+            f"| {name} | {row['version']} | {row['lines']} | {row['tests']} | "
+            f"{'' if row['own'] is None else row['own']} | **{row['passed']}** | "
             f"{why} | {len(row['failed'])} |"
         )
     return "\n".join(lines)

@@ -9,26 +9,40 @@ from remora.recall.memory import quote_memories
 from remora.recall.quotes import is_recalled
 from remora.services.arguments import MAX_TEXT_CHARACTERS
 
-__all__ = ["load_stored", "recalled_message", "split_recalled"]
+__all__ = ["load_stored", "recalled_message", "split_recalled", "stored_messages"]
+
+
+async def stored_messages(session: Session, context: Context) -> list[Message | ChatDict]:
+    """The messages of a context, for an adapter that makes the framework's own of them.
+
+    One that is shown as it was stored comes with its metadata; others (a summary, recalled lines,
+    a memory block, a message that has recalled lines at its start) are plain dicts.
+    """
+    _, buffer = await session.contents()
+    stored = {message.seq: message for message in buffer}
+    shown: list[Message | ChatDict] = []
+    for chat, entry in zip(context.messages, context.entries, strict=True):
+        original = stored.get(entry.seq) if entry is not None else None
+        same = original is not None and original.to_chat() == chat
+        shown.append(original if original is not None and same else {**chat})
+    return shown
 
 
 async def load_stored(
     session: Session, query: str, *, max_tokens: int | None = None
 ) -> tuple[list[Message | ChatDict], ChatDict | None]:
-    """The context for a message that is not stored yet, and the message with recalled lines.
+    """The `stored_messages` for a message that is not stored yet, and the one with recalled lines.
 
-    A message that is shown as it was stored comes with its metadata, of which an adapter makes the
-    framework's own; others (a summary, a memory block) are plain dicts.
+    Recalled lines come apart, since they belong right before the new message.
     """
     context = await session.load(query if query.strip() else None, max_tokens=max_tokens)
-    _, buffer = await session.contents()
-    stored = {message.seq: message for message in buffer}
-    kept, recalled = split_recalled(context)
     shown: list[Message | ChatDict] = []
-    for chat, entry in kept:
-        original = stored.get(entry.seq) if entry is not None else None
-        same = original is not None and original.to_chat() == chat
-        shown.append(original if original is not None and same else chat)
+    recalled: ChatDict | None = None
+    for one in await stored_messages(session, context):
+        if recalled is None and isinstance(one, dict) and is_recalled(one):
+            recalled = one
+        else:
+            shown.append(one)
     return shown, recalled
 
 

@@ -12,6 +12,7 @@ TESTED = {
     "langchain": ("1.4", "1.4"),
     "langchain-core": ("1.7", "1.7"),
     "langgraph-checkpoint": ("4.3", "4.3"),
+    "llama-index-core": ("0.14", "0.14"),
     "mcp": ("2.3", "2.3"),
     "openai-agents": ("0.24", "0.24"),
     "pydantic-ai-slim": ("2.68", "2.68"),
@@ -29,7 +30,10 @@ class UntestedVersion(UserWarning):
 
 def warn_if_untested(distribution: str) -> None:
     """Warn if the installed release of a framework is older or newer than the tested ones."""
-    installed = metadata.version(distribution)
+    try:
+        installed = metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return  # a copy of the framework that was not installed says nothing of its release
     first, last = TESTED[distribution]
     if not _number(first) <= _number(installed) <= _number(last):
         tested = f"{first}" if first == last else f"{first} to {last}"

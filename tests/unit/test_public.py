@@ -12,6 +12,7 @@ import pytest
 
 import remora
 import tests.checker
+from benchmarks.frameworks.suites import OWN
 
 MODULES = [
     name
@@ -20,11 +21,19 @@ MODULES = [
     if not name.endswith("__main__")
 ]
 
+NOT_FOR_DEVELOPERS = {f"remora.adapters.{name}" for suite in OWN.values() for name in suite.modules}
+"""Adapters whose frameworks may be missing here: their tests have environments of their own."""
+
 
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_true(name: str) -> None:
     """Each module's `__all__` names what it defines, sorted; each public thing has a docstring."""
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except ImportError as e:
+        if name not in NOT_FOR_DEVELOPERS or 'pip install "remora[' not in str(e):
+            raise
+        pytest.skip(str(e))
     assert module.__doc__
     path = Path(str(module.__file__))
     if path.name == "__init__.py" and name != "remora.testing":
