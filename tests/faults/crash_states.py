@@ -27,6 +27,7 @@ from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.log import commit_records
+from remora.storage.decoding import SEQ_MASK
 from remora.storage.ports import Retention
 from remora.storage.records import (
     Appended,
@@ -40,7 +41,6 @@ from remora.storage.records import (
     Summary,
     Watermarks,
 )
-from remora.storage.sqlite.decoding import SEQ_MASK
 from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal

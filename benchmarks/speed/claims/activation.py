@@ -28,8 +28,8 @@ from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
-from remora.storage.sqlite.decoding import ENTRY_COLUMNS
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.decoding import ENTRY_COLUMNS
+from remora.storage.rows import SEQ_BITS
 
 NAME = "activation"
 TITLE = "Activation"

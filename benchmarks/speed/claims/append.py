@@ -161,7 +161,8 @@ def _limit(commit: Commit, sessions: int, seed: int, box_s: float) -> dict[str, 
 def _remora_schema(directory: Path, sessions: int) -> Commit:
     import msgspec  # noqa: PLC0415
 
-    from remora.storage.sqlite.schema import MIGRATIONS, SEQ_BITS  # noqa: PLC0415
+    from remora.storage.rows import SEQ_BITS  # noqa: PLC0415
+    from remora.storage.sqlite.schema import MIGRATIONS  # noqa: PLC0415
 
     database = sqlite3.connect(directory / "limit.db", isolation_level=None)
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")

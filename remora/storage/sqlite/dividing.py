@@ -24,8 +24,8 @@ from remora.storage.erasure_notes import (
     encode_failures,
 )
 from remora.storage.journal_port import Erasure
+from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.erasing import ERASED_ACTORS
-from remora.storage.sqlite.schema import SEQ_BITS
 from remora.storage.sqlite.uses import USES_COMPLETE
 
 __all__ = ["copy_actors", "copy_settings", "find_copy_difference", "read_notes", "read_settings"]

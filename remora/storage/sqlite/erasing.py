@@ -25,7 +25,7 @@ from remora.storage.erasure_rules import (
     is_erased_with,
 )
 from remora.storage.journal_port import Erased
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.rows import SEQ_BITS
 
 __all__ = ["delete_message_slice", "delete_rows", "read_erased_actors"]
 

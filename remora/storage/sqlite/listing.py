@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from remora.storage.decoding import SEQ_MASK
 from remora.storage.listing import (
     ListingPage,
     SessionListing,
@@ -18,8 +19,7 @@ from remora.storage.listing import (
     session_listing,
     user_listing,
 )
-from remora.storage.sqlite.decoding import SEQ_MASK
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.rows import SEQ_BITS
 
 __all__ = ["LAST_USE", "read_session_rows", "read_user_rows", "session_query", "user_query"]
 

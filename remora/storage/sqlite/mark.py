@@ -32,7 +32,7 @@ import msgspec
 from remora.config import Durability
 from remora.logging import get_logger
 from remora.storage.private import open_private
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.rows import SEQ_BITS
 
 __all__ = [
     "CommitMark",

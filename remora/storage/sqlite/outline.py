@@ -7,16 +7,16 @@ from collections.abc import Iterable
 import msgspec
 
 from remora.ids import SessionKey
-from remora.storage.records import MessageRange, Summary
-from remora.storage.sqlite.connection import Query
-from remora.storage.sqlite.decoding import (
+from remora.storage.decoding import (
     SEQ_MASK,
     SUMMARY_COLUMNS,
     RowDamaged,
     decode_summary,
     row_damage,
 )
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.records import MessageRange, Summary
+from remora.storage.rows import SEQ_BITS
+from remora.storage.sqlite.connection import Query
 
 __all__ = ["Compaction", "SessionOutline", "read_outline"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.ids import UNKEYED
 from remora.runtime.jobs import Job
+from remora.storage.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
     FAILURES_SETTING,
@@ -21,7 +22,6 @@ from remora.storage.erasure_notes import (
     of_user,
 )
 from remora.storage.listing import ListingPage, SessionListing, UserListing
-from remora.storage.sqlite.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.sqlite.listing import (
     read_session_rows,
     read_user_rows,

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import aiosqlite
@@ -23,24 +21,13 @@ from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
-from remora.storage.erasure_notes import decode_note
-from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
-from remora.storage.keyed_values import KEYED_KIND
-from remora.storage.listing import ListingPage, SessionListing, UserListing
-from remora.storage.lookups import (
-    Answer,
-    BufferStart,
-    IdLookup,
-    KeyedAppend,
-    KeyLookup,
-    MemoryLookup,
-    OriginalAppend,
-    PastLookup,
-    TurnLookup,
+from remora.storage.answering import (
+    decode_entries,
+    keyed_appends,
+    original_append,
+    read_range,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer
-from remora.storage.records import MemoryItem, StateItem
-from remora.storage.sqlite.decoding import (
+from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
@@ -49,7 +36,6 @@ from remora.storage.sqlite.decoding import (
     SUMMARY_COLUMNS,
     RowDamaged,
     are_long,
-    decode_entry,
     decode_jobs,
     decode_key,
     decode_memory,
@@ -57,14 +43,30 @@ from remora.storage.sqlite.decoding import (
     decode_summary,
     row_damage,
 )
+from remora.storage.erasure_notes import decode_note
+from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
+from remora.storage.keyed_values import KEYED_KIND
+from remora.storage.listing import ListingPage, SessionListing, UserListing
+from remora.storage.lookups import (
+    Answer,
+    BufferStart,
+    IdLookup,
+    KeyLookup,
+    MemoryLookup,
+    PastLookup,
+    TurnLookup,
+)
+from remora.storage.past import buffer_start_from, earlier_buffer
+from remora.storage.records import MemoryItem, StateItem
+from remora.storage.restoring import SavedActor
+from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.listing import (
     read_session_rows,
     read_user_rows,
     session_query,
     user_query,
 )
-from remora.storage.sqlite.restore import SavedActor, restore_actors
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.sqlite.restore import restore_actors
 
 __all__ = ["JournalReader"]
 
@@ -119,7 +121,9 @@ class JournalReader:
                 "> ?",
                 (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
             )
-            return {entry.id: entry.seq for entry in _entries(key, rows) if entry.id is not None}
+            return {
+                entry.id: entry.seq for entry in decode_entries(key, rows) if entry.id is not None
+            }
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM actors AS s "
@@ -129,7 +133,7 @@ class JournalReader:
                 "WHERE s.user = ? AND s.session = ? ORDER BY k.key, m.pos",
                 (query.root + bytes(4), query.root + b"\xff" * 4, key.user, key.session),
             )
-            return tuple(_appends(key, rows))
+            return tuple(keyed_appends(key, rows))
         assert isinstance(query, KeyLookup)
         rows = await self._read(
             # CROSS JOIN keeps this order; the plus (no affinity) and the third condition let the
@@ -140,14 +144,7 @@ class JournalReader:
             "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
             (query.digest, key.user, key.session),
         )
-        if not rows:
-            return None
-        entries = _entries(key, rows)
-        return OriginalAppend(
-            tuple(entry.seq for entry in entries),
-            tuple(entry.id for entry in entries),
-            tuple(entry.chat for entry in entries),
-        )
+        return original_append(key, rows)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -162,7 +159,7 @@ class JournalReader:
         )
         if not rows:
             return ()
-        return await run_in_thread_if(are_long(rows, _CHAT), _read_range, key, rows, first, at)
+        return await run_in_thread_if(are_long(rows, _CHAT), read_range, key, rows, first, at)
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
@@ -402,32 +399,3 @@ class JournalReader:
             return list(await self._reader.execute_fetchall(sql, parameters))
         except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
             raise StorageError(f"the journal cannot be read: {e}") from e
-
-
-def _read_range(
-    key: SessionKey, rows: Sequence[tuple[Any, ...]], first: int, at: int | None
-) -> list[Entry]:
-    """The messages of a range, none of which may be missing; see `JournalReader.read`."""
-    trimmed = rows[0][0]
-    if not isinstance(trimmed, int):
-        raise row_damage(key, "its figures are not as they were written")
-    for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
-        if row[2] & SEQ_MASK != number:
-            raise row_damage(key, f"message {number} is missing")
-    return _entries(
-        key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
-    )
-
-
-def _appends(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> Iterator[KeyedAppend]:
-    for digest, group in groupby(rows, key=itemgetter(0)):
-        batch = list(group)
-        there = _entries(key, [row[2:] for row in batch if row[1] is None])
-        yield KeyedAppend(digest, tuple(there), len(batch) - len(there))
-
-
-def _entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
-    try:
-        return [decode_entry(row) for row in rows]
-    except RowDamaged as e:
-        raise row_damage(key, e) from e

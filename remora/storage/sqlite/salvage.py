@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import JournalDamaged, StorageError
-from remora.storage.sqlite.decoding import (
+from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
@@ -33,8 +33,7 @@ from remora.storage.sqlite.decoding import (
     decode_state_item,
     decode_summary,
 )
-from remora.storage.sqlite.rows import ROLES, SHARES, row_crc
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.rows import ROLES, SEQ_BITS, SHARES, row_crc
 
 __all__ = ["drop_damaged"]
 

@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-__all__ = ["APPLICATION_ID", "FORMAT", "MIGRATIONS", "SEQ_BITS"]
+__all__ = ["APPLICATION_ID", "FORMAT", "MIGRATIONS"]
 
 APPLICATION_ID = 0x52454D4F
 """``REMO``: tells a remora journal from any other SQLite file."""
-
-SEQ_BITS = 32
-"""A message's primary key is ``sid << 32 | seq``: one B-tree, a session's messages side by side, no
-second index.
-"""
 
 _V1 = """
 CREATE TABLE settings (
@@ -106,7 +101,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_by_session ON jobs (sid);
 """  # noqa: E501
 
-# A checksum (`remora.storage.sqlite.rows.row_crc`) covers what never changes in a row; older rows
+# A checksum (`remora.storage.rows.row_crc`) covers what never changes in a row; older rows
 # have none. An actor's watermarks change together, and have a checksum of their own. `trimmed` is
 # always `NEIGHBOURS` or more behind the front of the buffer: going back to messages that were
 # trimmed in the meantime is refused by the transaction itself. A note of an erasure holds digests
@@ -130,7 +125,7 @@ CREATE TABLE erasures (           -- what is being forgotten and may still be in
 INSERT INTO settings VALUES ('commits', '0');
 """  # noqa: E501
 
-# What a fallback summary holds and what it lost (`remora.storage.sqlite.rows.FallbackCover`); NULL
+# What a fallback summary holds and what it lost (`remora.storage.rows.FallbackCover`); NULL
 # for a summary by a model without losses, and in older rows. The index finds sessions with losses.
 _V3 = """
 ALTER TABLE folds ADD COLUMN cover BLOB;
@@ -139,7 +134,7 @@ CREATE INDEX folds_with_losses ON folds (sid) WHERE cover IS NOT NULL;
 
 # For listings: when a session was last used, written a while after its messages
 # (`remora.storage.sqlite.uses`), and the removed messages, which are not counted.
-# For memories: key, metadata and the like (`remora.storage.sqlite.rows.MemoryDetails`); NULL where
+# For memories: key, metadata and the like (`remora.storage.rows.MemoryDetails`); NULL where
 # a memory has none of them, and in older rows.
 _V4 = """
 ALTER TABLE actors ADD COLUMN used_us INTEGER NOT NULL DEFAULT 0;

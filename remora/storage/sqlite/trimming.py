@@ -21,8 +21,8 @@ from remora.storage.retention import (
     choose_oldest,
     last_removable,
 )
+from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.connection import Query
-from remora.storage.sqlite.schema import SEQ_BITS
 
 __all__ = ["BATCH_MESSAGES", "messages_beyond", "trim_rows"]
 

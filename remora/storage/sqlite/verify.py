@@ -16,9 +16,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import JournalDamaged, StorageError
-from remora.storage.journal_port import Finding
-from remora.storage.records import Spec
-from remora.storage.sqlite.decoding import (
+from remora.storage.decoding import (
     ENTRY_COLUMNS,
     MEMORY_COLUMNS,
     SEQ_MASK,
@@ -31,9 +29,12 @@ from remora.storage.sqlite.decoding import (
     decode_state_item,
     decode_summary,
 )
+from remora.storage.journal_port import Finding
+from remora.storage.records import Spec
+from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.mark import mark_path, missing_commits, read_mark
-from remora.storage.sqlite.schema import FORMAT, SEQ_BITS
+from remora.storage.sqlite.schema import FORMAT
 
 __all__ = ["check_journal"]
 

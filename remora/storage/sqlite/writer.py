@@ -48,13 +48,14 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
+from remora.storage.acknowledging import Acknowledger, ExclusiveWork
 from remora.storage.commits import CommitMeter
 from remora.storage.identity import FilesGone
-from remora.storage.sqlite.acknowledging import Acknowledger, ExclusiveWork
+from remora.storage.rows import is_large
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.owning import OwnershipWatch
-from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows, is_large
+from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
 from remora.storage.sqlite.uses import SessionUses
 
 __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
@@ -336,7 +337,7 @@ class JournalWriter:
             for record in write.records:
                 rows.add(record)
         messages = rows.messages
-        others = [Step(statement, parameters) for statement, parameters in rows.others()]
+        others = list(rows.steps())
         if self._uses.many:
             others += self._uses.take()
         rows.counted = bool(others)

@@ -13,8 +13,7 @@ from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.jobs import Job
 from remora.storage.records import MemoryItem, Spec, StateItem, Summary
-from remora.storage.sqlite.rows import ROLES, SHARES, FactDetails, FallbackCover, row_crc
-from remora.storage.sqlite.schema import SEQ_BITS
+from remora.storage.rows import ROLES, SEQ_BITS, SHARES, FactDetails, FallbackCover, row_crc
 
 __all__ = [
     "CHECKED_JOB_COLUMNS",
