@@ -239,6 +239,8 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
     with blockbuster_ctx() as guard:
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
+        # asyncpg looks for a file of passwords when it connects, which is seldom
+        guard.functions["os.stat"].can_block_in("asyncpg/connect_utils.py", {"_read_password_file"})
         # as pytest-timeout writes where a test hangs
         guard.functions["io.TextIOWrapper.write"].can_block_in(
             "pytest_timeout.py", {"timeout_sigalrm"}

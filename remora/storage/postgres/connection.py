@@ -1,0 +1,80 @@
+"""Connections to PostgreSQL, and what its errors mean.
+
+What PostgreSQL says of a failure may quote rows, so only its name and SQLSTATE are told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from remora.errors import ConfigError
+
+__all__ = ["BROKEN", "Address", "connect", "describe", "is_broken", "is_of_content"]
+
+BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
+"""What asyncpg raises, and what a value that it cannot send raises; see `is_broken`."""
+
+_CONNECTION_STATES = ("08", "57P")  # lost, and ended by the server
+_CONTENT_STATES = ("22", "23", "54")  # a value, a constraint, a limit
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where the database is.
+
+    Attributes:
+        dsn: as libpq and asyncpg take it; several hosts may be named.
+        schema: that has the journal's tables.
+        command_timeout_s: after so many seconds without an answer the connection counts as broken.
+    """
+
+    dsn: str
+    schema: str
+    command_timeout_s: float
+
+
+async def connect(address: Address, *, writing: bool) -> asyncpg.Connection[Any]:
+    """A new connection.
+
+    Raises:
+        ConfigError: the address is none.
+        OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: it is refused.
+    """
+    wanted: Any = "read-write" if writing else "any"
+    try:
+        return await asyncpg.connect(
+            address.dsn,
+            timeout=address.command_timeout_s,
+            command_timeout=address.command_timeout_s,
+            target_session_attrs=wanted,
+        )
+    except asyncpg.exceptions.ClientConfigurationError as e:
+        raise ConfigError(
+            f"the address of PostgreSQL cannot be read ({type(e).__name__}); it must be like "
+            "postgresql://user@host/database"
+        ) from e
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether the connection broke, so that what became of the statement is not known."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(_CONNECTION_STATES)
+    if isinstance(error, OSError):  # TimeoutError among them
+        return True
+    return isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
+
+
+def is_of_content(error: BaseException) -> bool:
+    """Whether a failure may be the fault of one write alone."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(_CONTENT_STATES)
+    return isinstance(error, ValueError)  # asyncpg cannot send a value
+
+
+def describe(error: BaseException) -> str:
+    """The error without what it may quote."""
+    state = getattr(error, "sqlstate", None)
+    name = type(error).__name__
+    return f"{name}, SQLSTATE {state}" if state else name

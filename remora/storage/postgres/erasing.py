@@ -1,0 +1,78 @@
+"""Deletes a user or a session from the tables, in commits of the writer (G13).
+
+The first commit deletes the actors and all their rows but the messages, which nothing finds without
+their actor; it leaves the note, and the numbers of the actors. Messages are then deleted in slices,
+so that other sessions' appends wait for one slice at most. What is to be deleted is read before:
+between two commits of its owner nothing changes in a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from remora.errors import OutcomeUnknown
+from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
+from remora.storage.erasure_rules import (
+    ERASED_TABLES,
+    ERROR_REMOVED,
+    SYNOPSIS_KIND,
+    WORKING_KIND,
+    is_erased_with,
+)
+from remora.storage.journal_port import Erased
+from remora.storage.postgres.restore import Query
+
+__all__ = ["delete_messages", "delete_rows"]
+
+_SLICE_MESSAGES = 500  # some milliseconds
+_SLICE_ACTORS = 200
+
+
+async def delete_rows(
+    read: Query, change: Callable[..., Awaitable[Any]], user: str, session: str | None
+) -> tuple[Erased, Sequence[int]]:
+    """Delete their rows but the messages, and leave the note.
+
+    Also returns the numbers of their actors.
+    """
+    rows = await read("SELECT session, sid FROM remora.actors AS s WHERE s.user = $1", user)
+    found: dict[str, int] = {name: sid for name, sid in rows}  # noqa: C416
+    own, items = None, list[tuple[str, bytes]]()
+    if session is not None:
+        own = found.get("")
+        kept = await read(
+            "SELECT kind, name, value FROM remora.facets WHERE sid = $1 AND kind = ANY($2::text[])",
+            own,
+            [SYNOPSIS_KIND, WORKING_KIND],
+        )
+        items = [(kind, name) for kind, name, value in kept if is_erased_with(session, kind, value)]
+        found = {session: found[session]} if session in found else {}
+    keys = await read("SELECT value FROM remora.settings WHERE name = $1", DIGEST_KEYS)
+    owners = encode_owners(user, session, keys[0][0].decode() if keys else None)
+    answer = await change(
+        "SELECT remora.erase($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        list(found.values()),
+        own,
+        session,
+        [kind for kind, _ in items],
+        [name for _, name in items],
+        ERROR_REMOVED.encode(),
+        *owners,
+    )
+    if answer is None:
+        raise OutcomeUnknown(
+            "the connection broke when all was deleted but the messages; erase again"
+        )
+    note, actors, folds, facets, memories, jobs = answer
+    removed = dict.fromkeys(ERASED_TABLES, 0)
+    removed.update(actors=actors, folds=folds, facets=facets, memories=memories, jobs=jobs)
+    return Erased(decode_note(note, *owners), removed), list(found.values())
+
+
+async def delete_messages(change: Callable[..., Awaitable[Any]]) -> tuple[int, bool]:
+    """Delete some messages of erased actors: how many went, and whether there may be more."""
+    answer = await change(
+        "SELECT remora.delete_messages($1, $2, $3, $4)", _SLICE_MESSAGES, _SLICE_ACTORS
+    )
+    return (0, True) if answer is None else (answer[0], bool(answer[1]))

