@@ -41,6 +41,8 @@ class OwnershipWatch:
 
     def taken_over(self) -> OwnershipLost:
         """Another process has the journal."""
+        if self.lost is None:
+            probe("ownership_lost")
         return self._lose(
             "ownership_lost",
             f"another process has taken the journal in the schema {self._schema} over; nothing "
@@ -60,7 +62,6 @@ class OwnershipWatch:
 
     def _lose(self, event: str, text: str) -> OwnershipLost:
         if self.lost is None:
-            probe(event)
             self.lost = OwnershipLost(text)
             self._event.set()
             _logger.critical(event, schema=self._schema, epoch=self._epoch)
