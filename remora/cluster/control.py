@@ -133,6 +133,7 @@ class ControlThread(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_at: float | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        give_up_in_children(self._listener.fileno())
         self._listener.bind(str(path))
         path.chmod(0o600)
         self._listener.listen(256)
@@ -150,7 +151,7 @@ class ControlThread(threading.Thread):
 
     def run(self) -> None:
         """Answer, one line for each line."""
-        with self._listener, selectors.DefaultSelector() as ready:
+        with selectors.DefaultSelector() as ready:
             ready.register(self._listener, selectors.EVENT_READ)
             next_tick = time.monotonic()
             while not self._ended:
@@ -164,10 +165,10 @@ class ControlThread(threading.Thread):
                         self._accept(ready)
                     elif not self._serve(one):
                         ready.unregister(one)
-                        one.close()
+                        _close(one)
             for key in list(ready.get_map().values()):
                 if isinstance(key.fileobj, socket.socket):
-                    key.fileobj.close()
+                    _close(key.fileobj)
 
     def _accept(self, ready: selectors.BaseSelector) -> None:
         try:
@@ -175,9 +176,10 @@ class ControlThread(threading.Thread):
         except OSError:  # it is closed, or there are too many files
             time.sleep(0.01)
             return
+        give_up_in_children(one.fileno())
         if not is_ours(peer_of(one)[1]):
             _logger.warning("control_refused", uid=peer_of(one)[1])
-            one.close()
+            _close(one)
             return
         one.setblocking(False)
         ready.register(one, selectors.EVENT_READ)
@@ -216,6 +218,11 @@ class ControlThread(threading.Thread):
 
     def _loop_runs(self) -> None:
         self._asked_at = None
+
+
+def _close(one: socket.socket) -> None:
+    keep_in_children(one.fileno())
+    one.close()
 
 
 def _nothing() -> tuple[int, tuple[ShardFigures, ...]]:

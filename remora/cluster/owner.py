@@ -36,6 +36,7 @@ from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
 from remora.errors import RemoraError
 from remora.logging import get_logger
+from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
 
@@ -47,6 +48,7 @@ _STANDBY_PAUSE_S = 10.0
 _HAND_OVER_S = 2.0
 _BACKLOG = 1_024
 _FIRST_S = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Owner:
@@ -126,8 +128,9 @@ class Owner:
     async def _serve(self, target: Target, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         self._seat.control.attach(loop)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop.set)
+        os.register_at_fork(after_in_child=_forget_signals)
         limits = target.config.cluster
         async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
             served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
@@ -175,6 +178,13 @@ class Owner:
                 self._code = 1
                 return
             self._standby.look()
+
+
+def _forget_signals() -> None:
+    """In a process that this one forked: a signal to it ends it, and does not tell the owner."""
+    signal.set_wakeup_fd(-1)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _look(memory: ShardedRuntime, served: Served) -> tuple[int, tuple[ShardFigures, ...]]:
@@ -271,6 +281,7 @@ class _Standby:
 def main() -> int:
     """What a worker starts: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
     reports = os.dup(1)
+    give_up_in_children(reports)  # the worker sees that this process dies
     # a line: a process that was forked from the worker may keep the other end open
     order = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartOrder)
     log = Place(Path(order.directory)).open_log()
@@ -291,6 +302,7 @@ def main() -> int:
         nonlocal reports
         with contextlib.suppress(OSError):  # the worker has gone
             os.write(reports, msgspec.json.encode(what) + b"\n")
+            keep_in_children(reports)
             os.close(reports)
 
     return Owner(order, report).run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -142,10 +141,16 @@ class ShardLine:
             raise
 
     def send(self, name: str, *positional: Any, first: bool = False) -> None:
-        """Call something whose result nobody waits for; `first`: before all that waits."""
+        """Call something whose result nobody waits for; `first`: before all that waits.
+
+        It is not refused, however much waits: nobody would send it again, and a turn that does not
+        end keeps all later ones waiting. What is sent is small, and follows an answer.
+        """
         data = CALLS[name].encode_arguments(*positional)
         request = Call(0, self.shard, name, data)
-        self._router.submit(request, None, _NEVER, repeat="never", size=len(data), first=first)
+        self._router.submit(
+            request, None, _NEVER, repeat="never", size=len(data), first=first, always=True
+        )
 
 
 class RemoteActors:
@@ -235,8 +240,7 @@ class RemoteContexts:
         Of older ones it hears when they are shown again.
         """
         for user, digests in self._shown.keep(_RESENT).items():
-            with suppress(MailboxFull):
-                self._line.send("contexts.note_summaries", user, digests, first=True)
+            self._line.send("contexts.note_summaries", user, digests, first=True)
 
     async def find_summaries(self, user: str, digests: Sequence[bytes]) -> Sequence[bool]:
         """Which of these texts the user was shown as summaries, by whichever process."""

@@ -201,7 +201,8 @@ class RemoteMemory:
         instances = tuple(shard.instance for shard in welcome.shards)
         if self._instances and instances != self._instances:
             raise OwnershipLost(
-                "the directory was replaced while it was in use: the owner serves another memory"
+                "the directory was replaced while it was in use: the owner serves another memory; "
+                "close this one, and connect again"
             )
         self._instances = instances
 

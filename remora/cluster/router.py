@@ -35,7 +35,13 @@ from remora.cluster.wire import (
     WireError,
     restore_error,
 )
-from remora.errors import InvalidInput, MailboxFull, OutcomeUnknown, OwnerUnreachable
+from remora.errors import (
+    InvalidInput,
+    MailboxFull,
+    OutcomeUnknown,
+    OwnershipLost,
+    OwnerUnreachable,
+)
 from remora.runtime.promise import Promise
 
 __all__ = ["Repeat", "Router", "repeat_of"]
@@ -145,6 +151,7 @@ class Router:
         size: int = 0,
         on_progress: Callable[[int, int], object] | None = None,
         first: bool = False,
+        always: bool = False,
     ) -> None:
         """Send a request, now or when there is an owner.
 
@@ -156,11 +163,12 @@ class Router:
             size: bytes of content.
             on_progress: called with what is done and what there is to do.
             first: before everything that waits.
+            always: however much waits.
 
         Raises:
             MailboxFull: too much waits to be sent.
         """
-        if self._unsent and self._unsent_bytes + size > self._max_bytes:
+        if self._unsent and self._unsent_bytes + size > self._max_bytes and not always:
             raise MailboxFull(
                 "too much waits for the owner of the memory; nothing ran, retry later",
                 limit="total",
@@ -195,12 +203,16 @@ class Router:
         """Send everything that waits over this connection, which is open.
 
         Raises:
-            OwnerUnreachable: it leads to an earlier owner of a shard than the last one.
+            OwnershipLost: fewer owners than before are counted. Only the owner that holds the lock
+                is connected to, so its journal is an earlier copy.
         """
         assert end.welcome is not None
         epochs = tuple(shard.epoch for shard in end.welcome.shards)
         if not self._take_epochs(epochs):
-            raise OwnerUnreachable("an earlier owner of the memory answered; it is about to end")
+            raise OwnershipLost(
+                "an earlier copy of the memory was put in place while this process used it: close "
+                "the memory, and connect again"
+            )
         self._end = end
         if self._unsent:
             self._wake()
@@ -277,6 +289,8 @@ class Router:
             WireError: an earlier owner of a shard sent them; nobody gets them.
         """
         epochs, answers = replies
+        if not answers:  # a welcome: `attach` looks at its epochs
+            return
         if epochs != self.epochs and not self._take_epochs(epochs):
             self.stale += len(answers)
             raise WireError("an earlier owner of the memory answered")

@@ -89,6 +89,8 @@ class Seat:
         path, control = self.place.choose_sockets()
         self._held.callback(_remove, path, control)
         listener = self._held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        give_up_in_children(listener.fileno())
+        self._held.callback(keep_in_children, listener.fileno())
         listener.bind(str(path))
         path.chmod(0o600)
         tick = self.place.bound_log if self._logs else _do_nothing

@@ -35,6 +35,7 @@ from remora.cluster.wire import (
 from remora.errors import MailboxFull, ProtocolMismatch, RemoraError, RuntimeClosed
 from remora.ids import SessionKey, actor_key
 from remora.logging import get_logger
+from remora.storage.forks import give_up_in_children, keep_in_children
 
 __all__ = ["MOST_OPEN", "MOST_TURNS", "Served"]
 
@@ -167,6 +168,7 @@ class _Link(asyncio.Protocol):
         self._begun: dict[int, _Turn] = {}
         self._flushing = self._working = self._full = self._read_paused = self._closed = False
         self._told = False
+        self._descriptor = -1
 
     @property
     def worker(self) -> str:
@@ -184,11 +186,14 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """See `asyncio.Protocol`, as for the others."""
         self._transport = transport
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        give_up_in_children(self._descriptor)  # the worker sees the end of this process, not theirs
         transport.set_write_buffer_limits(high=WINDOW)
         self._served.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
+        keep_in_children(self._descriptor)
         self._served.remove(self)
         self._todo.clear()
         for one in (*self._open.values(), *self._posted):

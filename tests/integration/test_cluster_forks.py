@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -153,6 +155,79 @@ async def test_a_child_does_not_keep_the_turns_of_its_worker(tmp_path: Path, mem
                 os.kill(child, 0)
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+OWNER_FORKS = """
+import os, signal
+from pathlib import Path
+import remora
+from remora.blocks import BaseMemoryBlock
+
+class Forks(BaseMemoryBlock[str], kw_only=True):
+    async def _aget(self, messages=None, **more):
+        if not (child := os.fork()):
+            while True:
+                signal.pause()
+        return f"{os.getpid()} {child}"
+
+def runtime():
+    cluster = remora.config.ClusterConfig(shards=1, linger_s=5.0, wait_s=120.0)
+    tokens = remora.config.TokensConfig(counter="heuristic")
+    config = remora.Config(
+        cluster=cluster, tokens=tokens, long_term=remora.config.LongTermConfig(enabled=False)
+    )
+    memory = Path(__file__).parent / "memory"
+    return remora.Runtime(memory, config=config, blocks=[Forks(name="forks")])
+"""
+
+
+@pytest.fixture
+async def forking(
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[remora.Session, int, int]]:
+    """A session, its owner, and a process that the application's code has forked in the owner."""
+    (tmp_path / "ownerforks.py").write_text(OWNER_FORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ownerforks", raising=False)
+    async with remora.connect("ownerforks:runtime") as worker:
+        chat = worker.session("ada", "s")
+        await chat.append(user("one"), key="1")
+        said = str((await chat.load()).messages)
+        found = re.search(r"(\d+) (\d+)", said)
+        assert found, said
+        owner, child = int(found[1]), int(found[2])
+        assert owner == owner_of(memory).pid
+        try:
+            yield chat, owner, child
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+
+async def test_a_child_of_the_owner_does_not_keep_its_connections(
+    forking: tuple[remora.Session, int, int],
+) -> None:
+    """A worker sees that its owner has died, while a process lives that the owner has forked."""
+    chat, owner, child = forking
+    os.kill(owner, signal.SIGKILL)
+    await chat.append(user("two"), key="2", timeout_s=150)
+    assert len(await chat.history()) == 2
+    os.kill(child, 0)
+
+
+async def test_a_child_of_the_owner_has_signals_of_its_own(
+    forking: tuple[remora.Session, int, int], memory: Path
+) -> None:
+    """A pool that the owner ends by SIGTERM, for instance: its processes end, and it stays."""
+    chat, owner, child = forking
+    descriptor = os.pidfd_open(child)
+    try:
+        os.kill(child, signal.SIGTERM)
+        await anyio.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+    await chat.append(user("two"), key="2", timeout_s=150)
+    assert owner_of(memory).pid == owner
 
 
 async def test_threads_that_wait_for_the_next_owner(tmp_path: Path, memory: Path) -> None:

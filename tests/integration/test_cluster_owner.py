@@ -21,7 +21,14 @@ import remora.blocking
 from remora import Runtime
 from remora.cli.main import main
 from remora.cluster.place import Place
-from remora.errors import DirectoryLocked, DirectoryUnusable, InvalidInput, RuntimeClosed
+from remora.cluster.spawn import lock_now
+from remora.errors import (
+    DirectoryLocked,
+    DirectoryUnusable,
+    InvalidInput,
+    OwnershipLost,
+    RuntimeClosed,
+)
 from tests.harness import user
 from tests.workers import end_owner, owner_of, owner_process, write_config
 
@@ -289,6 +296,32 @@ def test_threads_use_a_connected_memory(tmp_path: Path, memory: Path) -> None:
         assert [message.content for message in chat.history()] == ["one"]
     with pytest.raises(RuntimeClosed):
         chat.load()
+
+
+async def test_a_backup_is_put_in_place_under_a_worker(tmp_path: Path, memory: Path) -> None:
+    """The worker is told so, until it connects again; it does not wait for the former memory."""
+    file = write_config(tmp_path, ", wait_s: 120")
+    async with remora.connect(file) as worker:
+        chat = worker.session("ada", "s")
+        await chat.append(user("kept"), key="1")
+        await worker.backup(tmp_path / "backup")
+        for number in range(5):  # making a backup counts as owners of the copy, too
+            await in_thread(end_owner, memory)
+            await chat.append(user("later"), key=f"later{number}", timeout_s=150)
+        with lock_now(Place(memory).spawn_lock) as lock:
+            assert lock is not None
+            await in_thread(end_owner, memory)
+            for shard in sorted(memory.glob("shard-*")):
+                await in_thread(shutil.rmtree, shard)
+                await in_thread(shutil.copytree, tmp_path / "backup" / shard.name, shard)
+        for ask in (partial(chat.append, user("new"), key="new"), chat.load):
+            with pytest.raises(OwnershipLost, match="connect again"):
+                await ask()
+    async with worker:
+        chat = worker.session("ada", "s")
+        assert await contents(chat) == ["kept"]
+        await chat.append(user("new"), key="new")
+        assert await contents(chat) == ["kept", "new"]
 
 
 NEWER = """

@@ -27,6 +27,7 @@ from remora.errors import (
     MailboxFull,
     OutcomeUnknown,
     OwnerFailed,
+    OwnershipLost,
     OwnerUnreachable,
     RemoraError,
 )
@@ -155,12 +156,31 @@ def test_answers_of_an_earlier_owner_are_dropped(pair: Pair) -> None:
     assert promise.outcome == 2
 
 
-def test_an_earlier_owner_is_not_connected_to(pair: Pair) -> None:
+def test_an_earlier_copy_of_the_memory_is_told(pair: Pair) -> None:
+    """A backup was put in place, for instance: what was asked of the other is not sent to it."""
     pair.router.detach()
     pair.connect(epoch=3)
+    number, promise = pair.ask(READ)
+    pair.send()
     pair.router.detach()
-    with pytest.raises(OwnerUnreachable):
+    with pytest.raises(OwnershipLost, match="connect again"):
         pair.connect(epoch=2)
+    assert not promise.outcomes
+    pair.connect(epoch=4)
+    assert [one.number for one in pair.send()] == [number]
+
+
+def test_the_end_of_a_turn_is_sent_however_much_waits() -> None:
+    """Nobody would send it again, and the next turn would wait for ever."""
+    pair = Pair(max_bytes=10)
+    pair.ask(READ, size=10)
+    with pytest.raises(MailboxFull):
+        pair.ask(READ, size=10)
+    ends = Call(0, 0, "turns.end")
+    pair.router.submit(ends, None, float("inf"), repeat="never", size=20, always=True)
+    assert pair.router.outstanding == 1
+    pair.connect()
+    assert pair.send()[1] == ends
 
 
 def test_a_request_that_is_cancelled_before_it_is_sent_never_is(pair: Pair) -> None:
