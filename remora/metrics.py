@@ -11,9 +11,9 @@ No client library, no registry, no state: each call writes what `remora.Runtime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics
@@ -29,7 +29,16 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _Labels: TypeAlias = Mapping[str, str]
 _Sample: TypeAlias = tuple[_Labels, float | Histogram]
 _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-_Family: TypeAlias = tuple[str, _Kind, str, Iterable[_Sample]]
+_Figures: TypeAlias = tuple[str, _Kind, str, Sequence[_Sample]]
+
+
+class Family(NamedTuple):
+    """Figures of one name; `samples` have labels and a value each."""
+
+    name: str
+    kind: _Kind
+    text: str
+    samples: Sequence[_Sample]
 
 
 class Observable(Protocol):
@@ -62,17 +71,17 @@ def render(runtime: Observable) -> str:
 
 def exposition(statistics: RuntimeStatistics | None, health: Health) -> str:
     """These figures in Prometheus' text format, for instance of `remora.observe.ask`."""
-    families: list[_Family] = [*_health(health)]
-    if statistics is not None:
-        families += [
-            *_verbs(statistics),
-            *_registry(statistics),
-            *_log(statistics),
-            *_jobs(statistics),
-            *_upkeep(statistics),
-            *_recall(statistics),
-        ]
+    families = families_of(statistics, health)
     return "".join(line + "\n" for family in families for line in _lines(*family))
+
+
+def families_of(statistics: RuntimeStatistics | None, health: Health) -> list[Family]:
+    """All of these figures, by name; those of health alone without statistics."""
+    found: list[_Figures] = [*_health(health)]
+    if statistics is not None:
+        for part in (_verbs, _registry, _log, _jobs, _upkeep, _recall):
+            found += part(statistics)
+    return [Family(*one) for one in found]
 
 
 def _lines(name: str, kind: _Kind, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
@@ -115,14 +124,14 @@ def _one(value: float | Histogram) -> list[_Sample]:
 # -- what there is ---------------------------------------------------------------------------------
 
 
-def _health(health: Health) -> Iterator[_Family]:
+def _health(health: Health) -> Iterator[_Figures]:
     yield "remora_live", "gauge", "0 if only another start of the process helps.", _one(health.live)
     yield "remora_ready", "gauge", "1 while requests are served.", _one(health.ready)
     problems = [({"code": one.code, "effect": one.effect}, 1.0) for one in health.problems]
     yield "remora_problem", "gauge", "1 for each problem that there is.", problems
 
 
-def _verbs(of: RuntimeStatistics) -> Iterator[_Family]:
+def _verbs(of: RuntimeStatistics) -> Iterator[_Figures]:
     verbs = of.verbs
     yield (
         "remora_append_seconds",
@@ -143,7 +152,7 @@ def _verbs(of: RuntimeStatistics) -> Iterator[_Family]:
     yield "remora_context_sources_total", "counter", text, sources
 
 
-def _registry(of: RuntimeStatistics) -> Iterator[_Family]:
+def _registry(of: RuntimeStatistics) -> Iterator[_Figures]:
     registry = of.registry
     yield "remora_actors_live", "gauge", "Sessions and users in memory.", _one(registry.live)
     yield "remora_actors_bytes", "gauge", "Size of the actors in memory.", _one(registry.bytes)
@@ -167,7 +176,7 @@ def _registry(of: RuntimeStatistics) -> Iterator[_Family]:
     yield "remora_quarantines_total", "counter", text, _one(registry.quarantines)
 
 
-def _log(of: RuntimeStatistics) -> Iterator[_Family]:
+def _log(of: RuntimeStatistics) -> Iterator[_Figures]:
     log = of.log
     yield "remora_commits_total", "counter", "Group commits of the journal.", _one(log.commits)
     yield "remora_commits_failed_total", "counter", "Commits that failed.", _one(log.failed_commits)
@@ -189,7 +198,7 @@ def _log(of: RuntimeStatistics) -> Iterator[_Family]:
     yield "remora_lost", "gauge", text, _one(bool(log.lost))
 
 
-def _jobs(of: RuntimeStatistics) -> Iterator[_Family]:
+def _jobs(of: RuntimeStatistics) -> Iterator[_Figures]:
     queues = of.supervisor.queues
 
     def each(name: str) -> list[_Sample]:
@@ -208,7 +217,7 @@ def _jobs(of: RuntimeStatistics) -> Iterator[_Family]:
     yield "remora_jobs_oldest_seconds", "gauge", text, each("oldest_s")
 
 
-def _upkeep(of: RuntimeStatistics) -> Iterator[_Family]:
+def _upkeep(of: RuntimeStatistics) -> Iterator[_Figures]:
     tasks, summaries = of.schedule, of.compression
 
     def runs(name: str) -> list[_Sample]:
@@ -238,7 +247,7 @@ def _upkeep(of: RuntimeStatistics) -> Iterator[_Family]:
     yield "remora_erasure_failures_total", "counter", text, _one(erasures.failures)
 
 
-def _recall(of: RuntimeStatistics) -> Iterator[_Family]:
+def _recall(of: RuntimeStatistics) -> Iterator[_Figures]:
     index, reranking, facts = of.user_index, of.reranking, of.facts
     found: list[_Sample] = [
         ({"rows": "held"}, index.hits),

@@ -113,8 +113,10 @@ class _Tracing:
 
     def attach(self, holder: PartsHolder, runtime: Any) -> None:
         """Trace what is opened from now on."""
+        further = holder.wrap
 
         def wrap(parts: Parts) -> Parts:
+            parts = parts if further is None else further(parts)
             built = built_of(runtime) if isinstance(runtime, Runtime) else None
             for queue in () if built is None else built.supervisor.queues.values():
                 queue.on_job = self._note_job

@@ -92,7 +92,7 @@ class Recall:
         reranking: Reranking | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._recall_s = HistogramMeter()
+        self.meter = HistogramMeter()
         self._now = now
         self._current = current
         self._reranking = reranking
@@ -168,7 +168,7 @@ class Recall:
                 self._users.keep(user, entry, question, found)
         best = partial(found.best, without=without, max_tokens=max_tokens, relevance=relevance)
         memories = await self._best(user, best, limit, scope, without)
-        self._recall_s.add(time.perf_counter() - began_s)
+        self.meter.add(time.perf_counter() - began_s)
         return memories
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
@@ -305,7 +305,7 @@ class Recall:
 
     def seconds(self) -> Histogram:
         """How long each call took that succeeded."""
-        return self._recall_s.figures()
+        return self.meter.figures()
 
     def rerank_statistics(self) -> RerankStatistics:
         """What the reranker did; zeros without one."""

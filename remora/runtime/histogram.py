@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -75,19 +75,25 @@ class HistogramMeter:
 
     Args:
         bounds: see `Histogram`.
+
+    Attributes:
+        on_add: is told of each value; None for nobody.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "_sum", "on_add")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self.on_add: Callable[[float], object] | None = None
 
     def add(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+        if self.on_add is not None:
+            self.on_add(value)
 
     def figures(self) -> Histogram:
         """What was counted; any thread may ask."""

@@ -18,12 +18,15 @@ class CommitMeter:
 
     Args:
         monotonic: seconds that never go back.
+
+    Attributes:
+        commit_s, batch_writes: see `LogStatistics`.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._commits = self._failed = self._writes = self._records = 0
-        self._commit_s, self._batch_writes = HistogramMeter(), HistogramMeter(SIZES)
+        self.commit_s, self.batch_writes = HistogramMeter(), HistogramMeter(SIZES)
         self._failing = ""
         self._failed_at = 0.0
 
@@ -37,8 +40,8 @@ class CommitMeter:
         self._writes += writes
         self._records += records
         if records:  # otherwise nothing was written
-            self._commit_s.add(seconds)
-            self._batch_writes.add(writes)
+            self.commit_s.add(seconds)
+            self.batch_writes.add(writes)
 
     def fail(self, error: Exception | None) -> None:
         """A commit failed; None if the fault may be that of one write alone."""
@@ -64,6 +67,6 @@ class CommitMeter:
             lost,
             failing,
             bool(failing) and self._monotonic() - self._failed_at < _REFUSING_S,
-            self._commit_s.figures(),
-            self._batch_writes.figures(),
+            self.commit_s.figures(),
+            self.batch_writes.figures(),
         )

@@ -102,7 +102,7 @@ class FaultyJournal(MemoryJournal):
                     self._keep(write)
                 self._count_commit()
             error = CommitFailed("injected") if fault == "refused" else OutcomeUnknown("injected")
-            self._meter.fail(error)
+            self.meter.fail(error)
             for write in batch:
                 if not write.fenced:
                     write.acknowledge(error)

@@ -52,7 +52,7 @@ class MemoryWriter(MemoryTables):
         self._event = anyio.Event()
         self._lost: OwnershipLost | None = None
         self._lost_event = anyio.Event()
-        self._meter = CommitMeter()
+        self.meter = CommitMeter()
 
     def restart(self) -> Self:
         """Open it again, as a new process would: the new owner has what is committed.
@@ -67,7 +67,7 @@ class MemoryWriter(MemoryTables):
             _event=anyio.Event(),
             _lost=None,
             _lost_event=anyio.Event(),
-            _meter=CommitMeter(),
+            meter=CommitMeter(),
         )
         return found
 
@@ -92,7 +92,7 @@ class MemoryWriter(MemoryTables):
 
     def statistics(self) -> LogStatistics:
         lost = "" if self._lost is None else str(self._lost)
-        return self._meter.figures(len(self._queue), lost=lost)
+        return self.meter.figures(len(self._queue), lost=lost)
 
     async def commit(self) -> None:
         """Commit what is queued."""
@@ -105,7 +105,7 @@ class MemoryWriter(MemoryTables):
 
     def _apply_batch(self, batch: Sequence[Write]) -> None:
         if self._is_overtaken():
-            self._meter.fail(self._lost)
+            self.meter.fail(self._lost)
             for write in batch:
                 if not write.fenced:
                     write.acknowledge(self._lost)
@@ -118,7 +118,7 @@ class MemoryWriter(MemoryTables):
             try:
                 self._check(write)
             except CommitFailed as e:
-                self._meter.fail(None)
+                self.meter.fail(None)
                 _acknowledge(applied)  # in the order of queueing
                 write.acknowledge(e)
                 continue
@@ -128,11 +128,11 @@ class MemoryWriter(MemoryTables):
             writes += 1
             applied.append(write)
         self._count_commit()
-        self._meter.add(writes, records, time.perf_counter() - began)
+        self.meter.add(writes, records, time.perf_counter() - began)
         _acknowledge(applied)
 
     def _count_commit(self) -> None:
-        self._meter.count()
+        self.meter.count()
         self._owners.number += 1
 
     def _is_overtaken(self) -> bool:

@@ -135,7 +135,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             raise
 
     def statistics(self) -> LogStatistics:
-        return self._meter.figures(
+        return self.meter.figures(
             len(self._queue),
             self._files.wal_bytes,
             self._files.wal_held_s,

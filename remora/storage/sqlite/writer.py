@@ -140,7 +140,7 @@ class JournalWriter:
         self._outage = OutageLog(
             _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
         )
-        self._meter = CommitMeter()
+        self.meter = CommitMeter()
 
     @property
     def commit_number(self) -> int:
@@ -312,12 +312,12 @@ class JournalWriter:
         if rows.records:
             self._count_commit(rows.newest, counted=rows.counted)
             self._uses.committed(rows.uses)
-        self._meter.add(len(batch), rows.records, time.perf_counter() - began)
+        self.meter.add(len(batch), rows.records, time.perf_counter() - began)
         self._acknowledger.add(batch)
 
     async def _commit_failed(self, batch: Sequence[Write], e: Exception) -> None:
         error, one_write = await self._failure(e)
-        self._meter.fail(None if one_write else error)
+        self.meter.fail(None if one_write else error)
         if one_write and len(batch) > 1:
             probe("batch_halved")
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
@@ -360,7 +360,7 @@ class JournalWriter:
                 raise _NotOwner from None
 
     def _count_commit(self, newest: int, *, counted: bool) -> None:
-        self._meter.count()
+        self.meter.count()
         self._outage.succeed()
         self._commit_number += counted
         self._mark.put(self._commit_number, newest)
@@ -479,7 +479,7 @@ class JournalWriter:
                 await self._writer.run([_COMMIT])
             except Exception as e:
                 error, one_write = await self._failure(e)
-                self._meter.fail(None if one_write else error)
+                self.meter.fail(None if one_write else error)
                 self._log_failure(error, 0)
                 raise error from e
             self._count_commit(0, counted=True)
