@@ -133,7 +133,8 @@ class _Figures:
     def __init__(self, runtime: Runtime | ShardedRuntime, more: dict[str, str]) -> None:
         self._runtime = ref(runtime)
         self._more = more
-        self._read: dict[str, Family] = {}
+        self._read: dict[str, Family | None] = {}
+        self._names: list[str] = []
 
     def register(self, meter: Meter) -> dict[tuple[str, str], _Record]:
         """Make the instruments; returns what records the values of histograms."""
@@ -149,6 +150,7 @@ class _Figures:
                     key = (name, "".join(labels.values()))
                     recorders[key] = _recorder(instrument, {**self._more, **labels})
                 continue
+            self._names.append(name)
             observe = [partial(self._observe, name)]
             if kind == "counter":
                 meter.create_observable_counter(dotted, observe, unit, text)
@@ -164,14 +166,17 @@ class _Figures:
             if not isinstance(value, Histogram):
                 yield Observation(+value, {**self._more, **labels})
 
-    def _take(self) -> dict[str, Family]:
+    def _take(self) -> dict[str, Family | None]:
+        """By name; None for what a runtime that is not open does not have."""
+        found: dict[str, Family | None] = dict.fromkeys(self._names)
         runtime = self._runtime()
         if runtime is None:
-            return {}
+            return found
         statistics = None
         with suppress(RuntimeClosed, OwnershipLost):
             statistics = runtime.statistics()
-        return {one.name: one for one in families_of(statistics, runtime.health())}
+        found.update((one.name, one) for one in families_of(statistics, runtime.health()))
+        return found
 
 
 def _name(name: str) -> tuple[str, str]:

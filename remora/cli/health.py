@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,8 @@ def command_top(console: Console, arguments: argparse.Namespace) -> int:
     directory, interval_s = _directory_of(arguments), arguments.interval
     kept: deque[observe.RuntimeStatus] = deque([_ask(directory, 2.0)])
     looks = 1
+    if not console.is_terminal:
+        return _print_looks(console, arguments, kept)
     # not on another screen: what was seen last stays, also of a connection that breaks
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         try:
@@ -125,8 +128,25 @@ def command_top(console: Console, arguments: argparse.Namespace) -> int:
                 looks += 1
         except KeyboardInterrupt:
             pass
-    if not console.is_terminal:
-        console.print()  # the last picture has no end of line
+    return 0
+
+
+def _print_looks(
+    console: Console, arguments: argparse.Namespace, kept: deque[observe.RuntimeStatus]
+) -> int:
+    """Print one picture below the other, each as soon as it is there: into a pipe or a file."""
+    directory, looks = _directory_of(arguments), 1
+    picture: Any = show_status(directory, list(kept))
+    with suppress(KeyboardInterrupt):
+        while True:
+            console.print(picture)
+            console.print()
+            console.file.flush()
+            if looks == arguments.looks:
+                break
+            time.sleep(arguments.interval)
+            picture = _look(directory, kept)
+            looks += 1
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -90,9 +91,34 @@ async def test_top_of_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert await remora("top", path, "--looks", 2, "--interval", 0.1) == 0
     shown = capsys.readouterr().out
     assert "2 shards" in shown
-    (append,) = [line for line in shown.splitlines() if line.startswith("append")]
-    assert append.split()[-1] == "5"
+    appends = [line for line in shown.splitlines() if line.startswith("append")]
+    assert [line.split()[-1] for line in appends] == ["5", "5"]
     assert "5 sessions and users" in shown
+
+
+async def test_top_in_a_pipe(tmp_path: Path) -> None:
+    """Each look is written at once, as plain lines; a reader that has enough ends it."""
+    path = tmp_path / "memory"
+
+    def read() -> tuple[list[bytes], bytes]:
+        command = [sys.executable, "-m", "remora", "top", str(path), "--interval", "0.1"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            lines: list[bytes] = []
+            while sum(line.startswith(b"append") for line in lines) < 2:
+                lines.append(process.stdout.readline())
+                assert lines[-1]
+            process.stdout.close()
+            return lines, process.stderr.read()
+
+    async with Runtime(path, config=PLAIN) as runtime:
+        await runtime.session("ann", "s").append(user("hello"))
+        lines, said = await anyio.to_thread.run_sync(read)
+    assert not any(b"\x1b" in line for line in lines)
+    assert lines.count(lines[0]) == 2
+    assert said == b""
 
 
 async def some_status(path: Path) -> observe.RuntimeStatus:

@@ -48,7 +48,7 @@ class Metrics:
         for resource in () if data is None else data.resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
-                    name = metric.name.replace(".", "_") + SUFFIXES[metric.unit]
+                    name = metric.name.replace(".", "_") + SUFFIXES[metric.unit or ""]
                     if getattr(metric.data, "is_monotonic", False):
                         name += "_total"
                     for point in metric.data.data_points:
@@ -56,7 +56,7 @@ class Metrics:
                             sorted((k, str(v)) for k, v in (point.attributes or {}).items())
                         )
                         histogram = isinstance(point, HistogramDataPoint)
-                        found[name, labels] = point if histogram else point.value
+                        found[name, labels] = point if histogram else getattr(point, "value", None)
         return found
 
 
