@@ -5,8 +5,8 @@
     python -m benchmarks.instructions --record           … and record them, after a wanted change
     python -m benchmarks.instructions append-256         only these cases
 
-Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the code
-shows here on a noisy machine. Each case runs in two processes, one with few operations, one with
+Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the
+code shows here on a noisy machine. Each case runs in two processes, one with few operations, one with
 more: the difference is divided by the difference of their numbers, which leaves out whatever both
 do. The default configuration is measured, but without long-term memory, whose threads take a
 share that varies; messages of 300 bytes; the files are in memory where the system has such a place.
@@ -117,7 +117,7 @@ def _switch_counting(to: str) -> None:
 
 def _count_process(name: str, operations: int) -> int:
     """Instructions of the main thread of a process of its own."""
-    shared = Path("/dev/shm")  # noqa: S108
+    shared = Path("/dev/shm")
     place = shared if shared.is_dir() else None
     with tempfile.TemporaryDirectory(dir=place) as directory:
         command = [

@@ -26,7 +26,7 @@ import anyio.from_thread
 import remora
 from remora.api.health import Health
 from remora.api.streaming import Chunk, OnInterrupt, ReadChunk
-from remora.api.threads import Mirror, call_on_loop, is_open, mirror, original_of
+from remora.api.threads import Mirror, call_on_loop, is_open, mirror, name_opening, original_of
 from remora.api.tools import MemoryTools as AsyncMemoryTools
 from remora.errors import InvalidInput, RemoraError
 from remora.faces import publish
@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 
+_OPENED = "with remora.blocking.Runtime(…) as runtime"
 _Runtime = TypeVar("_Runtime", bound="Runtime")
 
 
@@ -144,6 +145,7 @@ class Runtime(Mirror):
     def __init__(self, directory: Any = None, **options: Any) -> None:
         runtime = remora.Runtime(directory, **options)
         super().__init__(runtime, runtime)
+        name_opening(runtime, _OPENED)
         self._owned = True
         self._thread = ExitStack()
 
@@ -211,7 +213,8 @@ class Runtime(Mirror):
 
     def health(self) -> Health:
         """See `remora.Runtime.health`: it does not wait for the event loop, which may be stuck."""
-        return self._original.health()
+        health: Health = self._original.health()
+        return health
 
     def append_many(
         self,
@@ -233,7 +236,8 @@ def connect(target: str | Path) -> Runtime:
     Raises:
         InvalidInput, ConfigError, DirectoryUnusable: see `remora.connect`.
     """
-    return _wrap(Runtime, remora.connect(target))
+    opened = "with remora.blocking.connect(…) as memory"
+    return _wrap(Runtime, remora.connect(target), opened=opened)
 
 
 def view(runtime: remora.Runtime | ConnectedRuntime) -> Runtime:
@@ -254,10 +258,16 @@ def _is_connected(given: object) -> bool:
 
 
 def _wrap(
-    kind: type[_Runtime], runtime: remora.Runtime | ConnectedRuntime, *, owned: bool = True
+    kind: type[_Runtime],
+    runtime: Any,
+    *,
+    owned: bool = True,
+    opened: str = _OPENED,
 ) -> _Runtime:
     made = kind.__new__(kind)
     Mirror.__init__(made, runtime, runtime)
+    if owned:
+        name_opening(runtime, opened)
     vars(made).update(_owned=owned, _thread=ExitStack())
     return made
 

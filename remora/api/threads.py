@@ -25,6 +25,7 @@ __all__ = [
     "caller_of",
     "is_open",
     "mirror",
+    "name_opening",
     "original_of",
     "waiter_of",
 ]
@@ -156,6 +157,11 @@ async def _await_here(
 def is_open(runtime: Runtime) -> bool:
     """Whether the runtime is open, on any event loop."""
     return runtime._lifetime.holder.phase == "open"  # noqa: SLF001 - a part of the runtime
+
+
+def name_opening(runtime: Runtime, words: str) -> None:
+    """Say how an application opens the runtime, for those who use it before."""
+    runtime._lifetime.holder.entered = words  # noqa: SLF001 - a part of the runtime
 
 
 def call_on_loop(

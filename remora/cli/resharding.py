@@ -11,7 +11,7 @@ from rich.console import Console
 from remora.cli.opening import directory_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
-from remora.cluster.reshard import reshard
+from remora.cluster.reshard import NothingToDivide, reshard
 
 __all__ = ["add_reshard_parser", "command_reshard"]
 
@@ -50,8 +50,18 @@ def add_reshard_parser(
 async def command_reshard(console: Console, arguments: argparse.Namespace) -> int:
     """Divide a memory; returns the exit code."""
     directory = arguments.memory or directory_of(arguments)
-    with progress_bar("copying") as (_, advance):
-        report = await reshard(directory, arguments.shards, arguments.configured, progress=advance)
+    try:
+        with progress_bar("copying") as (_, advance):
+            report = await reshard(
+                directory, arguments.shards, arguments.configured, progress=advance
+            )
+    except NothingToDivide as e:
+        if arguments.json:
+            print_json({"before": arguments.shards, "shards": arguments.shards})
+        else:
+            text = f"{e}: there is nothing to do"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return 0
     if arguments.json:
         print_json(report)
         return 0

@@ -257,11 +257,12 @@ def _fill(wire: _WireExport, messages: Sequence[MessageExport]) -> SessionExport
 
 
 async def _pack_table(table: Any) -> bytes:
-    return await anyio.to_thread.run_sync(table_to_bytes, table)
+    return await anyio.to_thread.run_sync(table_to_bytes, table, limiter=anyio.CapacityLimiter(1))
 
 
 async def _unpack_table(data: bytes) -> Any:
-    return await anyio.to_thread.run_sync(table_from_bytes, data)
+    # callers of `remora.blocking` may hold all threads of the default limiter, and wait for this
+    return await anyio.to_thread.run_sync(table_from_bytes, data, limiter=anyio.CapacityLimiter(1))
 
 
 def _same(value: Any) -> Any:

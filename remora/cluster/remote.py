@@ -243,7 +243,8 @@ class RemoteShard:
     def __init__(self, memory: RemoteMemory, number: int, like: Runtime) -> None:
         self.options = options_of(like)
         path = self.options.path
-        self.holder = PartsHolder("in memory" if path is None else repr(str(path)))
+        where = "in memory" if path is None else repr(str(path))
+        self.holder = PartsHolder(where, "async with remora.connect(…) as memory")
         self._figures: Mapping[str, Any] = dict.fromkeys(_FIGURES)
         self._memory = memory
         self._number = number
@@ -442,7 +443,9 @@ class RemoteShard:
 
     async def call_whole(self, name: str, path: Path, **named: Any) -> Any:
         """A verb of the whole memory; the owner may have another working directory."""
-        absolute = await anyio.to_thread.run_sync(Path.absolute, path)
+        # callers of `remora.blocking` may hold all threads of the default limiter, and wait
+        own = anyio.CapacityLimiter(1)
+        absolute = await anyio.to_thread.run_sync(Path.absolute, path, limiter=own)
         return await self._verb(name, absolute, **named)
 
     async def _verb(self, name: str, *positional: Any, **named: Any) -> Any:

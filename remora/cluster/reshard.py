@@ -69,12 +69,16 @@ from remora.storage.sqlite.dividing import (
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
-__all__ = ["ReshardReport", "reshard"]
+__all__ = ["NothingToDivide", "ReshardReport", "reshard"]
 
 _logger = get_logger(__name__)
 _SPARE_BYTES = 64 << 20
 
 Progress = Callable[[int, int], None]
+
+
+class NothingToDivide(InvalidInput):
+    """The memory has as many shards already."""
 
 
 class ReshardReport(msgspec.Struct, frozen=True):
@@ -116,6 +120,7 @@ async def reshard(
         on_step: called with the name of each step when it is done; for tests.
 
     Raises:
+        NothingToDivide: it has as many shards.
         InvalidInput: there is no memory, `shards` is out of range, or long-term memory is elsewhere
             or being rebuilt; nothing was changed.
         DirectoryLocked: a process uses the directory.
@@ -166,7 +171,7 @@ class _Resharding:
         old, division = await in_thread(self._find_unfinished)
         before = 1 if old is None else old.shards
         if division is None and before == self._shards:
-            raise InvalidInput(
+            raise NothingToDivide(
                 f"the memory in {self._directory} has {before} shard{'s'[: before - 1]} already"
             )
         names = [""] if old is None else old.names

@@ -49,7 +49,7 @@ async def verify_memory(
     counts = [one.counts for one in parts if one.counts is not None]
     return Verification(
         tuple(finding for one in parts for finding in one.findings),
-        tuple(dict.fromkeys(note for one in parts for note in one.notes)),
+        _join_notes(shards, parts),
         add_figures(counts) if len(counts) == len(parts) else None,
         sum(one.rows for one in parts),
     )
@@ -74,8 +74,19 @@ def _find_strays(shard: Path, number: int, shards: int) -> list[Finding]:
 
 def _name_shard(found: Verification, name: str) -> Verification:
     findings = [msgspec.structs.replace(one, where=f"{name}/{one.where}") for one in found.findings]
-    notes = [f"{name}: {note}" for note in found.notes]
-    return msgspec.structs.replace(found, findings=tuple(findings), notes=tuple(notes))
+    return msgspec.structs.replace(found, findings=tuple(findings))
+
+
+def _join_notes(shards: Sequence[Path], parts: Sequence[Verification]) -> tuple[str, ...]:
+    """Each note once: alone if it is of all shards, otherwise with their names."""
+    holders: dict[str, list[str]] = {}
+    for shard, found in zip(shards, parts, strict=True):
+        for note in found.notes:
+            holders.setdefault(note, []).append(shard.name)
+    return tuple(
+        note if len(names) == len(shards) else f"{', '.join(names)}: {note}"
+        for note, names in holders.items()
+    )
 
 
 async def backup_memory(

@@ -278,6 +278,7 @@ class PartsHolder:
 
     Args:
         where: names the memory directory in reprs.
+        entered: how an application opens it.
 
     Attributes:
         phase: ``"not opened"``, ``"open"`` or ``"closed"``.
@@ -285,13 +286,27 @@ class PartsHolder:
         wrap: makes other parts of those that handles are to use; None for these.
     """
 
-    __slots__ = ("_find_loop", "_home", "_loop", "_parts", "_why", "lost", "phase", "where", "wrap")
+    __slots__ = (
+        "_find_loop",
+        "_home",
+        "_loop",
+        "_parts",
+        "_why",
+        "entered",
+        "lost",
+        "phase",
+        "where",
+        "wrap",
+    )
 
     _parts: Parts
     _home: HomeLoop
 
-    def __init__(self, where: str = "in memory") -> None:
+    def __init__(
+        self, where: str = "in memory", entered: str = "async with Runtime(…) as runtime"
+    ) -> None:
         self.where = where
+        self.entered = entered
         self.phase: Literal["not opened", "open", "closed"] = "not opened"
         self.lost = self._why = ""
         self.wrap: Callable[[Parts], Parts] | None = None
@@ -345,9 +360,7 @@ class PartsHolder:
             raise OwnershipLost(self.lost)
         if self.phase != "open":
             raise RuntimeClosed(
-                self._why
-                if self.phase == "closed"
-                else "open the runtime first: async with Runtime(…) as runtime"
+                self._why if self.phase == "closed" else f"open the runtime first: {self.entered}"
             )
 
     def open(self, parts: Parts) -> None:

@@ -144,6 +144,9 @@ async def test_what_reads_says_the_same(run: Run, tmp_path: Path, *, beside: boo
         assert {k: parts[1][0][k] for k in ("counts", "rows", "findings")} == {
             k: whole[1][0][k] for k in ("counts", "rows", "findings")
         }
+        if beside:  # said once, and not by each shard
+            said = [one for one in parts[1][0]["notes"] if "a process uses it" in one]
+            assert said == [one for one in whole[1][0]["notes"] if "a process uses it" in one] != []
         whole, parts = await run("backup", lambda name: str(tmp_path / f"{name}-copy"))
         assert parts[1][0]["counts"] == whole[1][0]["counts"]
         if beside:
@@ -249,8 +252,8 @@ async def test_reshard_says_what_it_did(
     code, out, _ = await command(str(path), "--shards", "1")
     assert code == 0
     assert "has 1 shard now, and had 3: 5 users, 6 messages, 10 rows" in out
-    code, _, err = await command(str(path), "--shards", "1")
-    assert (code, "has 1 shard already" in err) == (1, True)
+    code, out, _ = await command(str(path), "--shards", "1")
+    assert (code, "has 1 shard already: there is nothing to do" in out) == (0, True)
     assert (await command(str(path), "--shards", "0"))[0] == 1
     async with Runtime(path, config=CONFIG) as runtime:
         assert (await runtime.counts()).messages == 6

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -228,6 +229,24 @@ async def test_a_child_of_the_owner_has_signals_of_its_own(
         os.close(descriptor)
     await chat.append(user("two"), key="2", timeout_s=150)
     assert owner_of(memory).pid == owner
+
+
+async def test_threads_that_need_a_thread(tmp_path: Path, memory: Path) -> None:
+    """As many as there are: what their calls do in a thread has one of its own."""
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+    ready = threading.Barrier(2)
+    async with remora.connect(write_config(tmp_path, ", wait_s: 120")) as worker:
+        await worker.session("ada", "s").append(user("kept"))
+        view = remora.blocking.view(worker)
+
+        def export(path: Path) -> None:
+            ready.wait()
+            assert view.export(path).sessions == 1
+
+        async with anyio.create_task_group() as tasks:
+            for name in ("one", "two"):
+                one = partial(export, tmp_path / f"{name}.jsonl")
+                tasks.start_soon(anyio.to_thread.run_sync, one)
 
 
 async def test_threads_that_wait_for_the_next_owner(tmp_path: Path, memory: Path) -> None:

@@ -289,6 +289,9 @@ async def test_a_forked_process_is_refused(tmp_path: Path, memory: Path) -> None
 def test_threads_use_a_connected_memory(tmp_path: Path, memory: Path) -> None:
     """`remora.blocking.connect`: the same, without async."""
     file = write_config(tmp_path)
+    before = remora.blocking.connect(file)
+    with pytest.raises(RuntimeClosed, match=r"first: with remora\.blocking\.connect"):
+        before.session("ada", "s").load()
     with remora.blocking.connect(file) as worker:
         chat = worker.session("ada", "s")
         chat.append(user("one"))
