@@ -168,7 +168,9 @@ class Operations:
         journal, options = self._lifetime.internals.journal, self._lifetime.options
         if options.path is None or not isinstance(journal, SqliteJournal):
             raise InvalidInput(
-                "there is nothing to copy: this runtime's journal is not in a memory directory"
+                "there is nothing to copy: this runtime's journal is not in a memory directory. "
+                "One in a database is copied with the database's tools: of PostgreSQL, "
+                "pg_basebackup or pg_dump"
             )
         return await run_to_end(
             backup,

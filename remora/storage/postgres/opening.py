@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from remora.config import Durability
-from remora.errors import ConfigError, InvalidInput, JournalTooNew, StorageError
+from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
 from remora.storage.postgres.connection import BROKEN, Address, describe
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
@@ -227,6 +227,8 @@ async def take_ownership(
 
 def open_error(error: BaseException, address: Address) -> StorageError | ConfigError | None:
     """What a failure to open it means; None for a failure that is not PostgreSQL's."""
+    if isinstance(error, RemoraError):  # said what it means already
+        return None
     if isinstance(error, asyncpg.exceptions.TargetServerAttributeNotMatched):
         return ConfigError(_READ_ONLY)
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -1,0 +1,226 @@
+"""A whole runtime over a journal in PostgreSQL, and servers that it refuses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import asyncpg
+import pytest
+
+from remora import Message, Runtime
+from remora.errors import (
+    CommitFailed,
+    ConfigError,
+    InvalidInput,
+    JournalTooNew,
+    OutcomeUnknown,
+    SessionBusy,
+    StorageError,
+)
+from remora.storage.ports import Journal
+from remora.storage.postgres import PostgresJournal
+from remora.storage.postgres.opening import check_server
+from remora.storage.running import running_journal
+from remora.testing import HashEmbedder
+from tests.postgres import Cluster, running_cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def durable() -> Iterator[Cluster]:
+    with running_cluster(fsync="on") as found:
+        yield found
+
+
+def opening(cluster: Cluster, schema: str, **options: Any) -> Callable[[], Awaitable[Journal]]:
+    async def opened() -> Journal:
+        return await PostgresJournal.open(
+            cluster.dsn(), schema=schema, durability="process", **options
+        )
+
+    return opened
+
+
+@asynccontextmanager
+async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def test_a_runtime_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: append, load, a turn, clear, recall, forget, over several starts."""
+    opened = opening(cluster, "story")
+    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "My cat is called Figaro."}, key="k")
+        await chat.flush()
+        await chat.settle()
+        await runtime.session("alice", "cleared").append({"role": "user", "content": "old"})
+        assert await runtime.session("alice", "cleared").clear() == 1
+        await runtime.session("bob", "chat").append({"role": "user", "content": "stays"})
+        with pytest.raises(InvalidInput, match="pg_basebackup"):
+            await runtime.backup(tmp_path / "copy")
+    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+        chat = runtime.session("alice", "chat")
+        again = await chat.append({"role": "user", "content": "My cat is called Figaro."}, key="k")
+        assert again.duplicate
+        assert [one["content"] for one in (await chat.load()).messages] == [
+            "My cat is called Figaro."
+        ]
+        assert await runtime.session("alice", "cleared").size() == 0
+        assert len(await runtime.session("alice", "cleared").history()) == 1
+        found = await runtime.user("alice").recall("What is the cat called?")
+        assert "Figaro" in found[0].text
+        await runtime.user("alice").forget()
+        assert await runtime.user("alice").sessions() == []
+    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+        assert await runtime.session("alice", "chat").history() == []
+        assert len(await runtime.session("bob", "chat").history()) == 1
+    async with connected(cluster.dsn()) as connection:
+        assert await connection.fetchval("SELECT count(*) FROM story.messages") == 1
+
+
+async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
+    """G3: PostgreSQL is ended as by a crash and started again while sessions append: nothing that
+    was acknowledged is lost, and nothing is there twice.
+    """
+    opened = opening(durable, "load", reconnect_s=30)
+    acknowledged: dict[str, list[str]] = {f"s{number}": [] for number in range(8)}
+    crashed = anyio.Event()
+
+    async def talk(runtime: Runtime, name: str) -> None:
+        chat, after = runtime.session("alice", name), 0
+        number = 0
+        while after < 5:
+            number += 1
+            message = Message(role="user", content=f"{name} {number}")
+            while True:
+                try:
+                    await chat.append(message, key=f"{name} {number}")
+                except (CommitFailed, OutcomeUnknown, SessionBusy, StorageError):
+                    await anyio.sleep(0.01)
+                else:
+                    break
+            acknowledged[name].append(f"{name} {number}")
+            after += crashed.is_set()
+
+    async with Runtime.in_memory(journal=await opened()) as runtime:
+        async with anyio.create_task_group() as tasks:
+            for name in acknowledged:
+                tasks.start_soon(talk, runtime, name)
+            for _ in range(2):
+                before = sum(map(len, acknowledged.values()))
+                while sum(map(len, acknowledged.values())) < before + 40:
+                    await anyio.sleep(0.005)
+                await anyio.to_thread.run_sync(durable.stop, signal.SIGQUIT)
+                await anyio.to_thread.run_sync(durable.start)
+            crashed.set()
+    async with Runtime.in_memory(journal=await opened()) as runtime:
+        for name, said in acknowledged.items():
+            history = await runtime.session("alice", name).history()
+            assert [one.content for one in history] == said
+
+
+async def test_a_connection_that_the_server_ends(cluster: Cluster) -> None:
+    """S1.02: reads connect again by themselves, and so does the next write."""
+    async with running_journal(await opening(cluster, "ended")()) as journal:
+        await journal.change_settings({"colour": "red"})
+        async with connected(cluster.dsn()) as connection:
+            await connection.fetch(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "
+                "pid <> pg_backend_pid() AND datname = current_database()"
+            )
+        assert await journal.setting("colour") == "red"
+        with pytest.raises(StorageError):  # it may be told of the break
+            for number in range(2):
+                await journal.change_settings({"colour": f"blue {number}"})
+            raise StorageError("or it may not")
+        await journal.change_settings({"colour": "green"})
+        assert await journal.setting("colour") == "green"
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+async def test_a_schema_of_a_newer_version(cluster: Cluster) -> None:
+    """S3.26: it is not touched."""
+    async with running_journal(await opening(cluster, "newer")()):
+        pass
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute("UPDATE newer.journal SET format = 99")
+        with pytest.raises(JournalTooNew, match="upgrade remora"):
+            await opening(cluster, "newer")()
+        assert await connection.fetchval("SELECT epoch FROM newer.journal") == 1
+
+
+async def test_a_schema_of_somebody_else(cluster: Cluster) -> None:
+    """S3.26: tables of another program, and another memory's journal."""
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.t (a int)")
+    with pytest.raises(ConfigError, match="name another schema"):
+        await opening(cluster, "theirs")()
+    async with running_journal(await opening(cluster, "named", memory="shop")()):
+        pass
+    for name in ("blog", ""):
+        with pytest.raises(ConfigError, match="of the memory 'shop'"):
+            await opening(cluster, "named", memory=name)()
+    async with running_journal(await opening(cluster, "named", memory="shop")()) as journal:
+        assert journal.epoch == 2, "a refused opener took it over"
+
+
+async def test_several_openers_make_one_schema(cluster: Cluster) -> None:
+    """S1.02: at the same moment: each has an epoch of its own."""
+    epochs = []
+
+    async def make() -> None:
+        journal = await opening(cluster, "together")()
+        epochs.append(journal.epoch)
+        await journal.aclose()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(make)
+    assert sorted(epochs) == [1, 2, 3, 4]
+
+
+async def test_a_role_without_rights_and_servers_that_take_no_writes(cluster: Cluster) -> None:
+    """S3.26: the text says what to do."""
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute("CREATE ROLE weak LOGIN; CREATE ROLE reader LOGIN")
+        await connection.execute("ALTER ROLE reader SET default_transaction_read_only = on")
+    with pytest.raises(ConfigError, match="GRANT CREATE"):
+        await PostgresJournal.open(cluster.dsn("weak"), schema="weak", durability="process")
+    with pytest.raises(ConfigError, match="takes no writes"):
+        await PostgresJournal.open(cluster.dsn("reader"), schema="weak", durability="process")
+    with pytest.raises(ConfigError, match="createdb"):
+        await PostgresJournal.open(cluster.dsn(database="none"), durability="process")
+    with pytest.raises(ConfigError, match='durability="process"'):
+        await PostgresJournal.open(cluster.dsn(), schema="weak")  # fsync is off in this cluster
+    with pytest.raises(StorageError, match="cannot be reached"):
+        await PostgresJournal.open("postgresql://postgres@/x?host=/nowhere")
+    for schema in ("", "Upper", "pg_x", "a;b", 7):
+        with pytest.raises(InvalidInput, match="schema must be"):
+            await PostgresJournal.open(cluster.dsn(), schema=schema)  # type: ignore[arg-type]
+
+
+async def test_a_pooler_in_transaction_mode(cluster: Cluster) -> None:
+    """S3.26: two clients that share a session of the server, as they do behind such a pooler."""
+    async with connected(cluster.dsn()) as shared:
+        with pytest.raises(ConfigError, match="pooler in transaction mode"):
+            await check_server(shared, shared, "process")
