@@ -6,9 +6,9 @@
     python -m benchmarks.instructions append-256         only these cases
 
 Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the
-code shows here on a noisy machine. Each case runs in two processes, one with few operations, one with
-more: the difference is divided by the difference of their numbers, which leaves out whatever both
-do. The default configuration is measured, but without long-term memory, whose threads take a
+code shows here on a noisy machine. Each case runs in two processes, one with few operations, one
+with more: the difference is divided by the difference of their numbers, which leaves out whatever
+both do. The default configuration is measured, but without long-term memory, whose threads take a
 share that varies; messages of 300 bytes; the files are in memory where the system has such a place.
 
 Recorded figures belong to one version of CPython and one kind of machine, both noted in the file:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from remora import Config, Runtime
 from remora.errors import DirectoryLocked, DirectoryUnusable, JournalDamaged, JournalTooNew
 from remora.storage.sqlite.schema import FORMAT
+from tests.accounts import ANOTHER, require_interpreter_for_another
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
 
@@ -169,14 +169,10 @@ asyncio.run(main())
         if not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o001)
     directory.chmod(0o555)
-    prefix = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    if (
-        prefix
-        and subprocess.run(
-            [*prefix, sys.executable, "-c", ""], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("another user cannot run this interpreter here")
+    prefix = []
+    if os.geteuid() == 0:
+        require_interpreter_for_another()
+        prefix = ["setpriv", f"--reuid={ANOTHER}", "--clear-groups"]
     repository = str(Path(__file__).parents[2])
     done = await anyio.run_process(
         [*prefix, sys.executable, "-c", program],

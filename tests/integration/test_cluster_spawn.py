@@ -29,6 +29,7 @@ from remora.errors import (
     OwnerUnreachable,
 )
 from remora.storage.lock import DirectoryLock, keep_owner_file
+from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.owners import finder, make_target
 
 pytestmark = [
@@ -319,6 +320,7 @@ def test_paths_too_long_for_a_socket(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
 def test_other_accounts_are_refused(tmp_path: Path, memory: Place) -> None:
     """Also where the modes of files would let them in."""
+    require_interpreter_for_another()
     info = finder(make_target(tmp_path)).find()
     with open_control(info, ClusterConfig()) as control:
         assert control.ask().phase == "serving"
@@ -336,7 +338,7 @@ except ConnectionError: print(b'')
     process = subprocess.run(
         [sys.executable, "-I", "-c", script, str(path)],
         check=False,
-        user=65534,
+        user=ANOTHER,
         capture_output=True,
         text=True,
         timeout=30,
