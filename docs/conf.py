@@ -46,7 +46,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True  # attributes that autodoc lists are not listed twice
 
-autodoc_mock_imports = ["llama_index"]  # not installed for developers
+autodoc_mock_imports = ["google.adk", "llama_index"]  # not installed for developers
 autodoc_default_options = {"undoc-members": True, "exclude-members": "__new__, kinds"}
 
 html_theme = "furo"

@@ -70,6 +70,7 @@ _GRAPH = (
     *_PYTEST,
 )
 _CORE = ("langchain-core==1.7.2", *_PYTEST, "pytest-socket", "syrupy", "freezegun", "blockbuster")
+_ADK = ("google-adk==2.13.0", "sqlalchemy", "greenlet", *_PYTEST)
 
 SUITES: dict[str, tuple[Suite, ...]] = {
     "openai-agents": (
@@ -169,6 +170,17 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             modules=("langgraph_checkpoints", "langgraph_records", "langgraph_threads"),
         ),
     ),
+    "google-adk": (
+        Suite(
+            "Google ADK: session services",
+            "google-adk",
+            _ADK,
+            "tests/unittests/sessions",
+            ("test_session_service.py",),
+            "google_adk",
+            modules=("google_adk", "google_adk_events"),
+        ),
+    ),
     "langchain-core": (
         Suite(
             "LangChain: histories",
@@ -206,6 +218,13 @@ OWN: dict[str, OwnSuite] = {
         ("pydantic-ai-slim==2.68.0", *_TESTS),
         "test_pydantic_ai.py",
         ("pydantic_ai", "pydantic_messages"),
+    ),
+    "google-adk": OwnSuite(
+        "Google ADK: remora's tests",
+        "google-adk",
+        ("google-adk==2.13.0", *_TESTS),
+        "test_google_adk.py",
+        ("google_adk", "google_adk_events"),
     ),
     "llama-index": OwnSuite(
         "LlamaIndex: remora's tests",

@@ -5,6 +5,8 @@
 - `langchain_agents`: a middleware and tools for LangChain's agents (extra ``langchain-agents``).
 - `langgraph`, `langgraph_checkpoints`: a store and a checkpointer of LangGraph (extra
   ``langgraph``).
+- `google_adk`, `google_adk_events`: session and memory services of Google's ADK, and its events
+  (extra ``google-adk``).
 - `llama_index_agents`, `llama_index_messages`: a memory for agents of LlamaIndex, a chat store, and
   its messages (extra ``llama-index``).
 - `pydantic_ai`, `pydantic_messages`: a capability and tools for agents of Pydantic AI, and its
