@@ -46,7 +46,8 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True  # attributes that autodoc lists are not listed twice
 
-autodoc_mock_imports = ["google.adk", "llama_index"]  # not installed for developers
+# not installed for developers
+autodoc_mock_imports = ["claude_agent_sdk", "google.adk", "llama_index"]
 autodoc_default_options = {"undoc-members": True, "exclude-members": "__new__, kinds"}
 
 html_theme = "furo"

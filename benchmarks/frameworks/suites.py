@@ -212,6 +212,13 @@ _TESTS = (
 )
 
 OWN: dict[str, OwnSuite] = {
+    "claude-agent-sdk": OwnSuite(
+        "Claude Agent SDK: its contracts, and remora's tests",
+        "claude-agent-sdk",
+        ("claude-agent-sdk==0.2.187", *_TESTS),
+        "test_claude_agent_sdk.py",
+        ("claude_agent_sdk",),
+    ),
     "pydantic-ai": OwnSuite(
         "Pydantic AI: remora's tests",
         "pydantic-ai-slim",

@@ -5,6 +5,7 @@
 - `langchain_agents`: a middleware and tools for LangChain's agents (extra ``langchain-agents``).
 - `langgraph`, `langgraph_checkpoints`: a store and a checkpointer of LangGraph (extra
   ``langgraph``).
+- `claude_agent_sdk`: a store of the Claude Agent SDK's transcripts (extra ``claude-agent-sdk``).
 - `google_adk`, `google_adk_events`: session and memory services of Google's ADK, and its events
   (extra ``google-adk``).
 - `llama_index_agents`, `llama_index_messages`: a memory for agents of LlamaIndex, a chat store, and
