@@ -14,7 +14,14 @@ from remora.errors import ConfigError
 
 __all__ = ["BROKEN", "Address", "connect", "describe", "is_broken", "is_of_content"]
 
-BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError)
+BROKEN = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ValueError,
+)
 """What asyncpg raises, and what a value that it cannot send raises; see `is_broken`."""
 
 _CONNECTION_STATES = ("08", "57P")  # lost, and ended by the server
@@ -61,7 +68,8 @@ def is_broken(error: BaseException) -> bool:
     """Whether the connection broke, so that what became of the statement is not known."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_CONNECTION_STATES)
-    if isinstance(error, OSError):  # TimeoutError among them
+    # TimeoutError is an OSError; the other is a statement on a connection that is being ended
+    if isinstance(error, OSError | asyncpg.InternalClientError):
         return True
     return isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError)
 

@@ -126,6 +126,7 @@ class PostgresJournal(JournalReader, JournalWriter):
                 max_size=_READERS,
                 timeout=command_timeout_s,
                 command_timeout=command_timeout_s,
+                reset=_keep,
             )
         except BaseException as e:
             for connection in connections:
@@ -253,3 +254,7 @@ class PostgresJournal(JournalReader, JournalWriter):
             finally:
                 self._disconnect()
                 self._pool.terminate()
+
+
+async def _keep(_: Any) -> None:
+    """Leave a reading connection as it is: it has no state, and to reset it takes a round trip."""
