@@ -4,6 +4,7 @@ loop, and ``--probes``.
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import inspect
@@ -17,11 +18,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import pytest
 
 # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
 import structlog  # noqa: F401
 import trio
+from _pytest.faulthandler import fault_handler_stderr_fd_key  # as pytest's own watch uses it
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
@@ -115,7 +120,7 @@ def pytest_terminal_summary(
 _CHILD_TIMEOUT_S = 600
 _REPORT_S = 30.0
 _LIMIT_S = pytest.StashKey[float]()
-"""Of a test on trio; pytest-timeout's own limit for it is later."""
+"""Of an asynchronous test; pytest-timeout's own limit for it is later."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -135,8 +140,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         module = getattr(item, "module", None)
         if hasattr(module, "subprocess") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_CHILD_TIMEOUT_S))
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and callspec.params.get("anyio_backend") == "trio":
+        if inspect.iscoroutinefunction(getattr(item, "obj", None)):
             marker = item.get_closest_marker("timeout")
             limit_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
             if limit_s:
@@ -144,65 +148,68 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(limit_s + _REPORT_S), append=False)
 
 
-async def _open_shields() -> None:
-    """Take the shields from all scopes until cancelled, so that the test's end reaches them."""
-    while True:
-        for scope in gc.get_objects():
-            if isinstance(scope, trio.CancelScope) and scope.shield:
-                scope.shield = False
-        await trio.sleep(0.1)
-
-
 async def _end_in_time(test: Callable[[], Awaitable[object]], limit_s: float) -> None:
-    """Run a test on trio, and cancel it after so many seconds of real time, its shields opened.
+    """Run a test, and cancel it after so many seconds of real time, all shields opened.
 
     A thread counts them: the test's own clock may be one that jumps.
 
     Raises:
         TimeoutError: it did not end in time.
     """
-    running, opening = trio.CancelScope(), trio.CancelScope()
-    token = trio.lowlevel.current_trio_token()
-
-    async def open_shields() -> None:
-        with opening:
-            await _open_shields()
+    running, ended = anyio.CancelScope(), threading.Event()
+    token = anyio.lowlevel.current_token()
 
     def end() -> None:
         running.cancel()
-        trio.lowlevel.spawn_system_task(open_shields)
+        for scope in gc.get_objects():
+            if isinstance(scope, trio.CancelScope | anyio.CancelScope) and scope.shield:
+                scope.shield = False
 
-    def request_end() -> None:
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(end)
+    def watch() -> None:
+        pause_s = limit_s
+        with suppress(anyio.RunFinishedError):
+            while not ended.wait(pause_s):
+                anyio.from_thread.run_sync(end, token=token)
+                pause_s = 0.1
 
-    timer = threading.Timer(limit_s, request_end)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, name="limit of a test", daemon=True).start()
     try:
         with running:
             await test()
     finally:
-        timer.cancel()
-        opening.cancel()
+        ended.set()
     if running.cancelled_caught:
         raise TimeoutError(f"the test did not end within {limit_s:g} s")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """End a test that hangs on trio from within, also one that hangs in a shielded scope.
+    """End an asynchronous test that hangs from within, also one that hangs in a shielded scope.
 
-    The signal of pytest-timeout stops trio's loop in the middle, and anyio then waits for the loop.
+    The signal of pytest-timeout stops the loop in the middle: trio's loop cannot go on then, and on
+    asyncio the test still occupies the task in which its fixtures are to end.
     """
     test, limit_s = pyfuncitem.obj, pyfuncitem.stash.get(_LIMIT_S, None)
-    if limit_s and inspect.iscoroutinefunction(test):
+    if limit_s:
 
         @functools.wraps(test)
         async def limited(**arguments: Any) -> None:
             await _end_in_time(functools.partial(test, **arguments), limit_s)
 
         pyfuncitem.obj = limited
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Watch the end of a test that has failed, too: pytest stops watching where a test fails."""
+    limit_s = float(item.config.getini("faulthandler_timeout") or 0)
+    if limit_s:
+        faulthandler.dump_traceback_later(
+            limit_s,
+            file=item.config.stash[fault_handler_stderr_fd_key],
+            exit=bool(item.config.getini("faulthandler_exit_on_timeout")),
+        )
     return (yield)
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,7 +131,9 @@ class Owner:
         self._seat.control.attach(loop)
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._stop.set)
-        os.register_at_fork(after_in_child=_forget_signals)
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forget_signals
+        )
         limits = target.config.cluster
         async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
             served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
@@ -180,11 +183,24 @@ class Owner:
             self._standby.look()
 
 
+_masks = threading.local()
+
+
+def _hold_signals() -> None:
+    """While a process is forked: until it has handlers of its own, one to it would be lost."""
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _let_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
 def _forget_signals() -> None:
     """In a process that this one forked: a signal to it ends it, and does not tell the owner."""
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    _let_signals()
 
 
 def _look(memory: ShardedRuntime, served: Served) -> tuple[int, tuple[ShardFigures, ...]]:

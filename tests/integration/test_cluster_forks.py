@@ -164,6 +164,9 @@ from pathlib import Path
 import remora
 from remora.blocks import BaseMemoryBlock
 
+held = Path(__file__).parent / "held"
+os.register_at_fork(after_in_child=lambda: held.exists() and held.read_bytes())
+
 class Forks(BaseMemoryBlock[str], kw_only=True):
     async def _aget(self, messages=None, **more):
         if not (child := os.fork()):
@@ -184,10 +187,12 @@ def runtime():
 
 @pytest.fixture
 async def forking(
-    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[remora.Session, int, int]]:
     """A session, its owner, and a process that the application's code has forked in the owner."""
     (tmp_path / "ownerforks.py").write_text(OWNER_FORKS)
+    if getattr(request, "param", None) == "held":
+        os.mkfifo(tmp_path / "held")  # the child waits there for a writer before it does anything
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ownerforks", raising=False)
     async with remora.connect("ownerforks:runtime") as worker:
@@ -216,14 +221,20 @@ async def test_a_child_of_the_owner_does_not_keep_its_connections(
     os.kill(child, 0)
 
 
+@pytest.mark.parametrize("forking", ["runs", "held"], indirect=True)
 async def test_a_child_of_the_owner_has_signals_of_its_own(
     forking: tuple[remora.Session, int, int], memory: Path
 ) -> None:
-    """A pool that the owner ends by SIGTERM, for instance: its processes end, and it stays."""
+    """A pool that the owner ends by SIGTERM, for instance: its processes end, and it stays.
+
+    That holds for one that has just been forked, too.
+    """
     chat, owner, child = forking
     descriptor = os.pidfd_open(child)
     try:
         os.kill(child, signal.SIGTERM)
+        if (held := memory.parent / "held").exists():
+            held.write_bytes(b"")
         await anyio.wait_readable(descriptor)
     finally:
         os.close(descriptor)
