@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -438,11 +439,21 @@ async def test_one_agent_for_all_sessions() -> None:
             RemoraMemory(find, max_tokens="all")  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """``run_sync`` uses the thread's event loop, or makes one that nobody closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.mark.usefixtures("own_loop")
 def test_agents_without_async() -> None:
     """With a session of `remora.blocking`, ``agent.run_sync`` works, with tools."""
     model, seen = answering("hi", ModelResponse([ToolCallPart("recall_from_memory", {"keywords": ["x"]})]), "Ada.")  # fmt: skip  # noqa: E501
     with blocking.Runtime.in_memory(config=PLAIN) as runtime, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # run_sync leaves its event loop open
         warnings.simplefilter("ignore", DeprecationWarning)
         user = runtime.user("ada")
         memory = RemoraMemory(user.session("chat"), tools=user.tools())
