@@ -7,7 +7,6 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlocksLike, block_name
@@ -60,6 +59,7 @@ from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
+from remora.runtime.threads import run_in_thread
 from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
 from remora.services.contexts import LocalContexts
@@ -319,7 +319,7 @@ async def _load_parts(base: Foundation) -> None:
     options = base.options
     try:
         if options.config.long_term.enabled:
-            await anyio.to_thread.run_sync(compile_patterns)
+            await run_in_thread(compile_patterns)
             await base.index.store()
         embedded = options.embedder is None and options.config.models.embedder == "wordllama"
         if embedded and base.models.embedder is not None:

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 import msgspec
 
 from remora.api.build import Internals, build
@@ -22,6 +21,7 @@ from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, Runtim
 from remora.logging import get_logger
 from remora.runtime.jobs import Job
 from remora.runtime.loops import LoopWatch
+from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
 from remora.services.index_directory import check_location
 from remora.services.parts import PartsHolder
@@ -133,7 +133,7 @@ class Lifetime:
         if sqlite or (options.store is None and options.config.long_term.enabled):
             _require_asyncio()
         if options.path is not None and not options.path.is_absolute():
-            path = await anyio.to_thread.run_sync(_make_absolute, options.path)
+            path = await run_in_thread(_make_absolute, options.path)
             self.options = msgspec.structs.replace(options, path=path)
             self.holder.where = repr(str(path))
         long_term = options.config.long_term
@@ -159,12 +159,12 @@ class Lifetime:
         self._closers = []
         try:
             if lock is not None:
-                await anyio.to_thread.run_sync(preload)
+                await run_in_thread(preload)
                 await self._check_whole()  # the owner of a memory in shards has locked it
                 await wait_for_lock(lock, self.options.config.lock_wait_s, self.options.clock)
                 await self._check_whole(owned=True)
                 if self.options.shard is None:  # all shards are answered for as one
-                    answering = await anyio.to_thread.run_sync(self._start_answering)
+                    answering = await run_in_thread(self._start_answering)
             async with self._open_journal() as journal:
                 # What can fail comes before the task group, which would wrap its exception.
                 self.built = await build(self.options, journal, self._closers)
@@ -174,9 +174,9 @@ class Lifetime:
             self.holder.close()
             with anyio.CancelScope(shield=True):
                 if answering is not None:
-                    await anyio.to_thread.run_sync(answering.stop)
+                    await run_in_thread(answering.stop)
                 if lock is not None:
-                    await anyio.to_thread.run_sync(lock.release)
+                    await run_in_thread(lock.release)
 
     def _start_answering(self) -> AnswerThread | None:
         def opened() -> Sequence[Internals]:
@@ -198,7 +198,7 @@ class Lifetime:
                 check_unsharded(path)
 
         try:
-            await anyio.to_thread.run_sync(check)
+            await run_in_thread(check)
         except OSError as e:
             raise DirectoryUnusable(
                 f"{path} cannot be used as a memory directory: {e.strerror or e}", path=path

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import anyio.to_thread
-
 from remora.actors.user.messages import Remember, RememberReceipt
 from remora.api.addressing import AddressableMemories
 from remora.api.old_names import OldMemoryNames, renamed_arguments
@@ -16,6 +14,7 @@ from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import (
     check_choice,
     check_flag,
@@ -151,7 +150,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         parts = self._holder.parts
         buffer = parts.intake.buffer
         given = collect(conversations, "conversations")
-        spoken = await anyio.to_thread.run_sync(
+        spoken = await run_in_thread(
             lambda: [conversation_texts(messages, buffer) for messages in given]
         )
         digests = [digest for texts in spoken for _, digest in texts]

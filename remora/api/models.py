@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.summary import DEFAULT_PROMPT, ChatSummarizer
@@ -17,6 +16,7 @@ from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
+from remora.runtime.threads import run_in_thread
 from remora.services.preload import preload
 from remora.tokens import CheckedCounter, HeuristicCounter, TiktokenCounter, TokenCounter
 
@@ -55,10 +55,9 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     """
     if options.models is not None:
         return await options.models.build(options, closers)
-    in_thread = anyio.to_thread.run_sync
-    chat = await in_thread(_make_chat_model, options, closers)
+    chat = await run_in_thread(_make_chat_model, options, closers)
     counter, embedder, cached = await build_intake_models(options, closers)
-    reranker = await in_thread(_make_reranker, options, closers)
+    reranker = await run_in_thread(_make_reranker, options, closers)
     summarizer, fallback = _make_summarizers(options, counter, chat)
     return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
 
@@ -72,13 +71,12 @@ async def build_intake_models(
         ConfigError: one of them cannot be used.
     """
     # in threads: a model's module may import half a framework
-    in_thread = anyio.to_thread.run_sync
     counter = options.counter
     if counter is None:
-        counter = await in_thread(_make_counter, options.config)
+        counter = await run_in_thread(_make_counter, options.config)
     elif type(counter) not in {HeuristicCounter, TiktokenCounter}:
-        counter = await in_thread(CheckedCounter, counter)
-    embedder = await in_thread(_make_embedder, options, closers)
+        counter = await run_in_thread(CheckedCounter, counter)
+    embedder = await run_in_thread(_make_embedder, options, closers)
     cached = None
     if embedder is not None:
         cached = CachingEmbedder(embedder, size=options.config.working.embedding_cache)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.errors import InvalidInput
 from remora.messages import ChatDict, Message
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["decode_state", "encode_state", "format_messages", "list_chats"]
 
@@ -37,7 +37,7 @@ async def encode_state(state: Mapping[str, Any], buffer_size: int | None) -> str
         messages = b",".join(map(msgspec.json.encode, rest.pop("messages")))
         return b'{"messages":[%b],%b' % (messages, msgspec.json.encode(rest)[1:])
 
-    return (await anyio.to_thread.run_sync(encode)).decode()
+    return (await run_in_thread(encode)).decode()
 
 
 async def decode_state(text: str | bytes) -> dict[str, Any]:

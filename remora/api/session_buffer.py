@@ -6,7 +6,6 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
@@ -25,6 +24,7 @@ from remora.models.ports import Embedder, embed_texts
 from remora.recall.quotes import summary_message
 from remora.recall.shown import shown_digests
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.threads import run_in_thread
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS, check_text, collect
 from remora.services.intake import Intake, PlainMessage, as_batch, as_messages
@@ -129,7 +129,7 @@ async def search_buffer(
         vectors = await embed_texts(embedder, [query, *texts])
         scores = [float(score) for score in vectors[1:] @ vectors[0]]
     else:
-        scores = await anyio.to_thread.run_sync(bm25_scores, query, texts)
+        scores = await run_in_thread(bm25_scores, query, texts)
     places = [place for place in range(len(texts)) if scores[place] > 0]
     best = sorted(places, key=lambda place: -scores[place])[:limit]
     entries = [buffer.entries[place] for place in best]

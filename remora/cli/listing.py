@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 from rich.console import Console
 from rich.text import Text
@@ -17,6 +16,7 @@ from remora.cli.opening import journals_of
 from remora.cli.render import counted, printable
 from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 
@@ -96,9 +96,9 @@ def add_listing_parsers(
 async def command_users(console: Console, arguments: argparse.Namespace) -> int:
     """List users; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    journals = await anyio.to_thread.run_sync(journals_of, arguments)
+    journals = await run_in_thread(journals_of, arguments)
     found = merge_users(
-        [await anyio.to_thread.run_sync(peek_users, journal, page) for journal in journals], page
+        [await run_in_thread(peek_users, journal, page) for journal in journals], page
     )
     lines = [_UserLine(one.user, one.sessions, one.last_at, one.cursor) for one in found]
     cells = [(one.user, counted(one.sessions, "session"), _shown(one.last_at)) for one in lines]
@@ -109,8 +109,8 @@ async def command_users(console: Console, arguments: argparse.Namespace) -> int:
 async def command_sessions(console: Console, arguments: argparse.Namespace) -> int:
     """List a user's sessions; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    (journal,) = await anyio.to_thread.run_sync(journals_of, arguments, arguments.user)
-    found = await anyio.to_thread.run_sync(peek_sessions, journal, arguments.user, page)
+    (journal,) = await run_in_thread(journals_of, arguments, arguments.user)
+    found = await run_in_thread(peek_sessions, journal, arguments.user, page)
     if not found and not arguments.prefix and arguments.after is None:
         raise InvalidInput(f"{arguments.user} has no sessions; remora users lists who has")
     lines = [

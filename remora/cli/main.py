@@ -49,6 +49,7 @@ from remora.cli.view import command_view
 from remora.cli.workers import command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["main", "run"]
 
@@ -91,7 +92,7 @@ async def _replay(runtime: Memory, conversations: Conversations, concurrency: in
 
 
 async def _command_replay(console: Console, arguments: argparse.Namespace) -> int:
-    conversations = await anyio.to_thread.run_sync(read_conversations, arguments.file)
+    conversations = await run_in_thread(read_conversations, arguments.file)
     if not conversations.sessions:
         print_bad_lines(console, conversations)
         raise InvalidInput(
@@ -133,7 +134,7 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
         kept = arguments.dir is not None
         arguments.dir = arguments.dir or Path(temporary)
         with resources.as_file(resources.files("remora.cli").joinpath("demo.jsonl")) as path:
-            conversations = await anyio.to_thread.run_sync(read_conversations, path)
+            conversations = await run_in_thread(read_conversations, path)
         async with open_runtime(arguments) as runtime:
             console.rule("1. sixteen conversations of four users, replayed at once", align="left")
             print_report(console, await _replay(runtime, conversations, 64))

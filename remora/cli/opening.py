@@ -8,14 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.api.runtime import Runtime
 from remora.cluster.reading import Memory, MemoryReader, find_journals, without_long_term
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards, shard_of
+from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
 
@@ -86,7 +85,7 @@ async def open_runtime(
     def choose() -> Memory:
         return runtime if find_shards(directory) == [directory] else ShardedRuntime.of(runtime)
 
-    async with await anyio.to_thread.run_sync(choose) as memory:
+    async with await run_in_thread(choose) as memory:
         yield memory
 
 
@@ -112,8 +111,8 @@ async def open_to_read(
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be read.
     """
-    journals = await anyio.to_thread.run_sync(journals_of, arguments, user)
-    formats = [await anyio.to_thread.run_sync(peek_format, journal) for journal in journals]
+    journals = await run_in_thread(journals_of, arguments, user)
+    formats = [await run_in_thread(peek_format, journal) for journal in journals]
     if min(formats) < FORMAT:
         opened: Any = open_runtime(arguments, journal_only=not long_term)
     else:

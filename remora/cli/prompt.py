@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import anyio.to_thread
 from rich.console import Console
 
 from remora.errors import InvalidInput
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["confirm"]
 
@@ -35,5 +35,5 @@ async def confirm(
         raise InvalidInput(without_terminal)
     show()
     console.print(f"{question} [y/N] ", end="", markup=False, highlight=False)
-    answer = await anyio.to_thread.run_sync(sys.stdin.readline)
+    answer = await run_in_thread(sys.stdin.readline)
     return answer.strip().casefold() in {"y", "yes"}

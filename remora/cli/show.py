@@ -6,7 +6,6 @@ import argparse
 import difflib
 from pathlib import Path
 
-import anyio.to_thread
 import msgspec
 from rich.console import Console
 
@@ -15,6 +14,7 @@ from remora.cli.render import print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
+from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_jobs
 
 __all__ = ["command_recall", "command_show", "show_session"]
@@ -54,7 +54,7 @@ async def show_session(
         else:
             hint = f"; there is no user {key.user} either"
         raise InvalidInput(f"{key.user} has no session {key.session}{hint}")
-    waiting = await anyio.to_thread.run_sync(peek_jobs, journal)
+    waiting = await run_in_thread(peek_jobs, journal)
     jobs = [job for job in waiting if job.key == key]
     messages = await handle.history()
     if as_json:
@@ -74,7 +74,7 @@ async def show_session(
 async def command_show(console: Console, arguments: argparse.Namespace) -> int:
     """Print a session; returns the exit code."""
     key = SessionKey(arguments.user, arguments.session)
-    (journal,) = await anyio.to_thread.run_sync(journals_of, arguments, key.user)
+    (journal,) = await run_in_thread(journals_of, arguments, key.user)
     async with open_to_read(arguments, user=key.user) as runtime:
         await show_session(
             console,

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +26,7 @@ from remora.cli.opening import directory_of, open_runtime, open_to_read, runtime
 from remora.cli.render import counted, print_json, printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
+from remora.runtime.threads import run_in_thread
 from remora.services.archive import SessionStatistics
 from remora.storage.export.transfer import TransferReport
 from remora.storage.ports import JournalCounts
@@ -168,12 +168,12 @@ async def command_export(console: Console, arguments: argparse.Namespace) -> int
 async def command_import(console: Console, arguments: argparse.Namespace) -> int:
     """Import; returns the exit code."""
     directory = directory_of(arguments)
-    new = not await anyio.to_thread.run_sync(directory.exists)
+    new = not await run_in_thread(directory.exists)
     try:
         report, dead = await _import(arguments)
     except InvalidInput:  # nothing was written
         if new:
-            await anyio.to_thread.run_sync(lambda: shutil.rmtree(directory, ignore_errors=True))
+            await run_in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
         raise
     if arguments.json:
         print_json({**msgspec.to_builtins(report), "dead_letters": dead})
@@ -237,7 +237,7 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
             if len(shards) > 1:
                 settings["shards"] = str(len(shards))
             counts = await runtime.counts()
-            on_disk = await anyio.to_thread.run_sync(_bytes_on_disk, directory)
+            on_disk = await run_in_thread(_bytes_on_disk, directory)
             if arguments.json:
                 print_json({**msgspec.to_builtins(counts), **settings, "bytes_on_disk": on_disk})
                 return 0

@@ -19,6 +19,7 @@ from remora.errors import InvalidInput
 from remora.ids import memory_of_row
 from remora.recall.memory import comparable_text
 from remora.recall.tuning import LabelledQuestion, TuningReport, fit_weights, prepare_questions
+from remora.runtime.threads import run_in_thread
 from remora.storage.ports import BLOCK_TYPE, MemoryRow
 
 __all__ = ["add_tune_parser", "command_tune", "read_labels"]
@@ -108,7 +109,7 @@ async def command_tune(console: Console, arguments: argparse.Namespace) -> int:
             raise InvalidInput(f"--output writes TOML: {output} must end in .toml")
         if await anyio.Path(output).exists() and not arguments.overwrite:
             raise InvalidInput(f"{output} exists: choose another name, or --overwrite")
-    labels = await anyio.to_thread.run_sync(read_labels, arguments.labels)
+    labels = await run_in_thread(read_labels, arguments.labels)
     async with open_to_read(arguments, long_term=True, copied=True) as runtime:
         questions, missing = await _prepare(runtime, labels)
         importance = runtime.config.importance.weight

@@ -36,7 +36,6 @@ from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 import msgspec
 
 from remora.api.health import Health
@@ -46,6 +45,7 @@ from remora.cluster.wire import UnreadableCall
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.backup import BackupReport
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 from remora.services.parts import (
     Appends,
     Archive,
@@ -257,12 +257,11 @@ def _fill(wire: _WireExport, messages: Sequence[MessageExport]) -> SessionExport
 
 
 async def _pack_table(table: Any) -> bytes:
-    return await anyio.to_thread.run_sync(table_to_bytes, table, limiter=anyio.CapacityLimiter(1))
+    return await run_in_thread(table_to_bytes, table)
 
 
 async def _unpack_table(data: bytes) -> Any:
-    # callers of `remora.blocking` may hold all threads of the default limiter, and wait for this
-    return await anyio.to_thread.run_sync(table_from_bytes, data, limiter=anyio.CapacityLimiter(1))
+    return await run_in_thread(table_from_bytes, data)
 
 
 def _same(value: Any) -> Any:

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import anyio
-import anyio.to_thread
-
 from remora.api.shards import make_shards
 from remora.cluster.place import Place
 from remora.cluster.remote import RemoteMemory
@@ -19,6 +16,7 @@ from remora.cluster.sharding import choose_layout
 from remora.cluster.spawn import OwnerFinder
 from remora.cluster.target import Target
 from remora.cluster.watch import OwnerWatch
+from remora.runtime.threads import run_in_thread
 from remora.services.parts import PartsHolder
 
 __all__ = ["ConnectedRuntime"]
@@ -62,10 +60,7 @@ class ConnectedRuntime(ShardedRuntime):
 
     async def _dial(self) -> str:
         """The socket of an owner that serves, which is watched from now on."""
-        # callers of `remora.blocking` may hold all threads of the default limiter, and wait
-        info = await anyio.to_thread.run_sync(
-            self._finder.find, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        )
+        info = await run_in_thread(self._finder.find, abandon_on_cancel=True)
         self._stop_watching()
         self._watch = OwnerWatch(info, self._target.config.cluster)
         self._watch.start()

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import anyio.to_thread
 import msgspec
 
 from remora.api.dead_letters import DeadLetters
@@ -18,6 +17,7 @@ from remora.errors import DirectoryLocked
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.offline import JOURNAL
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.lock import own_directories
 from remora.storage.running import running_journal
@@ -85,15 +85,15 @@ async def list_jobs(directory: Path) -> list[Job]:
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: a journal cannot be read.
     """
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    found = [await anyio.to_thread.run_sync(peek_jobs, one / JOURNAL) for one in shards]
+    shards = await run_in_thread(find_shards, directory)
+    found = [await run_in_thread(peek_jobs, one / JOURNAL) for one in shards]
     return ShardIds(len(shards)).name(found)
 
 
 async def list_erasures(directory: Path, user: str | None = None) -> list[WaitingErasure]:
     """The erasures that wait, of one user or all; see `list_jobs`."""
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    found = [await anyio.to_thread.run_sync(peek_erasures, one / JOURNAL, user) for one in shards]
+    shards = await run_in_thread(find_shards, directory)
+    found = [await run_in_thread(peek_erasures, one / JOURNAL, user) for one in shards]
     return ShardIds(len(shards)).name(found)
 
 
@@ -120,7 +120,7 @@ async def change_dead_letters(
         DirectoryLocked: a server owns the directory; the text says what to call there.
         NoDeadLetter: one of `ids` is not a dead letter.
     """
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    shards = await run_in_thread(find_shards, directory)
     try:
         async with own_directories(directory, *shards):
             return await _change_of_shards(directory, shards, durability, change, ids, confirmed)

@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-import anyio.to_thread
 import msgspec
 
 from remora.api.runtime import Runtime
@@ -37,6 +36,7 @@ from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
 from remora.errors import RemoraError
 from remora.logging import get_logger
+from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
@@ -139,7 +139,7 @@ class Owner:
             served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
             accepting = loop.create_task(_accept(listener, served), name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
-            await anyio.to_thread.run_sync(self._seat.serve, target.digest)
+            await run_in_thread(self._seat.serve, target.digest)
             _logger.info(
                 "owner_serves",
                 shards=len(memory.shards),
@@ -150,10 +150,10 @@ class Owner:
             self._seat.control.figures = partial(_look, memory, served)
             self._report(Report(serving=True))
             if limits.standby:
-                await anyio.to_thread.run_sync(self._standby.start)
+                await run_in_thread(self._standby.start)
             await self._wait_for_end(memory, served, limits.linger_s)
             self._seat.leave(self._leave)
-            await anyio.to_thread.run_sync(self._standby.stop)
+            await run_in_thread(self._standby.stop)
             for task in (accepting, warming):
                 task.cancel()
             await asyncio.gather(accepting, warming, return_exceptions=True)
@@ -255,7 +255,7 @@ async def _warm_up(target: Target, memory: ShardedRuntime) -> None:
     Loading takes much of the interpreter, so what waited for an owner is answered before.
     """
     await asyncio.sleep(_FIRST_S)
-    await anyio.to_thread.run_sync(load_rest, target, abandon_on_cancel=True)
+    await run_in_thread(load_rest, target, abandon_on_cancel=True)
     with contextlib.suppress(RemoraError):  # who asks gets the error
         await memory.ready()
     gc.freeze()  # a hundred thousand objects of libraries, which live as long as the process

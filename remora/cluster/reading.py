@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.api.models import SharedModels
@@ -26,6 +25,7 @@ from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards, shard_of
 from remora.config import Config
 from remora.errors import EmbedderChanged, InvalidInput
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
 from remora.storage.sqlite.read_only import ReadOnlyJournal
@@ -133,7 +133,7 @@ class MemoryReader:
             InvalidInput: there is no memory.
             JournalTooNew, JournalDamaged, DirectoryUnusable: it cannot be read.
         """
-        journals = await anyio.to_thread.run_sync(find_journals, self.directory, user)
+        journals = await run_in_thread(find_journals, self.directory, user)
         async with AsyncExitStack() as opened:
             if not (long_term or copied):
                 await opened.enter_async_context(self._in_turn())
@@ -197,10 +197,10 @@ async def _linked_tables(directory: Path) -> AsyncIterator[Path]:
         if not any(mirror.iterdir()):  # nothing is indexed yet: there is nothing to rebuild
             (mirror / FIRST_DIRECTORY).mkdir()
 
-    mirror = Path(await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="remora-read-")))
+    mirror = Path(await run_in_thread(partial(tempfile.mkdtemp, prefix="remora-read-")))
     try:
-        await anyio.to_thread.run_sync(link, mirror)
+        await run_in_thread(link, mirror)
         yield mirror
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(partial(shutil.rmtree, mirror, ignore_errors=True))
+            await run_in_thread(partial(shutil.rmtree, mirror, ignore_errors=True))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
-import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
@@ -52,6 +51,7 @@ from remora.logging import get_logger
 from remora.messages import MessageLike, encode_message
 from remora.runtime.jobs import Job
 from remora.runtime.schedule import check_change
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import (
     MAX_IDS,
     check_function,
@@ -443,9 +443,7 @@ class RemoteShard:
 
     async def call_whole(self, name: str, path: Path, **named: Any) -> Any:
         """A verb of the whole memory; the owner may have another working directory."""
-        # callers of `remora.blocking` may hold all threads of the default limiter, and wait
-        own = anyio.CapacityLimiter(1)
-        absolute = await anyio.to_thread.run_sync(Path.absolute, path, limiter=own)
+        absolute = await run_in_thread(Path.absolute, path)
         return await self._verb(name, absolute, **named)
 
     async def _verb(self, name: str, *positional: Any, **named: Any) -> Any:

@@ -25,7 +25,6 @@ from pathlib import Path
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 import msgspec
 
 from remora.api.shards import divide_config
@@ -37,6 +36,7 @@ from remora.logging import get_logger
 from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.maintenance.verify import check_opened, verify_owned
 from remora.runtime.concurrency import map_concurrently
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import (
     FIRST_DIRECTORY,
     TableDirectory,
@@ -129,10 +129,9 @@ async def reshard(
     """
     if not 1 <= shards <= MAX_SHARDS:
         raise InvalidInput(f"a memory has 1 to {MAX_SHARDS} shards, not {shards}")
-    in_thread = anyio.to_thread.run_sync
-    await in_thread(_require_directory, directory)
+    await run_in_thread(_require_directory, directory)
     try:
-        layout = await in_thread(read_layout, directory)
+        layout = await run_in_thread(read_layout, directory)
         names = [] if layout is None else layout.names
         # a repair of one shard owns that shard alone
         async with own_directories(directory, *(directory / name for name in names)):
@@ -167,8 +166,7 @@ class _Resharding:
         self._sources: list[Path] = []
 
     async def run(self) -> ReshardReport:
-        in_thread = anyio.to_thread.run_sync
-        old, division = await in_thread(self._find_unfinished)
+        old, division = await run_in_thread(self._find_unfinished)
         before = 1 if old is None else old.shards
         if division is None and before == self._shards:
             raise NothingToDivide(
@@ -178,11 +176,11 @@ class _Resharding:
         self._sources = [self._directory / name for name in names]
         await self._check_sources()
         journals = [source / JOURNAL for source in self._sources]
-        settings = [await in_thread(read_settings, journal) for journal in journals]
+        settings = [await run_in_thread(read_settings, journal) for journal in journals]
         epochs = tuple(int(one.get("epoch", "0")) for one in settings)
         resumed = division is not None and division.sources == epochs
         if division is None or not resumed:
-            division = await in_thread(self._begin, old, epochs, settings[0]["instance"])
+            division = await run_in_thread(self._begin, old, epochs, settings[0]["instance"])
         self._on_step("begun")
         division = await self._copy_journals(division)
         division = await self._copy_rows(division)
@@ -217,7 +215,7 @@ class _Resharding:
                     f"{source} is damaged ({damage[0].where}: {damage[0].detail}), and was not "
                     f"divided: remora verify --dir {source} says more, remora repair mends it"
                 )
-            settings = await anyio.to_thread.run_sync(read_settings, source / JOURNAL)
+            settings = await run_in_thread(read_settings, source / JOURNAL)
             if settings.get("reembed"):
                 raise InvalidInput(
                     f"long-term memory in {source} is being rebuilt: open the memory until that is "
@@ -225,7 +223,7 @@ class _Resharding:
                 )
             self._total += 0 if found.counts is None else found.counts.messages
             self._total += found.rows
-        await anyio.to_thread.run_sync(self._check_room)
+        await run_in_thread(self._check_room)
 
     def _check_room(self) -> None:
         needed = _SPARE_BYTES + sum(
@@ -258,14 +256,13 @@ class _Resharding:
         for number in range(division.journals, self._shards):
             await self._copy_journal(division.new, number)
             division = msgspec.structs.replace(division, journals=number + 1)
-            await anyio.to_thread.run_sync(write_division, self._directory, division)
+            await run_in_thread(write_division, self._directory, division)
             self._on_step(f"journal {number}")
         return division
 
     async def _copy_journal(self, layout: ShardLayout, number: int) -> None:
-        in_thread = anyio.to_thread.run_sync
         target = self._directory / layout.name(number)
-        await in_thread(_make_empty, target)
+        await run_in_thread(_make_empty, target)
         journal = await SqliteJournal.open(
             target / JOURNAL, durability="power", first_settings=layout.places[number].settings
         )
@@ -287,7 +284,7 @@ class _Resharding:
             copy_settings(target / JOURNAL, journals, with_notes=number == 0)
             return find_copy_difference(target / JOURNAL, journals, wanted)
 
-        if different := await in_thread(copy):
+        if different := await run_in_thread(copy):
             raise StorageError(f"the copy differs in {different}; the memory is what it was")
 
     async def _copy_rows(self, division: Division) -> Division:
@@ -303,7 +300,7 @@ class _Resharding:
                     copied += await self._copy_rows_of(source, tables, stores)
             self._on_step("rows added")
         division = msgspec.structs.replace(division, rows=copied)
-        await anyio.to_thread.run_sync(write_division, self._directory, division)
+        await run_in_thread(write_division, self._directory, division)
         self._on_step("rows")
         return division
 
@@ -324,7 +321,7 @@ class _Resharding:
         stores = []
         for name in layout.names if made_by else ():
             target = self._directory / name
-            await anyio.to_thread.run_sync(_make_empty, target / FIRST_DIRECTORY)
+            await run_in_thread(_make_empty, target / FIRST_DIRECTORY)
             opened = _open_target(target, config, next(iter(made_by)))
             stores.append(await stack.enter_async_context(opened))
         return stores
@@ -333,7 +330,7 @@ class _Resharding:
         self, source: Path, tables: TableDirectory, stores: Sequence[LanceStore]
     ) -> int:
         """Add a shard's rows to the new ones, but for those that are being erased."""
-        notes = await anyio.to_thread.run_sync(read_notes, source / JOURNAL)
+        notes = await run_in_thread(read_notes, source / JOURNAL)
         digests, copied = tables.digests, 0
         leaving = OwnerFilter([owner for one in notes for owner in one.owners], digests)
         config = msgspec.structs.replace(self._config.long_term, shards=tables.shards)
@@ -386,15 +383,14 @@ class _Resharding:
         return add_figures(counts), rows
 
     async def _replace(self, layout: ShardLayout) -> None:
-        in_thread = anyio.to_thread.run_sync
         for name in layout.names:
-            await in_thread(_sync_tree, self._directory / name)
-        await in_thread(sync_path, self._directory)
+            await run_in_thread(_sync_tree, self._directory / name)
+        await run_in_thread(sync_path, self._directory)
         self._on_step("synced")
-        await in_thread(write_layout, self._directory, layout)
+        await run_in_thread(write_layout, self._directory, layout)
         self._on_step("replaced")
         try:
-            await in_thread(end_division, self._directory)
+            await run_in_thread(end_division, self._directory)
         except OSError as e:
             raise StorageError(
                 f"the new shards are complete and in use, but the old data could not be removed "

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from remora.api.batches import append_batches
 from remora.api.build import Internals
@@ -36,6 +35,7 @@ from remora.ids import SHARED_PREFIX, validate_id
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
 from remora.services.arguments import (
     check_flag,
@@ -217,9 +217,7 @@ class ShardedRuntime:
         try:
             if self._directory is not None:
                 await self._directory.open()
-                self._answering = await anyio.to_thread.run_sync(
-                    self._start_answering, self._directory.path
-                )
+                self._answering = await run_in_thread(self._start_answering, self._directory.path)
             await life.open(self.shards[:1])  # it loads the models of all
             await life.open(self.shards[1:])
         except BaseException:
@@ -261,7 +259,7 @@ class ShardedRuntime:
             answering, self._answering = self._answering, None
             with anyio.CancelScope(shield=True):
                 if answering is not None:
-                    await anyio.to_thread.run_sync(answering.stop)
+                    await run_in_thread(answering.stop)
                 if self._directory is not None:
                     await self._directory.close()
         if errors:

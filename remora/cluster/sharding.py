@@ -5,10 +5,11 @@ from __future__ import annotations
 from hashlib import blake2b
 from pathlib import Path
 
-import anyio.to_thread
+import anyio
 
 from remora.errors import DirectoryUnusable, InvalidInput
 from remora.runtime.clock import Clock
+from remora.runtime.threads import run_in_thread
 from remora.storage.layout import (
     MAX_SHARDS,
     ShardLayout,
@@ -110,7 +111,7 @@ class ShardedDirectory:
         self._lock = DirectoryLock(self.path)
         try:
             await wait_for_lock(self._lock, self._wait_s, self._clock)
-            await anyio.to_thread.run_sync(self._settle_layout)
+            await run_in_thread(self._settle_layout)
         except BaseException:
             await self.close()
             raise
@@ -139,4 +140,4 @@ class ShardedDirectory:
         lock, self._lock = self._lock, None
         if lock is not None:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(lock.release)
+                await run_in_thread(lock.release)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
-import anyio.to_thread
 
 from remora.api.runtime import Runtime
 from remora.cluster.merging import add_figures
 from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput, StorageError
 from remora.runtime.concurrency import run_to_end
+from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
 from remora.storage.atomic import AtomicTarget
 from remora.storage.export.targets import check_target
@@ -130,24 +130,23 @@ async def backup_shards(
         InvalidInput: something is at `dest`, or it is in the memory itself.
         StorageError: a shard cannot be read, or the disk refused; nothing is at `dest` then.
     """
-    in_thread = anyio.to_thread.run_sync
-    target = await in_thread(_target, path, dest)
+    target = await run_in_thread(_target, path, dest)
     reports = []
     try:
-        await in_thread(make_private_directory, target.staging)
+        await run_in_thread(make_private_directory, target.staging)
         for number in range(layout.shards):
             tell = None if progress is None else _scale(progress, number, layout.shards)
             there = target.staging / layout.name(number)
             reports.append(await copy(number, there, tell))
             if tell is not None:
                 tell(1, 1)
-        await in_thread(write_layout, target.staging, layout)
-        await in_thread(target.commit)
+        await run_in_thread(write_layout, target.staging, layout)
+        await run_in_thread(target.commit)
     except OSError as e:
         raise StorageError(f"{dest} cannot be written: {e.strerror or e}") from e
     finally:
         with anyio.CancelScope(shield=True):
-            await in_thread(target.abandon)
+            await run_in_thread(target.abandon)
     return add_figures(reports)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.cluster.merging import add_figures
@@ -20,6 +18,7 @@ from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL
 from remora.maintenance.repair import RepairReport, repair
 from remora.maintenance.verify import Verification, verify
+from remora.runtime.threads import run_in_thread
 from remora.storage.layout import end_division, read_layout
 from remora.storage.listing import ListingPage
 from remora.storage.lock import own_directories
@@ -37,13 +36,13 @@ async def verify_memory(
     Raises:
         InvalidInput, StorageError: see there; `DirectoryUnusable` if ``shards.json`` is damaged.
     """
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
+    shards = await run_in_thread(find_shards, directory)
     if shards == [directory]:
         return await verify(directory, config, deep=deep, progress=progress)
     parts = []
     for number, shard in enumerate(shards):
         found = await verify(shard, config, deep=deep, progress=progress)
-        strays = await anyio.to_thread.run_sync(_find_strays, shard, number, len(shards))
+        strays = await run_in_thread(_find_strays, shard, number, len(shards))
         found = msgspec.structs.replace(found, findings=(*found.findings, *strays))
         parts.append(_name_shard(found, shard.name))
     counts = [one.counts for one in parts if one.counts is not None]
@@ -97,8 +96,8 @@ async def backup_memory(
     Raises:
         InvalidInput, StorageError: see there.
     """
-    shards = await anyio.to_thread.run_sync(find_shards, directory)
-    layout = await anyio.to_thread.run_sync(read_layout, directory)
+    shards = await run_in_thread(find_shards, directory)
+    layout = await run_in_thread(read_layout, directory)
     if layout is None or shards == [directory]:
         return await backup(directory, dest, config, progress=progress)
 
@@ -124,11 +123,11 @@ async def repair_memory(
     mend = partial(
         repair, config=config, accept_loss=accept_loss, drop_damaged=drop_damaged, progress=progress
     )
-    if await anyio.to_thread.run_sync(find_shards, directory) == [directory]:
+    if await run_in_thread(find_shards, directory) == [directory]:
         return await mend(directory)
     async with own_directories(directory):
-        await anyio.to_thread.run_sync(end_division, directory)
-        shards = await anyio.to_thread.run_sync(find_shards, directory)
+        await run_in_thread(end_division, directory)
+        shards = await run_in_thread(find_shards, directory)
         reports = [await mend(shard) for shard in shards]
     return _join_repairs(shards, reports)
 

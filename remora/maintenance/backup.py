@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.config import Config, Secret
@@ -24,6 +23,7 @@ from remora.errors import InvalidInput, StorageError
 from remora.maintenance.align import align_index
 from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
+from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import AtomicTarget
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
@@ -85,13 +85,13 @@ async def backup(
     config = msgspec.structs.replace(
         config, long_term=msgspec.structs.replace(config.long_term, uri=Secret())
     )
-    target = await anyio.to_thread.run_sync(_target, directory, dest)
+    target = await run_in_thread(_target, directory, dest)
     staging = target.staging
     try:
-        await anyio.to_thread.run_sync(make_private_directory, staging)
+        await run_in_thread(make_private_directory, staging)
         journal = staging / _UNFINISHED
         if take is None:
-            await anyio.to_thread.run_sync(snapshot, directory / JOURNAL, journal)
+            await run_in_thread(snapshot, directory / JOURNAL, journal)
         else:
             await take(journal)
         async with offline(staging, config, journal=journal) as memory:
@@ -101,14 +101,14 @@ async def backup(
         async with offline(staging, config, journal=journal) as memory:
             rows, missing = await _align(memory, progress)
             counts = await memory.journal.counts()
-        await anyio.to_thread.run_sync(_rename_journal, staging)
-        size = await anyio.to_thread.run_sync(_size_bytes, staging)
-        await anyio.to_thread.run_sync(target.commit)
+        await run_in_thread(_rename_journal, staging)
+        size = await run_in_thread(_size_bytes, staging)
+        await run_in_thread(target.commit)
     except OSError as e:
         raise StorageError(f"{dest} cannot be written, or {directory} not read: {e}") from e
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(target.abandon)
+            await run_in_thread(target.abandon)
     return BackupReport(counts, rows, missing, memory.place is not None, size, findings)
 
 
@@ -124,8 +124,8 @@ def _target(directory: Path, dest: Path) -> AtomicTarget:
 async def _copy_long_term(directory: Path, staging: Path, memory: Offline) -> None:
     """The directory in use, and those of before that rows are still to be taken from."""
     for name in memory.directories:
-        if await anyio.to_thread.run_sync((directory / name).is_dir):
-            await anyio.to_thread.run_sync(copy_tables, directory / name, staging / name)
+        if await run_in_thread((directory / name).is_dir):
+            await run_in_thread(copy_tables, directory / name, staging / name)
 
 
 async def _align(memory: Offline, progress: Progress | None) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.state import (
@@ -28,6 +27,7 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.runtime.concurrency import map_concurrently
+from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
 from remora.services.renumbering import Renumbering
 from remora.storage.atomic import AtomicTarget
@@ -84,8 +84,9 @@ async def _session(
     numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries and view.keyed is None:
         return None, numbers
-    build = anyio.to_thread.run_sync
-    return await build(_build, key, view, entries, pruned, left, numbers, journal.instance), numbers
+    return await run_in_thread(
+        _build, key, view, entries, pruned, left, numbers, journal.instance
+    ), numbers
 
 
 async def _inspect(source: TransferParts, key: SessionKey) -> SessionView:
@@ -219,7 +220,7 @@ async def export_to(
         StorageError: see `export_session`; or the disk failed. Nothing is left at `path`.
     """
     journal = sources[0].journal
-    remora = await anyio.to_thread.run_sync(_version)
+    remora = await run_in_thread(_version)
     header = ExportHeader(
         FORMAT,
         remora,
@@ -227,18 +228,18 @@ async def export_to(
         await journal.setting("embedder") or "",
         await journal.setting("counter") or "",
     )
-    target = await anyio.to_thread.run_sync(lambda: AtomicTarget(path, overwrite=overwrite))
-    writer = await anyio.to_thread.run_sync(open_writer, target, header)
+    target = await run_in_thread(lambda: AtomicTarget(path, overwrite=overwrite))
+    writer = await run_in_thread(open_writer, target, header)
     try:
         report = await _write_all(sources, writer.write, progress)
-        await anyio.to_thread.run_sync(writer.close)
-        await anyio.to_thread.run_sync(target.commit)
+        await run_in_thread(writer.close)
+        await run_in_thread(target.commit)
     except OSError as e:
         raise StorageError(f"{path} cannot be written: {e.strerror or e}") from e
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(writer.abandon)
-            await anyio.to_thread.run_sync(target.abandon)
+            await run_in_thread(writer.abandon)
+            await run_in_thread(target.abandon)
     return report
 
 
@@ -303,7 +304,7 @@ async def _write_all_sessions(
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers
-        count, messages = await anyio.to_thread.run_sync(_write_sessions, write, read)
+        count, messages = await run_in_thread(_write_sessions, write, read)
         written.sessions += count
         written.messages += messages
         tell()
@@ -321,7 +322,7 @@ async def _write_all_users(
     for key in dict.fromkeys(key for key in (*keys, *live) if isinstance(key, UserKey)):
         exported = await _user(source, key, gaps.get(key.user, {}))
         if exported is not None:
-            await anyio.to_thread.run_sync(write, [exported])
+            await run_in_thread(write, [exported])
             written.users += 1
             written.memories += len(exported.memories)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.state import block_progress, exclusions
@@ -35,6 +34,7 @@ from remora.maintenance.import_redaction import (
 from remora.messages import ChatDict, Entry, counted_chat, encode_message
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_int
 from remora.services.intake import Intake
 from remora.services.metadata import check_metadata
@@ -271,9 +271,7 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
         RedactionFailed: the redaction hook failed; nothing was written.
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
-    adopt = await anyio.to_thread.run_sync(
-        _adopt_message, target.intake, export, target.indexed_blocks(key)
-    )
+    adopt = await run_in_thread(_adopt_message, target.intake, export, target.indexed_blocks(key))
     count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
@@ -363,11 +361,11 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     What the user has already does not change.
     """
     intake = target.intake
-    memories = await anyio.to_thread.run_sync(
+    memories = await run_in_thread(
         lambda: tuple(import_memory(intake, one.user, item) for item in one.memories)
     )
     kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
-    state_items = await anyio.to_thread.run_sync(import_user_items, intake, kept)
+    state_items = await run_in_thread(import_user_items, intake, kept)
     working = await _working(target, one)
     for start in range(0, max(len(memories), len(working), 1), _ITEMS_AT_ONCE):
         some = slice(start, start + _ITEMS_AT_ONCE)
@@ -393,7 +391,7 @@ async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem,
         mine = next(names, "") == embedder_name(embedder)
         return held, mine and _are_sound(held, embedder.dimension)
 
-    items, usable = await anyio.to_thread.run_sync(decode)
+    items, usable = await run_in_thread(decode)
     return tuple(items) if usable or not items else await embed_items(embedder, items)
 
 
@@ -425,9 +423,9 @@ async def import_from(
     """
     find = find_target or (lambda _: targets[0])
     opening = partial(open_reader, path, max_bytes=targets[0].import_bytes)
-    reader = await anyio.to_thread.run_sync(opening)
+    reader = await run_in_thread(opening)
     try:
-        contents = await anyio.to_thread.run_sync(_validate, reader, find)
+        contents = await run_in_thread(_validate, reader, find)
         there: set[SessionKey] = set()
         for target in targets:
             keys = [key for key, _ in await target.journal.indexed_through()]
@@ -442,7 +440,7 @@ async def import_from(
         return await _import_all(find, reader.read(), contents, there, progress)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(reader.close)
+            await run_in_thread(reader.close)
 
 
 async def _import_all(
@@ -475,11 +473,11 @@ async def _import_all(
                 sessions, messages = sessions + 1, messages + count
         done += sum(len(one.messages) for one in chunk if isinstance(one, SessionExport))
 
-    while chunk := await anyio.to_thread.run_sync(partial(_next, placed)):
+    while chunk := await run_in_thread(partial(_next, placed)):
         await take_all(chunk)
         if progress is not None:
             progress(done, contents.messages)
-        await anyio.to_thread.run_sync(chunk.clear)  # to free 10 000 messages takes 20 ms
+        await run_in_thread(chunk.clear)  # to free 10 000 messages takes 20 ms
     return TransferReport(sessions, messages, users, memories, len(there))
 
 

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, TableDirectory, list_directories, location_of
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
@@ -116,7 +116,7 @@ async def _describe(journal: SqliteJournal, directory: Path, config: Config) -> 
         return Offline(journal, None, None, whole, (), config)
     used, *leftovers = found
     place: Place | None = location_of(config.long_term.uri.reveal() or directory, used.name)
-    if isinstance(place, Path) and not await anyio.to_thread.run_sync(place.is_dir):
+    if isinstance(place, Path) and not await run_in_thread(place.is_dir):
         place = None
     return Offline(journal, used, place, whole, tuple(leftovers), config)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.config import Config
@@ -20,6 +18,7 @@ from remora.maintenance.align import align_index
 from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
 from remora.maintenance.verify import verify_owned
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import expects_rows, request_rebuild
 from remora.storage.lance.directory import shard_names
 from remora.storage.lock import own_directories
@@ -74,7 +73,7 @@ async def repair(
         JournalDamaged: the journal cannot be opened; the text says which option would repair it.
         StorageError: it cannot be read or written.
     """
-    await anyio.to_thread.run_sync(require_memory, directory)
+    await run_in_thread(require_memory, directory)
     async with own_directories(directory):
         done = await _repair_journal(directory, accept_loss=accept_loss, drop_damaged=drop_damaged)
         async with offline(directory, config) as memory:
@@ -91,7 +90,7 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
     """Repair the journal as far as the options allow; returns what was done."""
     journal = directory / JOURNAL
     done: list[str] = []
-    lost = await anyio.to_thread.run_sync(find_lost_commits, journal)
+    lost = await run_in_thread(find_lost_commits, journal)
     if lost is not None:
         if lost.promised and not accept_loss:
             raise JournalDamaged(
@@ -99,12 +98,12 @@ async def _repair_journal(directory: Path, *, accept_loss: bool, drop_damaged: b
                 f"a backup, or {JOURNAL}-wal if it was left behind; or accept the loss with "
                 "--accept-loss"
             )
-        await anyio.to_thread.run_sync(forget_loss, journal)
+        await run_in_thread(forget_loss, journal)
         done.append(f"given up: {lost.what}")
     if drop_damaged:
         # opening it migrates it to the newest format
         await (await SqliteJournal.open(journal, durability="power")).aclose()
-        done += await anyio.to_thread.run_sync(drop_damaged_rows, journal)
+        done += await run_in_thread(drop_damaged_rows, journal)
     return done
 
 
@@ -123,14 +122,12 @@ async def _repair_long_term(
         return [gone]
     done: list[str] = []
     before = (
-        await anyio.to_thread.run_sync(shard_names, memory.place)
-        if isinstance(memory.place, Path)
-        else []
+        await run_in_thread(shard_names, memory.place) if isinstance(memory.place, Path) else []
     )
     async with memory.store() as store:
         done += await store.repair_tables()
         if isinstance(memory.place, Path):
-            there = set(await anyio.to_thread.run_sync(shard_names, memory.place))
+            there = set(await run_in_thread(shard_names, memory.place))
             done += [
                 f"the table {name} is in {memory.place / 'quarantine'}: its messages and memories "
                 "are written again; what memory blocks had stored in it, and rows of messages that "

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.config import Config
 from remora.errors import DirectoryLocked, JournalDamaged, StorageError
 from remora.maintenance.compare import Progress, compare_index
 from remora.maintenance.offline import JOURNAL, Offline, find_lost_commits, offline, require_memory
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, expects_rows
 from remora.storage.lance.copy import link_tables
 from remora.storage.lance.directory import shard_names
@@ -75,17 +75,17 @@ async def verify(
         InvalidInput: there is no memory in it.
         StorageError: it cannot be read; `JournalTooNew` if a newer remora wrote it.
     """
-    await anyio.to_thread.run_sync(require_memory, directory)
+    await run_in_thread(require_memory, directory)
     lock = ReadLock(directory)
     try:
-        await anyio.to_thread.run_sync(lock.acquire)
+        await run_in_thread(lock.acquire)
     except DirectoryLocked:
         return await _verify_in_use(directory, config, deep=deep, progress=progress)
     try:
         return await verify_owned(directory, config, deep=deep, progress=progress)
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lock.release)
+            await run_in_thread(lock.release)
 
 
 async def _verify_in_use(
@@ -125,14 +125,14 @@ async def _verify_mirror(
     deep: bool,
     progress: Progress | None,
 ) -> Verification:
-    links = await anyio.to_thread.run_sync(_find_links, directory)
+    links = await run_in_thread(_find_links, directory)
     async with _temporary_mirror(directory, make_mirror) as mirror:
         wal: tuple[Finding, ...] = ()
         notes: tuple[str, ...] = ()
         try:
-            if lost := await anyio.to_thread.run_sync(find_lost_commits, mirror / JOURNAL):
+            if lost := await run_in_thread(find_lost_commits, mirror / JOURNAL):
                 # the rest can be verified
-                await anyio.to_thread.run_sync(accept_loss, mirror / JOURNAL)
+                await run_in_thread(accept_loss, mirror / JOURNAL)
                 told = f"it {lost.why}: the journal lacks {lost.what}"
                 if lost.promised:
                     wal = (Finding("wal", lost.where, told, repairable=False),)
@@ -196,13 +196,13 @@ async def check_opened(
             )
             findings.append(Finding("table", "long-term memory", detail, repairable=True))
     else:
-        damaged = await anyio.to_thread.run_sync(_examine_tables, memory.place)
+        damaged = await run_in_thread(_examine_tables, memory.place)
         findings += [finding for some in damaged.values() for finding in some]
         async with memory.store(sync=False) as store:
             told = await store.verify(deep=deep)
             # rows that are doubled or in the wrong place are named below, with whose they are
             findings += [one for one in told if one.kind in {"file", "table"}]
-            lost = await anyio.to_thread.run_sync(_missing_tables, memory.place, damaged)
+            lost = await run_in_thread(_missing_tables, memory.place, damaged)
             async with memory.scan(lost=lost) as scan:
                 async for difference in compare_index(
                     journal,
@@ -284,17 +284,17 @@ async def _temporary_mirror(
     directory: Path, make_mirror: Callable[[Path, Path], None]
 ) -> AsyncIterator[Path]:
     """A temporary directory with a copy of the journal and links to everything else."""
-    temporary = await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
+    temporary = await run_in_thread(lambda: tempfile.mkdtemp(prefix="remora-verify-"))
     mirror = Path(temporary)
     try:
         try:
-            await anyio.to_thread.run_sync(make_mirror, directory, mirror)
+            await run_in_thread(make_mirror, directory, mirror)
         except OSError as e:
             raise StorageError(f"{directory} cannot be read: {e}") from e
         yield mirror
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lambda: shutil.rmtree(mirror, ignore_errors=True))
+            await run_in_thread(lambda: shutil.rmtree(mirror, ignore_errors=True))
 
 
 def _mirror(directory: Path, mirror: Path) -> None:

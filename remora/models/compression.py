@@ -22,11 +22,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-import anyio.to_thread
 import msgspec
 
 from remora.models.ports import Line, Summarizer, check_answer_length
 from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
 
@@ -53,7 +53,7 @@ class LeadSummarizer:
 
         Over `max_tokens` the oldest lines go.
         """
-        return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
+        return await run_in_thread(self._summarize, previous, lines, max_tokens)
 
     @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
@@ -97,7 +97,7 @@ class TailSummarizer:
 
         Over `max_tokens` the oldest messages go.
         """
-        return await anyio.to_thread.run_sync(self._summarize, previous, lines, max_tokens)
+        return await run_in_thread(self._summarize, previous, lines, max_tokens)
 
     @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
@@ -156,7 +156,7 @@ class CompressionMeter:
                     *(f"{line.speaker}: {line.text}" for line in lines),
                 ]
             )
-            tokens_in, tokens_out = await anyio.to_thread.run_sync(
+            tokens_in, tokens_out = await run_in_thread(
                 lambda: (self._count(given), self._count(text))
             )
         except Exception:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.errors import ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.runtime.threads import run_in_thread
 
 try:
     import httpx2
@@ -85,7 +85,7 @@ class Endpoint:
         try:
             if len(received) <= _LARGE:
                 return read(received)
-            return await anyio.to_thread.run_sync(read, received, abandon_on_cancel=True)
+            return await run_in_thread(read, received, abandon_on_cancel=True)
         except (msgspec.DecodeError, RecursionError) as e:
             raise ModelAnswerInvalid(f"{url} gave an invalid answer: {e}") from e
 
@@ -98,7 +98,7 @@ class Endpoint:
         # reads the machine's certificates, which would block the event loop
         async with self._connect_lock:
             if self._client is None:
-                self._client = await anyio.to_thread.run_sync(self._make_client)
+                self._client = await run_in_thread(self._make_client)
         return self._client
 
     def _make_client(self) -> httpx2.AsyncClient:

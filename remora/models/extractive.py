@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-import anyio.to_thread
+import anyio
 import msgspec
 
 from remora.languages.cues import says_i, says_when
@@ -29,6 +29,7 @@ from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
 from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["ExtractiveSummarizer", "extracted_lines"]
 
@@ -88,7 +89,7 @@ class ExtractiveSummarizer:
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
         """Lines "- 8 May 2023, Caroline: …", in the order of the conversation."""
-        return await anyio.to_thread.run_sync(
+        return await run_in_thread(
             self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time
         )
 

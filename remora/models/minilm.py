@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from remora.errors import ModelUnavailable
 from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import run_plugin_in_thread
 
 try:
     import onnxruntime
@@ -69,7 +69,7 @@ class MiniLMReranker:
         """The mean of the best cosines of the question's tokens, for each text."""
         call = _Call(self._kept)
         try:
-            return await run_in_thread(self._rank, query, texts, call, limiter=self._threads)
+            return await run_plugin_in_thread(self._rank, query, texts, call, limiter=self._threads)
         finally:
             call.over = True
 

@@ -22,7 +22,7 @@ from remora.errors import (
 from remora.messages import ChatDict, indent
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import run_plugin_in_thread
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -239,7 +239,7 @@ async def _collect(answer: Any, threads: anyio.CapacityLimiter) -> Any:
                 joined.add(piece)
             return joined.text()
 
-        return await run_in_thread(join, limiter=threads)
+        return await run_plugin_in_thread(join, limiter=threads)
     return check_answer_length(answer)
 
 
@@ -316,7 +316,7 @@ async def _call(
         getattr(function, "__call__", None)  # noqa: B004
     ):
         return await function(*arguments)
-    result = await run_in_thread(function, *arguments, limiter=threads)
+    result = await run_plugin_in_thread(function, *arguments, limiter=threads)
     return await result if inspect.isawaitable(result) else result
 
 

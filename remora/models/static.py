@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import numpy as np
 import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
 from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -55,12 +55,10 @@ class WordLlamaEmbedder:
         if self._model is None:
             async with self._loading:
                 if self._model is None:
-                    self._model = await anyio.to_thread.run_sync(
-                        _load_with_words, abandon_on_cancel=True
-                    )
+                    self._model = await run_in_thread(_load_with_words, abandon_on_cancel=True)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return _average_here(self._model, texts)
-        vectors: npt.NDArray[np.float32] = await anyio.to_thread.run_sync(
+        vectors: npt.NDArray[np.float32] = await run_in_thread(
             _average, self._model, list(texts), abandon_on_cancel=True
         )
         return vectors

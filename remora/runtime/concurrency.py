@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["map_concurrently", "run_in_thread_if", "run_to_end"]
 
@@ -30,7 +30,7 @@ async def run_in_thread_if(
     milliseconds would hold all other tasks. Without a hop, nothing else runs before it returns.
     """
     if large:
-        return await anyio.to_thread.run_sync(frequent_switches()(function), *arguments)
+        return await run_in_thread(frequent_switches()(function), *arguments)
     return function(*arguments)
 
 
@@ -71,7 +71,7 @@ async def run_to_end(
 ) -> Result:
     """Call a function that works in threads; however it is cancelled, its threads have ended then.
 
-    A cancellation of asyncio's own leaves `anyio.to_thread.run_sync` at once: what the thread
+    A cancellation of asyncio's own leaves `run_in_thread` at once: what the thread
     returns, a file that it opened for instance, is lost. One of anyio's scopes waits for the
     thread. So the function runs in a child task, which is cancelled by a scope.
     """

@@ -1,4 +1,9 @@
-"""Plugged-in code in threads: a limited number run, also of those that nobody waits for."""
+"""Work in threads: remora's own, and plugged-in code, of which a limited number runs.
+
+Neither takes one of anyio's default threads. Those are the application's: as many synchronous
+callers of `remora.blocking` as there are may hold them all, each waiting for what a thread of
+remora does.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,53 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["run_in_thread"]
+__all__ = ["run_in_thread", "run_plugin_in_thread"]
 
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+_AT_ONCE = 40
+_limiters = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("remora.runtime.threads")
 
 
 async def run_in_thread(
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    abandon_on_cancel: bool = False,
+    limiter: anyio.CapacityLimiter | None = None,
+) -> Result:
+    """Call a sync function of remora in a thread.
+
+    Args:
+        function: the function. It waits for no other thread of remora.
+        arguments: its positional arguments.
+        abandon_on_cancel: a caller that is cancelled leaves the thread; otherwise it waits for it.
+        limiter: instead of remora's own, which has 40 places for each event loop.
+    """
+    if limiter is None:
+        try:
+            limiter = _limiters.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(_AT_ONCE)
+            _limiters.set(limiter)
+    return await anyio.to_thread.run_sync(
+        function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter
+    )
+
+
+async def run_plugin_in_thread(
     function: Callable[..., Result], *arguments: object, limiter: anyio.CapacityLimiter
 ) -> Result:
-    """Call a sync function in a thread. A thread whose caller is cancelled is abandoned.
+    """Call a plugged-in function in a thread. A thread whose caller is cancelled is abandoned.
 
     Args:
         function: the function.

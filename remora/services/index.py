@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.abc
-import anyio.to_thread
 import msgspec
 
 from remora.actors.user.messages import PruneNow
@@ -25,6 +25,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import (
     IndexDirectory,
     Place,
@@ -221,7 +222,7 @@ class LongTermIndex:
                 (base, one) for base in bases for one in await list_directories(self._journal)
             ]:
                 place = location_of(base, one.name)
-                there = not isinstance(place, Path) or await anyio.to_thread.run_sync(place.exists)
+                there = not isinstance(place, Path) or await run_in_thread(place.exists)
                 if there and place not in known:
                     known.add(place)
                     store = await self._open_store_at(place, one)

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-import anyio.to_thread
 import msgspec
 
 from remora.errors import DirectoryUnusable, EmbedderChanged
 from remora.ids import Digests
 from remora.logging import get_logger
 from remora.messages import without_surrogates
+from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys, encode_digest_keys
 from remora.storage.ports import Journal
 from remora.storage.records import RecordSpec
@@ -148,7 +148,7 @@ async def choose_directory(
             "Runtime(…, reembed=True)), which rebuilds it from the journal, or set "
             "models.embedder back to what it was"
         )
-    gone = isinstance(base, Path) and not await anyio.to_thread.run_sync((base / used.name).exists)
+    gone = isinstance(base, Path) and not await run_in_thread((base / used.name).exists)
     unkeyed = not used.key and base is not None
     if used.embedder != embedder or (reembed and unkeyed and not gone):
         number = int(used.name.removeprefix(FIRST_DIRECTORY).removeprefix("-") or 1) + 1
@@ -280,7 +280,7 @@ async def remove_old(
     for one in old:
         place = location_of(base, one.name)
         if isinstance(place, Path):
-            await anyio.to_thread.run_sync(_remove, place)
+            await run_in_thread(_remove, place)
         else:
             await erase(place)
     used, *_ = decode_digest_keys(await journal.setting(DIGEST_KEYS))

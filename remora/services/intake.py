@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
@@ -34,6 +33,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import is_requested
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import MAX_BATCH, MAX_PARTS, collect
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
@@ -149,9 +149,7 @@ class Intake(msgspec.Struct, frozen=True):
             text = redact_text(text, self.redact)
         prefix, counter = self.buffer.summary_prefix, self.counter
         room = self.buffer.most_summary_tokens - counter.message_overhead - counter.count(prefix)
-        text = await anyio.to_thread.run_sync(
-            shorten, indent(without_surrogates(text)), max(room, 1), counter
-        )
+        text = await run_in_thread(shorten, indent(without_surrogates(text)), max(room, 1), counter)
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
         return Summary(0, prefix, text, tokens, degraded=False, model=RESTORED)
 

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.vector import BLOCK_AGENT
@@ -42,6 +41,7 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
+from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import BEGIN, TableDirectory, request_rebuild
 from remora.storage.ports import (
     BLOCK_TYPE,
@@ -348,7 +348,7 @@ class RowRebuilder:
         for store in self._alike:
             rows, vectors = await store.embedded_rows(user, scope)
             if vectors is not None:
-                found |= await anyio.to_thread.run_sync(vectors_by_text, rows, vectors)
+                found |= await run_in_thread(vectors_by_text, rows, vectors)
         return found
 
     async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.actors.user.messages import InspectUser, PruneNow, Touch, UserView
@@ -16,6 +15,7 @@ from remora.recall.recall import Recall
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.runtime.threads import run_in_thread
 from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage, Remembered
 from remora.storage.ports import Journal, Scope, check_owned
@@ -87,7 +87,7 @@ class LocalRecalls:
         rows, vectors = await self._recall.embedded_rows(user, scope)
         view: UserView = await self._actors.ask(UserKey(user), InspectUser())
         dimension = self._embedder.dimension if self._embedder is not None else 0
-        return await anyio.to_thread.run_sync(
+        return await run_in_thread(
             lambda: memory_table(rows, vectors, view.accesses, dimension=dimension)
         )
 

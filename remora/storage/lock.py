@@ -22,11 +22,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from remora.errors import DirectoryLocked, DirectoryUnusable
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
+from remora.runtime.threads import run_in_thread
 from remora.storage.forks import closing
 from remora.storage.private import open_private, prepare_directory
 
@@ -127,10 +127,10 @@ async def wait_for_lock(lock: DirectoryLock, wait_s: float, clock: Clock) -> Non
     end, pause_s, waits = clock.monotonic() + wait_s, _FIRST_PAUSE_S, False
     while True:
         try:
-            await anyio.to_thread.run_sync(lock.acquire)
+            await run_in_thread(lock.acquire)
         except DirectoryLocked as e:
             left_s = end - clock.monotonic()
-            if not wait_s or await anyio.to_thread.run_sync(lock.held_by_this_process):
+            if not wait_s or await run_in_thread(lock.held_by_this_process):
                 raise
             if left_s <= 0:
                 raise DirectoryLocked(
@@ -172,11 +172,11 @@ async def own_directories(*directories: Path) -> AsyncIterator[None]:
             lock.release()
 
     try:
-        await anyio.to_thread.run_sync(acquire)
+        await run_in_thread(acquire)
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(release)
+            await run_in_thread(release)
 
 
 class ReadLock:

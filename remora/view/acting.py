@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import anyio.to_thread
 import msgspec
 
 from remora.api.dead_letters import DeadLetters, check_droppable
@@ -21,6 +20,7 @@ from remora.cluster.sharding import find_shards
 from remora.config import Config
 from remora.errors import DirectoryLocked
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["Actions"]
@@ -89,7 +89,7 @@ class Actions:
             return runtime if whole else ShardedRuntime.of(runtime)
 
         try:
-            async with await anyio.to_thread.run_sync(choose) as memory:
+            async with await run_in_thread(choose) as memory:
                 who = memory.user(user)
                 return await (who if session is None else who.session(session)).forget()
         except DirectoryLocked as e:

@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.api.runtime import Runtime
@@ -18,6 +17,7 @@ from remora.cluster.reading import MemoryReader, find_journals
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry, decode_chat, plain_text, restore_message
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import UserListing
@@ -115,9 +115,8 @@ class Answers:
     async def users(self, prefix: str, after: str | None, order: str) -> Sequence[UserListing]:
         """A page of users."""
         page = check_page(order, prefix, PAGE, after)
-        journals = await anyio.to_thread.run_sync(find_journals, self.reader.directory)
-        peek = anyio.to_thread.run_sync
-        return merge_users([await peek(peek_users, one, page) for one in journals], page)
+        journals = await run_in_thread(find_journals, self.reader.directory)
+        return merge_users([await run_in_thread(peek_users, one, page) for one in journals], page)
 
     async def sessions(
         self, user: str, prefix: str, after: str | None, order: str
@@ -125,8 +124,8 @@ class Answers:
         """A page of a user's sessions."""
         page = check_page(order, prefix, PAGE, after)
         find = partial(find_journals, self.reader.directory, user)
-        (journal,) = await anyio.to_thread.run_sync(find)
-        found = await anyio.to_thread.run_sync(peek_sessions, journal, user, page)
+        (journal,) = await run_in_thread(find)
+        found = await run_in_thread(peek_sessions, journal, user, page)
         names = [(user, one.session) for one in found]
         live = await find_live(self.reader.directory, names)
         return [
@@ -184,7 +183,7 @@ class Answers:
             entries = await runtime.internals.journal.read(key, first, last)
         alone = first == last
         make = partial(_line, cut=_LONGEST if alone else _CUT, alone=alone)
-        return await anyio.to_thread.run_sync(lambda: [make(one) for one in entries])
+        return await run_in_thread(lambda: [make(one) for one in entries])
 
     async def jobs(self) -> JobsAnswer:
         """Background work of the whole memory."""

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.api.health import Health
@@ -17,6 +16,7 @@ from remora.api.status import FullMailbox, RuntimeStatus
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.observe import ask
 from remora.runtime.histogram import Histogram
+from remora.runtime.threads import run_in_thread
 from remora.view.watching import Watch
 
 __all__ = ["HealthAnswer", "HealthSamples", "find_live"]
@@ -135,13 +135,13 @@ class HealthSamples:
         """Ask once."""
         async with self._lock:
             if self._asked % _DISK_EVERY == 0:
-                self._disk = await anyio.to_thread.run_sync(_measure, self._directory)
+                self._disk = await run_in_thread(_measure, self._directory)
             self._asked += 1
             before = self._last
             question = partial(ask, self._directory, timeout_s=_PATIENCE_S)
             self._last, self._note = None, "no process has the memory open"
             try:
-                self._last = await anyio.to_thread.run_sync(question)
+                self._last = await run_in_thread(question)
             except (InvalidInput, DirectoryUnusable, OwnerUnreachable) as e:
                 self._note = str(e)
             if self._last is None or before is None or self._last.pid != before.pid:
@@ -156,7 +156,7 @@ async def find_live(
     """Those of the sessions that are in a process's memory; None if no process says."""
     question = partial(ask, directory, sessions=sessions, timeout_s=_PATIENCE_S)
     try:
-        status = await anyio.to_thread.run_sync(question)
+        status = await run_in_thread(question)
     except (InvalidInput, DirectoryUnusable, OwnerUnreachable):
         return None
     return None if status is None else set(status.live)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from remora.cluster.reading import find_journals
 from remora.errors import RemoraError
+from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.mark import mark_path
 
 __all__ = ["MAX_PAGES", "TooManyPages", "Watch"]
@@ -67,7 +67,7 @@ class Watch:
 
     async def look(self) -> None:
         """Look once, and tell the pages if something has changed."""
-        seen = await anyio.to_thread.run_sync(_look, self._directory)
+        seen = await run_in_thread(_look, self._directory)
         if seen != self._seen:
             self._seen = seen
             self._version += 1

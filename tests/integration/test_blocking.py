@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import anyio
+import anyio.to_thread
 import pytest
 
 import remora
@@ -219,6 +221,30 @@ def test_a_view_of_a_server() -> None:
         chat.append(said("too late"))
     with pytest.raises(InvalidInput, match=r"remora\.Runtime"):
         blocking.view(memory)  # type: ignore[arg-type]
+
+
+def test_endpoints_that_hold_all_threads(tmp_path: Path) -> None:
+    """What their calls do in a thread (long texts, exports) does not wait for one of theirs."""
+    ready = threading.Barrier(2)
+
+    async def serve() -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = 2
+        async with remora.Runtime(tmp_path / "memory", config=LEAN) as runtime:
+            memory = blocking.view(runtime)
+
+            def endpoint(name: str) -> None:
+                chat = memory.session("alice", name)
+                ready.wait()
+                chat.append(said("x y " * 40_000))
+                assert [one.content for one in chat.history()] == ["x y " * 40_000]
+                memory.user("alice").recall("x y " * 20_000)
+                assert memory.export(tmp_path / f"{name}.jsonl").users == 1
+
+            async with anyio.create_task_group() as tasks:
+                for name in ("one", "two"):
+                    tasks.start_soon(anyio.to_thread.run_sync, endpoint, name)
+
+    asyncio.run(serve())
 
 
 def test_a_loop_that_does_not_run_is_refused() -> None:

@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import run_plugin_in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def test_an_abandoned_thread_keeps_its_place() -> None:
     hanging, limiter = Hanging(), anyio.CapacityLimiter(2)
 
     async def call() -> None:
-        await run_in_thread(hanging, limiter=limiter)
+        await run_plugin_in_thread(hanging, limiter=limiter)
 
     for _ in range(2):
         async with anyio.create_task_group() as tasks:
@@ -49,7 +49,7 @@ async def test_an_abandoned_thread_keeps_its_place() -> None:
     assert limiter.borrowed_tokens == 2
     hanging.let_go.set()
     for _ in range(3):
-        assert await run_in_thread(hanging, limiter=limiter) == "done"
+        assert await run_plugin_in_thread(hanging, limiter=limiter) == "done"
     while limiter.borrowed_tokens:
         await anyio.sleep(0)
 
@@ -62,9 +62,9 @@ async def test_a_place_is_free_after_an_error() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await run_in_thread(fail, limiter=limiter)
+        await run_plugin_in_thread(fail, limiter=limiter)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run_in_thread(fail, limiter=limiter)
-    assert await run_in_thread(len, "abc", limiter=limiter) == 3
+        await run_plugin_in_thread(fail, limiter=limiter)
+    assert await run_plugin_in_thread(len, "abc", limiter=limiter) == 3
     assert limiter.borrowed_tokens == 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.actors.blocks.base import BlockContent, ChatMessage, MemoryBlock
@@ -27,6 +26,7 @@ from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import ChatDict, Role
 from remora.runtime.guard import call_guarded
+from remora.runtime.threads import run_in_thread
 from remora.storage.records import StateItem
 from remora.tokens import INLINE_CHARACTERS
 
@@ -259,7 +259,7 @@ class BlockView:
 
         if sum(characters(content) for _, content in sections) <= INLINE_CHARACTERS:
             return measure()
-        return await anyio.to_thread.run_sync(measure)
+        return await run_in_thread(measure)
 
     async def _truncate(self, one: BlockText, tokens: int) -> BlockContent | None:
         """The block's own shorter content; None if it has none."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio.to_thread
-
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.rows import SEARCHED
 
 __all__ = [
@@ -67,7 +66,7 @@ async def index_vectors(table: Any, tools: IndexTools) -> None:
     if await table.count_rows() < MANY_ROWS or "vector" not in (await table.schema()).names:
         return
     keys = (await table.query().select(["user_key"]).to_arrow()).column("user_key")
-    if await anyio.to_thread.run_sync(_most_equal, keys) >= MANY_ROWS:
+    if await run_in_thread(_most_equal, keys) >= MANY_ROWS:
         await table.create_index("vector", config=tools.of_column("vector"))
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import anyio.to_thread
-
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.rows import ORDERED, RowFormat
 
 __all__ = ["copy_rows", "sorted_row_ids"]
@@ -29,7 +28,7 @@ async def sorted_row_ids(
         drop: marks rows to leave out; see `RowFormat.order`.
     """
     found = await source.query().select(list(ORDERED)).with_row_id().to_arrow()
-    order = await anyio.to_thread.run_sync(form.order, found, drop)
+    order = await run_in_thread(form.order, found, drop)
     return order, len(found) - len(order)
 
 
@@ -45,7 +44,7 @@ async def copy_rows(source: Any, target: Any, form: RowFormat, row_ids: Sequence
     for start in range(0, max(len(row_ids), 1), _ROWS_AT_ONCE):
         some = row_ids[start : start + _ROWS_AT_ONCE]
         found = await source.take_row_ids(list(some)).with_row_id().to_arrow()
-        rows = await anyio.to_thread.run_sync(form.rewritten, found, some)
+        rows = await run_in_thread(form.rewritten, found, some)
         # without parallelism there is one fragment
         await target.add(rows, mode="append" if start else "overwrite", write_parallelism=1)
     if len(row_ids) > _ROWS_AT_ONCE:

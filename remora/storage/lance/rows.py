@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from remora.ids import Digests
+from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding, MemoryRow, Vector
 
 __all__ = ["CHECK", "COLUMNS", "ORDERED", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
@@ -242,7 +242,7 @@ class RowFormat:
         found: list[Finding] = []
         seen: Counter[str] = Counter()
         async for batch in batches:
-            found += await anyio.to_thread.run_sync(self._verify_batch, batch, where, home, seen)
+            found += await run_in_thread(self._verify_batch, batch, where, home, seen)
         return found + [
             Finding("doubled", f"{where}, row {id_}", f"it exists {count} times", repairable=True)
             for id_, count in seen.items()

@@ -12,13 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.switching import load_module
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 
 __all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
@@ -119,7 +118,7 @@ class TableScan:
             for end in range(1, len(keys) + 1):
                 if end < len(keys) and keys[end] == keys[start]:
                     continue
-                rows = await anyio.to_thread.run_sync(_to_rows, found.slice(start, end - start))
+                rows = await run_in_thread(_to_rows, found.slice(start, end - start))
                 self.rows += len(rows)
                 yield ScannedUser(name, keys[start], self._belongs(name, keys[start]), rows)
                 start = end
@@ -172,7 +171,7 @@ async def open_scan(
         LongTermError: the directory cannot be read. A table that cannot is no error, but in
             `TableScan.broken`.
     """
-    lancedb = await anyio.to_thread.run_sync(load_module, "lancedb")
+    lancedb = await run_in_thread(load_module, "lancedb")
     try:
         database = await lancedb.connect_async(str(place))
         names = [

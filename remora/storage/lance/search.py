@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.indices import MANY_ROWS, REFINE
 from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
 from remora.storage.lance.shard import Shard
@@ -103,7 +103,7 @@ class LanceSearch:
         if found is None:
             return ()
         form = self._tables.rows
-        return self._report(await anyio.to_thread.run_sync(form.read_sorted, user, found)).rows
+        return self._report(await run_in_thread(form.read_sorted, user, found)).rows
 
     async def count(self, user: str) -> int:
         """See `LanceStore.count`."""
@@ -126,7 +126,7 @@ class LanceSearch:
         found = await self._query_rows(user, scope, ["vector"])
         if found is None:
             found = form.schema.empty_table()
-        read, vectors = await anyio.to_thread.run_sync(form.read_with_vectors, user, found)
+        read, vectors = await run_in_thread(form.read_with_vectors, user, found)
         return self._report(read).rows, vectors
 
     async def all_rows(self) -> AsyncIterator[tuple[Sequence[MemoryRow], Vector | None]]:
@@ -136,7 +136,7 @@ class LanceSearch:
             async with self._tables.reading("reading", shard) as table:
                 columns = [*_columns(shard), "user_key", *(["vector"] if form.embedded else [])]
                 async for batch in await table.query().select(columns).to_batches():
-                    read, vectors = await anyio.to_thread.run_sync(form.read_batch, batch)
+                    read, vectors = await run_in_thread(form.read_batch, batch)
                     yield self._report(read).rows, vectors
 
     async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:

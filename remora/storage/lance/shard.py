@@ -25,10 +25,10 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from remora.logging import get_logger
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lance.indices import (
     IndexTools,
@@ -238,7 +238,7 @@ class Shard:
         version, written = await table.version(), 0
         if self.files is not None:
             try:
-                written = await anyio.to_thread.run_sync(self.files.record, version)
+                written = await run_in_thread(self.files.record, version)
             except BaseException:
                 self.needs_rollback = True
                 raise
@@ -280,9 +280,7 @@ class Shard:
         What it writes is bounded by the rows that were added: the whole table is rewritten only
         if they are half as many as the sorted ones, or a tenth when writing has paused.
         """
-        manifest = (
-            None if self.files is None else await anyio.to_thread.run_sync(self.files.manifest)
-        )
+        manifest = None if self.files is None else await run_in_thread(self.files.manifest)
         fragments = () if manifest is None else manifest.fragments
         rows = sum(one.rows for one in fragments)
         await index_users(self.table, self._tools, least_rows=index_rows)

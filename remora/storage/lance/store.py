@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.switching import load_module
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
@@ -122,7 +122,7 @@ class LanceStore:
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
         with map_errors("opening"):
             if base is not None:
-                await anyio.to_thread.run_sync(make_private_directory, base)
+                await run_in_thread(make_private_directory, base)
             if config.tune_allocators:
                 limit_arenas()
                 set_arrow_pool()  # before LanceDB allocates with it
@@ -144,7 +144,7 @@ class LanceStore:
             try:
                 store._opening_findings = await tables.load()
                 if base is not None:
-                    store.refill_needed = await anyio.to_thread.run_sync(refill_needed, base)
+                    store.refill_needed = await run_in_thread(refill_needed, base)
             except BaseException:
                 await store.aclose()
                 raise
@@ -155,7 +155,7 @@ class LanceStore:
         self.refill_needed = False
         self._opening_findings.clear()
         if self.tables.base is not None:
-            await anyio.to_thread.run_sync(clear_refill, self.tables.base)
+            await run_in_thread(clear_refill, self.tables.base)
 
     @staticmethod
     async def drop(address: str) -> None:
@@ -168,7 +168,7 @@ class LanceStore:
         try:
             with map_errors("dropping its tables"):
                 if "://" not in address:
-                    await anyio.to_thread.run_sync(remove_store, Path(address))
+                    await run_in_thread(remove_store, Path(address))
                     return
                 lancedb = await _load_lancedb()
                 database = await lancedb.connect_async(address)
@@ -311,4 +311,4 @@ class LanceStore:
 
 async def _load_lancedb() -> Any:
     """The module, whose import takes a second or more: who closes need not wait."""
-    return await anyio.to_thread.run_sync(load_module, "lancedb", abandon_on_cancel=True)
+    return await run_in_thread(load_module, "lancedb", abandon_on_cancel=True)

@@ -12,11 +12,10 @@ from operator import eq
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
 from remora.config import LongTermConfig
 from remora.errors import LongTermError, OwnershipLost
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
@@ -95,8 +94,8 @@ class LanceTables:
         """Open every table that exists; returns what was damaged and repaired, or quarantined."""
         await self.connect()
         if self.base is not None:
-            self._opened = await anyio.to_thread.run_sync(Identity, self.base)
-            names = await anyio.to_thread.run_sync(shard_names, self.base)
+            self._opened = await run_in_thread(Identity, self.base)
+            names = await run_in_thread(shard_names, self.base)
         else:
             names = await table_names(self._database)
         findings: list[Finding] = []
@@ -104,7 +103,7 @@ class LanceTables:
             files = self.files(name)
             opened = TableState(usable=True, recorded=True)
             if files is not None:
-                opened = await anyio.to_thread.run_sync(files.prepare)
+                opened = await run_in_thread(files.prepare)
             if opened.usable:
                 await self._load_shard(name, files, opened)
             if files is not None:
@@ -134,7 +133,7 @@ class LanceTables:
                 )
             table.close()
             put_aside = partial(files.quarantine, problem, of_other_key=fits is not None)
-            await anyio.to_thread.run_sync(put_aside)
+            await run_in_thread(put_aside)
             return
         statistics = await table.stats()
         shard = self._make_shard(name, table, files, checked=fits)
@@ -185,7 +184,7 @@ class LanceTables:
         if self._opened is None:
             return
         try:
-            await anyio.to_thread.run_sync(self._opened.check)
+            await run_in_thread(self._opened.check)
         except FilesGone as e:
             raise LongTermError(
                 f"{e} while this runtime had it open: nothing is written there; start again",
@@ -211,7 +210,7 @@ class LanceTables:
         if self._opened is None:
             return
         try:
-            await anyio.to_thread.run_sync(self._opened.check)
+            await run_in_thread(self._opened.check)
         except FilesGone as e:
             probe("long_term_gone")
             raise OwnershipLost(

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from remora.errors import LongTermError
 from remora.logging import get_logger
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.allocators import return_free_memory
 from remora.storage.lance.rows import CHECK, COLUMNS, OwnerFilter
 from remora.storage.lance.shard import MOST_UNINDEXED, Shard
@@ -115,7 +115,7 @@ class LanceUpkeep:
         if shard is None:
             if (files := self._tables.files(name)) is not None:
                 with self._tables.map_errors("erasing"):
-                    await anyio.to_thread.run_sync(files.purge)
+                    await run_in_thread(files.purge)
             return 0
         own = _Erasing((user_key, session_key))
         waiting = self._erasing.setdefault(name, [])
@@ -169,13 +169,13 @@ class LanceUpkeep:
         files = shard.files
         before = frozenset[str]()
         if files is not None:
-            before = await anyio.to_thread.run_sync(files.file_names)
+            before = await run_in_thread(files.file_names)
         await shard.rewrite(drop, index_rows=self._tables.config.index_user_rows)
         await shard.forget_versions()
         if files is None:
             return
-        await anyio.to_thread.run_sync(files.purge)
-        kept = await anyio.to_thread.run_sync(files.remove_unlisted, before)
+        await run_in_thread(files.purge)
+        kept = await run_in_thread(files.remove_unlisted, before)
         if kept:
             _logger.error("erasure_left_files", table=shard.name, files=kept)
             raise LongTermError(
@@ -251,7 +251,7 @@ class LanceUpkeep:
         uses = sum(shard.uses for shard in tables.shards.values())
         if uses != self._uses_seen and tables.config.tune_allocators:
             self._uses_seen = uses
-            await anyio.to_thread.run_sync(return_free_memory)
+            await run_in_thread(return_free_memory)
 
     # -- checking and repairing --------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class LanceUpkeep:
                 with anyio.CancelScope(shield=True):
                     if shard.files is not None:
                         look = partial(shard.files.findings, deep=deep)
-                        found += await anyio.to_thread.run_sync(look)
+                        found += await run_in_thread(look)
                     found += await self._row_findings(shard, deep=deep)
         return found
 
@@ -298,7 +298,7 @@ class LanceUpkeep:
                         if shard.files is None:
                             raise
                         shard.table.close()
-                        await anyio.to_thread.run_sync(shard.files.quarantine, str(e))
+                        await run_in_thread(shard.files.quarantine, str(e))
                         del self._tables.shards[name]
                         done.append(
                             f"the table {name} was quarantined: its rows cannot be read: {e}"
@@ -310,7 +310,7 @@ class LanceUpkeep:
         done = []
         indices: tuple[str, ...] | None = ()
         if shard.files is not None:
-            indices = await anyio.to_thread.run_sync(shard.files.find_damaged_indices)
+            indices = await run_in_thread(shard.files.find_damaged_indices)
         damaged = await self._find_damaged_row_ids(shard) if shard.checked else []
         if damaged:
             removed = await self._delete_row_ids(shard, damaged)
@@ -331,5 +331,5 @@ class LanceUpkeep:
         batches: Any = await shard.table.query().select(columns).with_row_id().to_batches()
         found: list[int] = []
         async for batch in batches:
-            found += await anyio.to_thread.run_sync(rows.find_damaged_row_ids, batch)
+            found += await run_in_thread(rows.find_damaged_row_ids, batch)
         return found

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from remora.errors import LongTermError
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
+from remora.runtime.threads import run_in_thread
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import MemoryRow, Vector
@@ -138,7 +138,7 @@ class LanceWriter:
                 with tables.map_errors("writing", shard, writing=True):
                     await shard.roll_back_uncertain()
                     began.setdefault(name, time.time())
-                    table = await anyio.to_thread.run_sync(
+                    table = await run_in_thread(
                         partial(tables.rows.table, rows.values(), checked=shard.checked)
                     )
                     if may_exist:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from remora.errors import StorageError
 from remora.logging import get_logger
+from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.connection import JournalConnection, Query
 from remora.storage.sqlite.writer import JournalWriter
 
@@ -178,6 +178,6 @@ class JournalFiles:
 
 async def _size(path: Path) -> int:
     try:
-        return (await anyio.to_thread.run_sync(os.stat, path)).st_size
+        return (await run_in_thread(os.stat, path)).st_size
     except OSError:
         return 0

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-import anyio.to_thread
 
 from remora.config import Durability
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
+from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Erased, Finding, Retention
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
@@ -98,7 +98,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         """
         connections: list[JournalConnection] = []
         try:
-            await anyio.to_thread.run_sync(prepare_file, path)
+            await run_in_thread(prepare_file, path)
             writer = JournalConnection(path)
             connections.append(writer)
             await writer
@@ -117,7 +117,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             await reader.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             await reader.execute("PRAGMA cache_size = -65536")
             ownership = await take_ownership(writer, path, durability, first_settings or {})
-            writer.place = await anyio.to_thread.run_sync(JournalPlace, path)
+            writer.place = await run_in_thread(JournalPlace, path)
             return cls(
                 path,
                 writer,
@@ -286,7 +286,7 @@ class SqliteJournal(JournalReader, JournalWriter):
             InvalidInput: there is something at `path`, or no directory for it.
             StorageError: it cannot be read, or the disk refused; then there is nothing at `path`.
         """
-        await anyio.to_thread.run_sync(snapshot, self.path, path)
+        await run_in_thread(snapshot, self.path, path)
 
     async def verify(self) -> list[Finding]:
         """All damage in the journal, by checking every row (kinds ``journal`` and ``wal``).
@@ -296,7 +296,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         Raises:
             StorageError: it cannot be read at all.
         """
-        return await anyio.to_thread.run_sync(check_journal, self.path)
+        return await run_in_thread(check_journal, self.path)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):

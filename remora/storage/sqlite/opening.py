@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import aiosqlite
-import anyio.to_thread
 
 from remora.config import Durability
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew, StorageError
 from remora.logging import get_logger
+from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.mark import (
     CommitMark,
     is_of_another_journal,
@@ -144,7 +144,7 @@ async def check_commit_mark(path: Path) -> None:
         JournalDamaged: commits acknowledged at durability ``power`` are lost (at another level,
             this is logged), or the journal was replaced by another.
     """
-    mark = await anyio.to_thread.run_sync(read_mark, mark_path(path))
+    mark = await run_in_thread(read_mark, mark_path(path))
     if mark is None:
         return
 
@@ -159,7 +159,7 @@ async def check_commit_mark(path: Path) -> None:
                 )
             return missing_commits(mark, database)
 
-    lost = await anyio.to_thread.run_sync(compare)
+    lost = await run_in_thread(compare)
     if not lost:
         return
     if mark.durability == "power":
@@ -214,7 +214,7 @@ async def take_ownership(
         f"AND (SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'epoch') != {epoch} "
         "BEGIN SELECT RAISE(ABORT, 'another process owns the journal'); END"
     )
-    mark = await anyio.to_thread.run_sync(
+    mark = await run_in_thread(
         CommitMark.open, mark_path(path), settings["lineage"], durability, commits
     )
     return Ownership(

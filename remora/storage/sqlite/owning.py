@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from remora.errors import OwnershipLost
 from remora.logging import get_logger
 from remora.runtime.probes import probe
+from remora.runtime.threads import run_in_thread
 from remora.storage.identity import FilesGone
 from remora.storage.sqlite.place import JournalPlace
 
@@ -55,7 +55,7 @@ class OwnershipWatch:
         if place is None or self.lost is not None:
             return
         try:
-            await anyio.to_thread.run_sync(place.check)
+            await run_in_thread(place.check)
         except FilesGone as e:
             self.files_gone(e)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from remora.errors import CommitFailed, DirectoryUnusable, StorageError
 from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
+from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Erased, Erasure, Retention
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
@@ -66,18 +66,17 @@ class ReadOnlyJournal(JournalReader):
         Raises:
             JournalTooNew, JournalDamaged, DirectoryUnusable: see `open`.
         """
-        in_thread = anyio.to_thread.run_sync
-        if not await in_thread(has_log, path):
+        if not await run_in_thread(has_log, path):
             return await cls.open(path)
-        await in_thread(peek_format, path)
-        temporary = Path(await in_thread(partial(tempfile.mkdtemp, prefix="remora-read-")))
+        await run_in_thread(peek_format, path)
+        temporary = Path(await run_in_thread(partial(tempfile.mkdtemp, prefix="remora-read-")))
         try:
             copy = temporary / path.name
-            await in_thread(snapshot, path, copy)
+            await run_in_thread(snapshot, path, copy)
             return await cls.open(copy)
         finally:
             with anyio.CancelScope(shield=True):
-                await in_thread(partial(shutil.rmtree, temporary, ignore_errors=True))
+                await run_in_thread(partial(shutil.rmtree, temporary, ignore_errors=True))
 
     @classmethod
     async def open(cls, path: Path) -> ReadOnlyJournal:
@@ -91,14 +90,14 @@ class ReadOnlyJournal(JournalReader):
             JournalDamaged: it is no journal, or SQLite finds it malformed.
             DirectoryUnusable: it cannot be read, or an earlier remora wrote it.
         """
-        found = await anyio.to_thread.run_sync(peek_format, path)
+        found = await run_in_thread(peek_format, path)
         if found != FORMAT:
             raise DirectoryUnusable(
                 f"{path} has the format {found} of an earlier remora, and this one reads {FORMAT}: "
                 "start the application once with this remora, which brings it up to date",
                 path=path.parent,
             )
-        address = await anyio.to_thread.run_sync(read_only_address, path)
+        address = await run_in_thread(read_only_address, path)
         reader = JournalConnection(address)
         try:
             await reader
