@@ -145,7 +145,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         )
 
     def statistics(self) -> LogStatistics:
-        return self._meter.figures(len(self._queue), lost=str(self._owned.lost or ""))
+        return self.meter.figures(len(self._queue), lost=str(self._owned.lost or ""))
 
     # -- settings ----------------------------------------------------------------------------------
 
@@ -244,8 +244,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         if self._owned.lost is not None:
             return
         ((epoch,),) = await self._read("SELECT epoch FROM remora.journal")
-        if epoch != self.epoch:
-            self._owned.taken_over()
+        self._owned.check_epoch(epoch)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -21,21 +21,17 @@ Invariants
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import anyio
 import asyncpg
 
-from remora.errors import CommitFailed, OutcomeUnknown, StorageError
+from remora.errors import CommitFailed, OutcomeUnknown
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
-from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
-from remora.storage.acknowledging import Acknowledger, ExclusiveWork
-from remora.storage.commits import CommitMeter
 from remora.storage.postgres.connection import (
     BROKEN,
     Address,
@@ -45,9 +41,10 @@ from remora.storage.postgres.connection import (
     is_of_content,
 )
 from remora.storage.postgres.opening import Ownership
-from remora.storage.postgres.owning import OwnershipWatch
+from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.rows import Rows
 from remora.storage.postgres.schema import NEXT_NUMBER, OVERTAKEN, in_schema
+from remora.storage.queueing import WriteQueue
 from remora.storage.rows import is_large
 
 __all__ = ["JournalWriter"]
@@ -60,7 +57,7 @@ _MOST_BYTES = 32 << 20  # of one commit; PostgreSQL takes less than 1 GB
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 
 
-class JournalWriter:
+class JournalWriter(WriteQueue):
     """The writing half of a journal.
 
     Args:
@@ -75,6 +72,8 @@ class JournalWriter:
         epoch: the number of its owners so far, this one included.
     """
 
+    _owned: CommitsOwnershipWatch
+
     def __init__(
         self,
         address: Address,
@@ -84,6 +83,8 @@ class JournalWriter:
         max_batch_writes: int,
         reconnect_s: float,
     ) -> None:
+        owned = CommitsOwnershipWatch(address.schema, ownership.epoch)
+        super().__init__(owned, max_batch_writes=max_batch_writes)
         self.instance = ownership.instance
         self.epoch = ownership.epoch
         self._address = address
@@ -91,42 +92,12 @@ class JournalWriter:
         self._commit_number = ownership.commits
         self._doubtful = False
         """Nobody knows yet whether the commit after `_commit_number` was stored."""
-        self._max_batch = max_batch_writes
         self._reconnect_s = reconnect_s
-        self._queue: list[Write] = []
-        self._taken = 0
-        """Writes that left the queue since opening."""
-        self._work: deque[ExclusiveWork[Any]] = deque()
-        self._event = anyio.Event()
-        self._committing = anyio.Lock()
-        """Held by `run`; before it starts, by the caller that does the queued work."""
-        self._acknowledger = Acknowledger()
-        self._owned = OwnershipWatch(address.schema, ownership.epoch)
-        self._erased: set[int] = set()
-        """Actors erased since opening."""
-        self._closed = False
-        self._outage = OutageLog(
-            _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
-        )
-        self._meter = CommitMeter()
 
     @property
     def commit_number(self) -> int:
         """See `remora.storage.ports.Journal.commit_number`."""
         return self._commit_number
-
-    @property
-    def closed(self) -> bool:
-        """No work is accepted any more."""
-        return self._closed
-
-    def check_ownership(self) -> None:
-        """Raise `OwnershipLost` where that is known."""
-        self._owned.check()
-
-    async def wait_until_lost(self) -> None:
-        """See `remora.storage.ports.Journal.wait_until_lost`."""
-        await self._owned.wait_until_lost()
 
     def write(self, write: Write) -> None:
         """Queue a write for the next group commit."""
@@ -142,46 +113,14 @@ class JournalWriter:
                 self._event = anyio.Event()
                 await self._commit_queued()
 
-    async def _commit_queued(self) -> None:
-        """Commit and work until nothing is queued. The caller holds `_committing`."""
-        with anyio.CancelScope(shield=True):
-            while self._queue or self._work:
-                room = self._max_batch
-                if self._work:
-                    room = min(room, self._work[0].after - self._taken)
-                    if not room:
-                        self._acknowledger.answer_all()
-                        await self._work.popleft().run()
-                        continue
-                batch = self._take(room)
-                if batch:
-                    await self._commit(batch)
-
     def _take(self, room: int) -> list[Write]:
-        """The next writes to commit; they leave the queue before any sender writes again."""
         size = count = 0
         for write in self._queue[:room]:
             size += write.size
             if count and size > _MOST_BYTES:
                 break
             count += 1
-        taken = self._queue[:count]
-        self._taken += count
-        del self._queue[:count]
-        return [write for write in taken if not write.fenced and not self._refuse(write)]
-
-    def _refuse(self, write: Write) -> bool:
-        """Refuse a write for an erased actor; returns whether it was one."""
-        if not self._erased or not any(
-            getattr(record, "sid", 0) in self._erased for record in write.records
-        ):
-            return False
-        probe("write_of_erased_refused")
-        self._acknowledger.answer_all()
-        write.acknowledge(
-            CommitFailed("this was forgotten in the meantime; nothing of it was kept")
-        )
-        return True
+        return super()._take(count)
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -204,7 +143,7 @@ class JournalWriter:
             failed.__cause__ = e
             await self._commit_failed(batch, failed)
             return
-        self._meter.add(len(batch), rows.records, time.perf_counter() - began)
+        self.meter.add(len(batch), rows.records, time.perf_counter() - began)
         self._acknowledger.add(batch)
 
     async def _commit_failed(
@@ -214,20 +153,7 @@ class JournalWriter:
         one_write = cause is not None and (
             is_of_content(cause) or isinstance(cause, TypeError | OverflowError)
         )
-        self._meter.fail(None if one_write else error)
-        if one_write and len(batch) > 1:
-            probe("batch_halved")
-            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                unfenced = [write for write in half if not write.fenced]  # by an earlier failure
-                if unfenced:
-                    await self._commit(unfenced)
-            return
-        if self._owned.lost is None:  # why it lost the journal is logged already, once
-            self._outage.fail(error, writes=len(batch))
-        self._acknowledger.answer_all()
-        for write in batch:
-            if not write.fenced:
-                write.acknowledge(error)
+        await self._fail(batch, error, one_write=one_write)
 
     async def _store(self, sql: str, *arguments: Any) -> Any:
         """One counted call of a function.
@@ -268,7 +194,7 @@ class JournalWriter:
                 ) from e
         else:
             self._commit_number = number
-        self._meter.count()
+        self.meter.count()
         self._outage.succeed()
         return found
 
@@ -345,36 +271,14 @@ class JournalWriter:
 
     # -- other work --------------------------------------------------------------------------------
 
-    async def run_exclusively(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Run this after everything written before. A caller that leaves does not stop it."""
-        if self._closed:
-            raise StorageError("the journal is closed")
-        work = ExclusiveWork(operation, self._taken + len(self._queue))
-        self._work.append(work)
-        self._event.set()
-        if not self._committing.locked():  # `run` has not started
-            self._committing.acquire_nowait()
-            try:
-                await self._commit_queued()
-            finally:
-                self._committing.release()
-        return await work.result()
-
     async def _change(self, sql: str, *arguments: Any) -> Any:
         """`_store`, for work that is not a group commit: its failures are counted and logged."""
         try:
             return await self._store(sql, *arguments)
         except (CommitFailed, OutcomeUnknown) as e:
-            self._meter.fail(e)
-            if self._owned.lost is None:
-                self._outage.fail(e, writes=0)
+            self.meter.fail(e)
+            self._log_failure(e, 0)
             raise
-
-    async def _finish(self) -> None:
-        """Commit what is queued, and accept no further work. `run` has ended."""
-        self._closed = True
-        await self._commit_queued()
-        self._acknowledger.answer_all()
 
 
 _REFUSED = "the journal cannot store this ({}); nothing of it was kept"

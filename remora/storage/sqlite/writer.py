@@ -35,26 +35,23 @@ import contextlib
 import contextvars
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 
-from remora.errors import CommitFailed, OutcomeUnknown, StorageError
+from remora.errors import CommitFailed, OutcomeUnknown
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
-from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
-from remora.storage.acknowledging import Acknowledger, ExclusiveWork
-from remora.storage.commits import CommitMeter
 from remora.storage.identity import FilesGone
+from remora.storage.queueing import WriteQueue
 from remora.storage.rows import is_large
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
-from remora.storage.sqlite.owning import OwnershipWatch
+from remora.storage.sqlite.owning import FileOwnershipWatch
 from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
 from remora.storage.sqlite.uses import SessionUses
 
@@ -80,7 +77,7 @@ class _NotOwner(Exception):
     """Another process owns the journal by now."""
 
 
-class JournalWriter:
+class JournalWriter(WriteQueue):
     """The writing half of a journal.
 
     Args:
@@ -94,6 +91,8 @@ class JournalWriter:
         instance: six hex digits that tell its message ids from another journal's.
     """
 
+    _owned: FileOwnershipWatch
+
     def __init__(
         self,
         path: Path,
@@ -102,21 +101,15 @@ class JournalWriter:
         *,
         max_batch_writes: int,
     ) -> None:
+        owned = FileOwnershipWatch(path, ownership.epoch, lambda: writer.place)
+        super().__init__(owned, max_batch_writes=max_batch_writes)
         self.path = path
         self.instance = ownership.instance
         self._writer = writer
         self._mark = ownership.mark
         self._uses = SessionUses(complete=ownership.uses_complete)
-        self._max_batch = max_batch_writes
         self._epoch = ownership.epoch
         self._commit_number = ownership.commits
-        self._queue: list[Write] = []
-        self._taken = 0
-        """Writes that left the queue since opening."""
-        self._work: deque[ExclusiveWork[Any]] = deque()
-        self._event = anyio.Event()
-        self._committing = anyio.Lock()
-        """Held by `run`; before it starts, by the caller that does the queued work."""
         self._stage: Literal["idle", "storing", "task"] = "idle"
         """Whose turn it is to use the connection: nobody's, `_on_stored`'s after a plain commit,
         or the task's.
@@ -130,17 +123,8 @@ class JournalWriter:
         self._storing: tuple[Sequence[Write], Rows, float] = ((), Rows(), 0.0)
         self._handed: tuple[Sequence[Write], BaseException | None] = ((), None)
         """What a plain commit leaves to the task, and why it failed."""
-        self._acknowledger = Acknowledger()
         self._busy = False
         """There have been many writers at a time."""
-        self._owned = OwnershipWatch(path, ownership.epoch, lambda: writer.place)
-        self._erased: set[int] = set()
-        """Actors erased since opening."""
-        self._closed = False
-        self._outage = OutageLog(
-            _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
-        )
-        self.meter = CommitMeter()
 
     @property
     def commit_number(self) -> int:
@@ -239,24 +223,12 @@ class JournalWriter:
     # -- committing in the task --------------------------------------------------------------------
 
     async def _commit_queued(self) -> None:
-        """Commit and work until nothing is queued. The caller holds `_committing`."""
         while self._stage == "storing":
             await self._wait()
         self._stage = "task"
         with anyio.CancelScope(shield=True):
             await self._commit_handed()
-            while self._queue or self._work:
-                room = self._max_batch
-                if self._work:
-                    room = min(room, self._work[0].after - self._taken)
-                    if not room:
-                        probe("writer_did_other_work")
-                        self._acknowledger.answer_all()
-                        await self._work.popleft().run()
-                        continue
-                batch = self._take(room)
-                if batch:
-                    await self._commit(batch)
+            await super()._commit_queued()
         self._stage = "idle"
 
     async def _commit_handed(self) -> None:
@@ -269,26 +241,6 @@ class JournalWriter:
             await self._commit_failed(batch, error)
         else:
             raise error
-
-    def _take(self, room: int) -> list[Write]:
-        """The next writes to commit; they leave the queue before any sender writes again."""
-        taken = self._queue[:room]
-        self._taken += len(taken)
-        del self._queue[:room]
-        return [write for write in taken if not write.fenced and not self._refuse(write)]
-
-    def _refuse(self, write: Write) -> bool:
-        """Refuse a write for an erased actor; returns whether it was one."""
-        if not self._erased or not any(
-            getattr(record, "sid", 0) in self._erased for record in write.records
-        ):
-            return False
-        probe("write_of_erased_refused")
-        self._acknowledger.answer_all()
-        write.acknowledge(
-            CommitFailed("this was forgotten in the meantime; nothing of it was kept")
-        )
-        return True
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         rows = Rows()
@@ -317,19 +269,7 @@ class JournalWriter:
 
     async def _commit_failed(self, batch: Sequence[Write], e: Exception) -> None:
         error, one_write = await self._failure(e)
-        self.meter.fail(None if one_write else error)
-        if one_write and len(batch) > 1:
-            probe("batch_halved")
-            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                unfenced = [write for write in half if not write.fenced]  # by an earlier failure
-                if unfenced:
-                    await self._commit(unfenced)
-            return
-        self._log_failure(error, len(batch))
-        self._acknowledger.answer_all()
-        for write in batch:
-            if not write.fenced:
-                write.acknowledge(error)
+        await self._fail(batch, error, one_write=one_write)
 
     def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
         """The statements of one transaction; messages alone are one, which commits itself."""
@@ -404,10 +344,6 @@ class JournalWriter:
         transient = isinstance(error, sqlite3.OperationalError | sqlite3.InternalError)
         return failed, rolled_back and not transient
 
-    def _log_failure(self, error: Exception, writes: int) -> None:
-        if self._owned.lost is None:  # why it lost the journal is logged already, once
-            self._outage.fail(error, writes=writes)
-
     async def _recount(self) -> None:
         """Read the number of commits: one that was reported as failed may be there."""
         if self._writer.in_transaction:  # it would count what is going to be rolled back
@@ -417,14 +353,6 @@ class JournalWriter:
                 "SELECT value FROM settings WHERE name = 'commits'"
             )
             self._commit_number = int(count)
-
-    def check_ownership(self) -> None:
-        """Raise `OwnershipLost` where that is known."""
-        self._owned.check()
-
-    async def wait_until_lost(self) -> None:
-        """See `remora.storage.ports.Journal.wait_until_lost`."""
-        await self._owned.wait_until_lost()
 
     async def _roll_back_leftover(self) -> None:
         """Close a transaction that a failed rollback left open, so that the next is its own."""
@@ -443,21 +371,6 @@ class JournalWriter:
         return True
 
     # -- other work ----------------------------------------------------------------------------
-
-    async def run_exclusively(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Run this after everything written before. A caller that leaves does not stop it."""
-        if self._closed:
-            raise StorageError("the journal is closed")
-        work = ExclusiveWork(operation, self._taken + len(self._queue))
-        self._work.append(work)
-        self._event.set()
-        if not self._committing.locked():  # `run` has not started
-            self._committing.acquire_nowait()
-            try:
-                await self._commit_queued()
-            finally:
-                self._committing.release()
-        return await work.result()
 
     async def transaction(
         self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None
@@ -488,16 +401,8 @@ class JournalWriter:
 
         return await self.run_exclusively(operation)
 
-    @property
-    def closed(self) -> bool:
-        """No work is accepted any more."""
-        return self._closed
-
     async def _finish(self) -> None:
-        """Commit what is queued, and accept no further work. `run` has ended."""
-        self._closed = True
-        await self._commit_queued()
-        self._acknowledger.answer_all()
+        await super()._finish()
         steps = self._uses.finish()
         if steps and self._owned.lost is None:
             try:

@@ -1,0 +1,156 @@
+"""What waits for a journal's writing connection: writes of all sessions, and work between them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
+
+from remora.errors import CommitFailed, StorageError
+from remora.logging import get_logger
+from remora.runtime.log import Write
+from remora.runtime.outage import OutageLog
+from remora.runtime.probes import probe
+from remora.storage.acknowledging import Acknowledger, ExclusiveWork
+from remora.storage.commits import CommitMeter
+from remora.storage.owning import OwnershipWatch
+
+__all__ = ["WriteQueue"]
+
+T = TypeVar("T")
+
+_logger = get_logger(__name__)
+
+
+class WriteQueue:
+    """The queue of a journal's writer, which its task empties; before that runs, who queues work.
+
+    Args:
+        owned: whether the journal is still this process's.
+        max_batch_writes: writes joined in one group commit.
+
+    Attributes:
+        meter: counts commits.
+    """
+
+    def __init__(self, owned: OwnershipWatch, *, max_batch_writes: int) -> None:
+        self.meter = CommitMeter()
+        self._owned = owned
+        self._outage = OutageLog(
+            _logger, "commit_failed", ended="commits_resumed", monotonic=time.monotonic
+        )
+        self._max_batch = max_batch_writes
+        self._queue: list[Write] = []
+        self._taken = 0
+        """Writes that left the queue since opening."""
+        self._work: deque[ExclusiveWork[Any]] = deque()
+        self._event = anyio.Event()
+        self._committing = anyio.Lock()
+        """Held by the task; before it starts, by the caller that does the queued work."""
+        self._acknowledger = Acknowledger()
+        self._erased: set[int] = set()
+        """Actors erased since opening."""
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """No work is accepted any more."""
+        return self._closed
+
+    def check_ownership(self) -> None:
+        """Raise `OwnershipLost` where that is known."""
+        self._owned.check()
+
+    async def wait_until_lost(self) -> None:
+        """See `remora.storage.ports.Journal.wait_until_lost`."""
+        await self._owned.wait_until_lost()
+
+    async def run_exclusively(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Run this after everything written before. A caller that leaves does not stop it."""
+        if self._closed:
+            raise StorageError("the journal is closed")
+        work = ExclusiveWork(operation, self._taken + len(self._queue))
+        self._work.append(work)
+        self._event.set()
+        if not self._committing.locked():  # the task has not started
+            self._committing.acquire_nowait()
+            try:
+                await self._commit_queued()
+            finally:
+                self._committing.release()
+        return await work.result()
+
+    async def _commit_queued(self) -> None:
+        """Commit and work until nothing is queued. The caller holds `_committing`."""
+        with anyio.CancelScope(shield=True):
+            while self._queue or self._work:
+                room = self._max_batch
+                if self._work:
+                    room = min(room, self._work[0].after - self._taken)
+                    if not room:
+                        probe("writer_did_other_work")
+                        self._acknowledger.answer_all()
+                        await self._work.popleft().run()
+                        continue
+                batch = self._take(room)
+                if batch:
+                    await self._commit(batch)
+
+    def _take(self, room: int) -> list[Write]:
+        """The next writes to commit; they leave the queue before any sender writes again."""
+        taken = self._queue[:room]
+        self._taken += len(taken)
+        del self._queue[:room]
+        return [write for write in taken if not write.fenced and not self._refuse(write)]
+
+    def _refuse(self, write: Write) -> bool:
+        """Refuse a write for an erased actor; returns whether it was one."""
+        if not self._erased or not any(
+            getattr(record, "sid", 0) in self._erased for record in write.records
+        ):
+            return False
+        probe("write_of_erased_refused")
+        self._acknowledger.answer_all()
+        write.acknowledge(
+            CommitFailed("this was forgotten in the meantime; nothing of it was kept")
+        )
+        return True
+
+    async def _commit(self, batch: Sequence[Write]) -> None:
+        """Commit these together. A failure goes to `_fail`."""
+        raise NotImplementedError
+
+    async def _fail(self, batch: Sequence[Write], error: Exception, *, one_write: bool) -> None:
+        """Tell the senders of a failed commit, after those of all commits before it.
+
+        Args:
+            batch: its writes.
+            error: why it failed; nothing of it is there, or nobody knows.
+            one_write: it may be the fault of one of them: the others are committed without it.
+        """
+        self.meter.fail(None if one_write else error)
+        if one_write and len(batch) > 1:
+            probe("batch_halved")
+            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                unfenced = [write for write in half if not write.fenced]  # by an earlier failure
+                if unfenced:
+                    await self._commit(unfenced)
+            return
+        self._log_failure(error, len(batch))
+        self._acknowledger.answer_all()
+        for write in batch:
+            if not write.fenced:
+                write.acknowledge(error)
+
+    def _log_failure(self, error: Exception, writes: int) -> None:
+        if self._owned.lost is None:  # why it lost the journal is logged already, once
+            self._outage.fail(error, writes=writes)
+
+    async def _finish(self) -> None:
+        """Commit what is queued, and accept no further work. The task has ended."""
+        self._closed = True
+        await self._commit_queued()
+        self._acknowledger.answer_all()
