@@ -28,8 +28,9 @@ from remora.storage.postgres.opening import (
     take_ownership,
 )
 from remora.storage.postgres.reading import JournalReader
-from remora.storage.postgres.trimming import messages_beyond, trim_rows
+from remora.storage.postgres.trimming import PostgresArchive, trim_rows
 from remora.storage.postgres.writer import JournalWriter
+from remora.storage.trimming import messages_beyond
 
 __all__ = ["PostgresJournal"]
 
@@ -223,7 +224,7 @@ class PostgresJournal(JournalReader, JournalWriter):
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         total = 0
-        async for wanted in messages_beyond(self._read, limits, now_us):
+        async for wanted in messages_beyond(PostgresArchive(self._read), limits, now_us):
             left = wanted
             while left:
 

@@ -32,9 +32,10 @@ from remora.storage.sqlite.opening import (
 )
 from remora.storage.sqlite.place import JournalPlace, prepare_file
 from remora.storage.sqlite.reading import JournalReader
-from remora.storage.sqlite.trimming import messages_beyond, trim_rows
+from remora.storage.sqlite.trimming import SqliteArchive, trim_rows
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
+from remora.storage.trimming import messages_beyond
 
 __all__ = ["MANY_SESSIONS", "SqliteJournal"]
 
@@ -253,7 +254,7 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         count = 0
-        async for wanted in messages_beyond(self._read, limits, now_us):
+        async for wanted in messages_beyond(SqliteArchive(self._read), limits, now_us):
             left = wanted
             while left:
 
