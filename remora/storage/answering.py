@@ -1,41 +1,72 @@
-"""Answers about a session's messages, made of the rows that a database has of them."""
+"""Answers made of the rows that a database has; what is long is decoded in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from remora.ids import SessionKey
+from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
 from remora.messages import Entry
-from remora.storage.decoding import SEQ_MASK, RowDamaged, decode_entry, row_damage
+from remora.runtime.concurrency import run_in_thread_if
+from remora.storage.decoding import (
+    SEQ_MASK,
+    RowDamaged,
+    are_long,
+    decode_entry,
+    decode_key,
+    decode_memory,
+    decode_state_item,
+    row_damage,
+)
 from remora.storage.lookups import KeyedAppend, OriginalAppend
+from remora.storage.records import MemoryItem, StateItem
 
-__all__ = ["decode_entries", "keyed_appends", "original_append", "read_range"]
+__all__ = [
+    "decode_marks",
+    "decode_memories",
+    "decode_state_items",
+    "keyed_appends",
+    "original_append",
+    "read_range",
+    "seqs_of_ids",
+]
+
+_logger = get_logger(__name__)
+_CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 
 
-def read_range(
+async def read_range(
     key: SessionKey, rows: Sequence[tuple[Any, ...]], first: int, at: int | None
 ) -> list[Entry]:
     """The messages of a range, none of which may be missing; see `Journal.read`.
 
     Args:
         key: the session.
-        rows: `trimmed` of the session, `removed` and `ENTRY_COLUMNS`, in order; at least one.
+        rows: `trimmed` of the session, `removed` and `ENTRY_COLUMNS`, in order.
         first: the first message of the range.
         at: those that existed when this message was the newest; None for today's.
 
     Raises:
         JournalDamaged: one of them is missing or damaged.
     """
+    if not rows:
+        return []
+    return await run_in_thread_if(are_long(rows, _CHAT), _decode_range, key, rows, first, at)
+
+
+def _decode_range(
+    key: SessionKey, rows: Sequence[tuple[Any, ...]], first: int, at: int | None
+) -> list[Entry]:
     trimmed = rows[0][0]
     if not isinstance(trimmed, int):
         raise row_damage(key, "its figures are not as they were written")
     for number, row in enumerate(rows, start=max(first, trimmed + 1, 1)):
         if row[2] & SEQ_MASK != number:
             raise row_damage(key, f"message {number} is missing")
-    return decode_entries(
+    return _decode_entries(
         key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
     )
 
@@ -44,11 +75,78 @@ def keyed_appends(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> Iterator[
     """The appends in rows of a key, `removed` and `ENTRY_COLUMNS`, in the order of keys."""
     for digest, group in groupby(rows, key=itemgetter(0)):
         batch = list(group)
-        there = decode_entries(key, [row[2:] for row in batch if row[1] is None])
+        there = _decode_entries(key, [row[2:] for row in batch if row[1] is None])
         yield KeyedAppend(digest, tuple(there), len(batch) - len(there))
 
 
-def decode_entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+def seqs_of_ids(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> dict[str, int]:
+    """The numbers of messages by their ids, from rows of `ENTRY_COLUMNS`."""
+    return {one.id: one.seq for one in _decode_entries(key, rows) if one.id is not None}
+
+
+def original_append(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> OriginalAppend | None:
+    """The append whose messages these are; None without any."""
+    entries = _decode_entries(key, rows)
+    if not entries:
+        return None
+    return OriginalAppend(
+        tuple(entry.seq for entry in entries),
+        tuple(entry.id for entry in entries),
+        tuple(entry.chat for entry in entries),
+    )
+
+
+async def decode_memories(
+    user: str,
+    rows: Sequence[tuple[Any, ...]],
+    decode: Callable[[tuple[Any, ...]], MemoryItem] = decode_memory,
+) -> list[MemoryItem]:
+    """The memories of a user in rows of `MEMORY_COLUMNS`.
+
+    Raises:
+        JournalDamaged: one of them is damaged.
+    """
+    try:
+        return await run_in_thread_if(
+            are_long(rows, _CONTENT), lambda: [decode(row) for row in rows]
+        )
+    except RowDamaged as e:
+        raise row_damage(UserKey(user), e) from e
+
+
+async def decode_state_items(
+    key: SessionKey | UserKey,
+    rows: Sequence[tuple[Any, ...]],
+    decode: Callable[[tuple[Any, ...]], StateItem] = decode_state_item,
+) -> list[StateItem]:
+    """The state items of an actor in rows of `STATE_ITEM_COLUMNS`.
+
+    Raises:
+        JournalDamaged: one of them is damaged.
+    """
+    try:
+        return await run_in_thread_if(are_long(rows, _VALUE), lambda: [decode(row) for row in rows])
+    except RowDamaged as e:
+        raise row_damage(key, e) from e
+
+
+def decode_marks(
+    rows: Iterable[Sequence[Any]],
+) -> list[tuple[SessionKey | UserKey, int]]:
+    """Actors and their marks, in rows of a mark and what `decode_key` takes.
+
+    An actor whose name is damaged is logged and left out: its owner is not known.
+    """
+    found = []
+    for mark, *row in rows:
+        try:
+            found.append((decode_key(*row), mark))
+        except RowDamaged as e:
+            _logger.error("actor_unreadable", sid=row[0], error=str(e))
+    return found
+
+
+def _decode_entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     """The messages of a session in rows of `ENTRY_COLUMNS`.
 
     Raises:
@@ -58,15 +156,3 @@ def decode_entries(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> list[Ent
         return [decode_entry(row) for row in rows]
     except RowDamaged as e:
         raise row_damage(key, e) from e
-
-
-def original_append(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> OriginalAppend | None:
-    """The append whose messages these are; None without any."""
-    entries = decode_entries(key, rows)
-    if not entries:
-        return None
-    return OriginalAppend(
-        tuple(entry.seq for entry in entries),
-        tuple(entry.id for entry in entries),
-        tuple(entry.chat for entry in entries),
-    )

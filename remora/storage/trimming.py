@@ -6,23 +6,25 @@ commits, and looks again first: what a session needs may have changed, and must 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from remora.logging import get_logger
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.journal_port import Retention
 from remora.storage.pending import first_message_needed
 from remora.storage.records import Spec
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
-__all__ = ["BATCH_MESSAGES", "Archive", "choose_batch", "messages_beyond"]
+__all__ = ["BATCH_MESSAGES", "Archive", "choose_batch", "trim_beyond"]
 
 BATCH_MESSAGES = 1_000
 """Messages deleted by one commit, at most: writes queued behind it wait some milliseconds."""
 
+_logger = get_logger(__name__)
 _SESSIONS_AT_ONCE = 500
 _ROWS_AT_ONCE = 65_536  # of all sessions, in memory while the oldest are searched
 _DAY_US = 86_400_000_000
@@ -69,19 +71,33 @@ class Archive(Protocol):
         ...
 
 
-async def messages_beyond(
-    archive: Archive, limits: Retention, now_us: int
-) -> AsyncIterator[dict[int, int]]:
-    """By session, the last message that is beyond the limits and may go.
+async def trim_beyond(
+    archive: Archive,
+    limits: Retention,
+    now_us: int,
+    remove: Callable[[Mapping[int, int]], Awaitable[tuple[int, dict[int, int]]]],
+) -> int:
+    """Remove what is beyond the limits; see `remora.storage.ports.Journal.trim`.
 
-    Some sessions at a time.
+    Args:
+        archive: what there is.
+        limits: how much of it may be there.
+        now_us: microseconds since 1970.
+        remove: a commit that removes messages, some of those up to the given ones: how many went,
+            and what is left to do.
+
+    Returns:
+        How many messages went.
     """
-    if limits.max_age_days > 0 or limits.max_messages > 0:
-        async for sids in _sessions(archive):
-            if found := await _beyond_each(archive, sids, limits, now_us):
-                yield found
-    if limits.max_bytes > 0 and (found := await _beyond_bytes(archive, limits.max_bytes)):
-        yield found
+    count = 0
+    async for wanted in _messages_beyond(archive, limits, now_us):
+        left: Mapping[int, int] = wanted
+        while left:
+            gone, left = await remove(left)
+            count += gone
+    if count:
+        _logger.info("journal_trimmed", messages=count)
+    return count
 
 
 async def choose_batch(
@@ -110,6 +126,21 @@ async def choose_batch(
         if through < last:
             left[one.sid] = last
     return chosen, left
+
+
+async def _messages_beyond(
+    archive: Archive, limits: Retention, now_us: int
+) -> AsyncIterator[dict[int, int]]:
+    """By session, the last message that is beyond the limits and may go.
+
+    Some sessions at a time.
+    """
+    if limits.max_age_days > 0 or limits.max_messages > 0:
+        async for sids in _sessions(archive):
+            if found := await _beyond_each(archive, sids, limits, now_us):
+                yield found
+    if limits.max_bytes > 0 and (found := await _beyond_bytes(archive, limits.max_bytes)):
+        yield found
 
 
 async def _sessions(archive: Archive) -> AsyncIterator[list[int]]:

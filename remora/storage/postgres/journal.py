@@ -30,7 +30,7 @@ from remora.storage.postgres.opening import (
 from remora.storage.postgres.reading import JournalReader
 from remora.storage.postgres.trimming import PostgresArchive, trim_rows
 from remora.storage.postgres.writer import JournalWriter
-from remora.storage.trimming import messages_beyond
+from remora.storage.trimming import trim_beyond
 
 __all__ = ["PostgresJournal"]
 
@@ -223,20 +223,14 @@ class PostgresJournal(JournalReader, JournalWriter):
         await self._delete_messages()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
-        total = 0
-        async for wanted in messages_beyond(PostgresArchive(self._read), limits, now_us):
-            left = wanted
-            while left:
+        async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+            async def work() -> tuple[int, dict[int, int]]:
+                self._owned.check()
+                return await trim_rows(self._read, self._change, wanted)
 
-                async def work(left: Mapping[int, int] = left) -> tuple[int, dict[int, int]]:
-                    self._owned.check()
-                    return await trim_rows(self._read, self._change, left)
+            return await self.run_exclusively(work)
 
-                gone, left = await self.run_exclusively(work)
-                total += gone
-        if total:
-            _logger.info("journal_trimmed", messages=total)
-        return total
+        return await trim_beyond(PostgresArchive(self._read), limits, now_us, remove)
 
     # -- upkeep ------------------------------------------------------------------------------------
 

@@ -17,13 +17,15 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
-from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.answering import (
-    decode_entries,
+    decode_marks,
+    decode_memories,
+    decode_state_items,
     keyed_appends,
     original_append,
     read_range,
+    seqs_of_ids,
 )
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
@@ -33,9 +35,7 @@ from remora.storage.decoding import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    are_long,
     decode_jobs,
-    decode_key,
     decode_memory,
     decode_state_item,
     decode_summary,
@@ -72,7 +72,6 @@ from remora.storage.rows import SEQ_BITS
 __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
-_CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 _ITS_MESSAGES = f"m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK}"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 
@@ -117,7 +116,7 @@ class JournalReader:
                 *key,
                 query.after,
             )
-            return {one.id: one.seq for one in decode_entries(key, rows) if one.id is not None}
+            return seqs_of_ids(key, rows)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s "
@@ -154,9 +153,7 @@ class JournalReader:
             max(min(last, SEQ_MASK), 0),
             *key,
         )
-        if not rows:
-            return ()
-        return await run_in_thread_if(are_long(rows, _CHAT), read_range, key, rows, first, at)
+        return await read_range(key, rows, first, at)
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
@@ -221,13 +218,7 @@ class JournalReader:
             user,
             *arguments,
         )
-        large = are_long(rows, _CONTENT)
-        try:
-            return await run_in_thread_if(
-                large, lambda: [decode_memory(memory_texts(row)) for row in rows]
-            )
-        except RowDamaged as e:
-            raise row_damage(UserKey(user), e) from e
+        return await decode_memories(user, rows, lambda row: decode_memory(memory_texts(row)))
 
     async def removed_messages(
         self, user: str, messages: Collection[tuple[str, int]]
@@ -260,26 +251,16 @@ class JournalReader:
             user,
             session,
         )
-        large = are_long(rows, _VALUE)
-        try:
-            return await run_in_thread_if(
-                large, lambda: [decode_state_item(state_item_texts(row)) for row in rows]
-            )
-        except RowDamaged as e:
-            raise row_damage(key, e) from e
+        return await decode_state_items(
+            key, rows, lambda row: decode_state_item(state_item_texts(row))
+        )
 
     async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         rows = await self._read(
             "SELECT flushed, sid, s.user, session, created_us, crc FROM remora.actors AS s "
             "ORDER BY sid"
         )
-        found = []
-        for flushed, *row in rows:
-            try:
-                found.append((decode_key(*row), flushed))
-            except RowDamaged as e:  # its owner is unknown; the others are listed
-                _logger.error("actor_unreadable", sid=row[0], error=str(e))
-        return found
+        return decode_marks(rows)
 
     async def session_indexed_through(self, key: SessionKey) -> int:
         rows = await self._read(

@@ -35,7 +35,7 @@ from remora.storage.sqlite.reading import JournalReader
 from remora.storage.sqlite.trimming import SqliteArchive, trim_rows
 from remora.storage.sqlite.verify import check_journal
 from remora.storage.sqlite.writer import AUTO_CHECKPOINT_PAGES, JournalWriter
-from remora.storage.trimming import messages_beyond
+from remora.storage.trimming import trim_beyond
 
 __all__ = ["MANY_SESSIONS", "SqliteJournal"]
 
@@ -253,19 +253,12 @@ class SqliteJournal(JournalReader, JournalWriter):
         await self._files.empty_wal()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
-        count = 0
-        async for wanted in messages_beyond(SqliteArchive(self._read), limits, now_us):
-            left = wanted
-            while left:
+        async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+            return await self.transaction(lambda: trim_rows(self._writer, wanted))
 
-                async def work(left: Mapping[int, int] = left) -> tuple[int, dict[int, int]]:
-                    return await trim_rows(self._writer, left)
-
-                gone, left = await self.transaction(work)
-                count += gone
+        count = await trim_beyond(SqliteArchive(self._read), limits, now_us, remove)
         if count:
             await self._files.release_free_pages()
-            _logger.info("journal_trimmed", messages=count)
         return count
 
     # -- upkeep ------------------------------------------------------------------------------------

@@ -22,10 +22,13 @@ from remora.messages import Entry
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.answering import (
-    decode_entries,
+    decode_marks,
+    decode_memories,
+    decode_state_items,
     keyed_appends,
     original_append,
     read_range,
+    seqs_of_ids,
 )
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
@@ -35,11 +38,7 @@ from remora.storage.decoding import (
     STATE_ITEM_COLUMNS,
     SUMMARY_COLUMNS,
     RowDamaged,
-    are_long,
     decode_jobs,
-    decode_key,
-    decode_memory,
-    decode_state_item,
     decode_summary,
     row_damage,
 )
@@ -72,7 +71,6 @@ __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
 _IN_THREAD = 500  # listings from which on making them is a thread's work
-_CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
 
 _BY_USER = "CROSS JOIN memories AS m ON m.sid = s.sid"
 # By the index on ids, and not by the one on users: `+` keeps the planner from that.
@@ -121,9 +119,7 @@ class JournalReader:
                 "> ?",
                 (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
             )
-            return {
-                entry.id: entry.seq for entry in decode_entries(key, rows) if entry.id is not None
-            }
+            return seqs_of_ids(key, rows)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM actors AS s "
@@ -157,9 +153,7 @@ class JournalReader:
             "WHERE s.user = ? AND s.session = ? ORDER BY m.pos",
             (max(first, 1), min(last, SEQ_MASK), key.user, key.session),
         )
-        if not rows:
-            return ()
-        return await run_in_thread_if(are_long(rows, _CHAT), read_range, key, rows, first, at)
+        return await read_range(key, rows, first, at)
 
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
@@ -236,11 +230,7 @@ class JournalReader:
             f"WHERE s.user = ? AND s.session = ''{rest}",
             parameters,
         )
-        large = are_long(rows, _CONTENT)
-        try:
-            return await run_in_thread_if(large, lambda: [decode_memory(row) for row in rows])
-        except RowDamaged as e:
-            raise row_damage(UserKey(user), e) from e
+        return await decode_memories(user, rows)
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         rows = await self._read(
@@ -259,23 +249,13 @@ class JournalReader:
             "ORDER BY x.rowid",
             (user, session),
         )
-        large = are_long(rows, _VALUE)
-        try:
-            return await run_in_thread_if(large, lambda: [decode_state_item(row) for row in rows])
-        except RowDamaged as e:
-            raise row_damage(key, e) from e
+        return await decode_state_items(key, rows)
 
     async def indexed_through(self) -> Sequence[tuple[SessionKey | UserKey, int]]:
         rows = await self._read(
             "SELECT flushed, sid, user, session, created_us, crc FROM actors ORDER BY sid"
         )
-        found = []
-        for flushed, *row in rows:
-            try:
-                found.append((decode_key(*row), flushed))
-            except RowDamaged as e:  # its owner is unknown; the others are listed
-                _logger.error("actor_unreadable", sid=row[0], error=str(e))
-        return found
+        return decode_marks(rows)
 
     async def session_indexed_through(self, key: SessionKey) -> int:
         rows = await self._read(
