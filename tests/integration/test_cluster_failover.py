@@ -21,6 +21,7 @@ import remora
 from remora import Runtime
 from remora.storage.lock import DirectoryLock
 from tests.harness import user
+from tests.processes import stop
 from tests.workers import end_owner, owner_of, owner_process, write_config
 
 pytestmark = [
@@ -112,13 +113,6 @@ async def all_went_on(sent: dict[str, int]) -> None:
 
 async def contents(session: Any) -> list[str]:
     return [message.content for message in await session.history()]
-
-
-def stop(pid: int) -> None:
-    """Stop a process, and return when it has stopped."""
-    os.kill(pid, signal.SIGSTOP)
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
-        os.sched_yield()
 
 
 async def test_a_stopped_owner_never_goes_on(tmp_path: Path, memory: Path) -> None:

@@ -31,6 +31,7 @@ from remora.errors import (
 from remora.storage.lock import DirectoryLock, keep_owner_file
 from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.owners import finder, make_target
+from tests.processes import stop
 
 pytestmark = [
     pytest.mark.blocking,
@@ -90,13 +91,6 @@ def end(info: OwnerInfo, number: int = signal.SIGKILL) -> None:
         pass
 
 
-def stop(info: OwnerInfo) -> None:
-    """Stop an owner, and return when it has stopped."""
-    os.kill(info.pid, signal.SIGSTOP)
-    while Path(f"/proc/{info.pid}/stat").read_text().rpartition(") ")[2][0] != "T":
-        os.sched_yield()
-
-
 def started(place: Place) -> list[int]:
     """The owners that were started."""
     return [int(line) for line in (place.directory / "started").read_text().split()]
@@ -152,7 +146,7 @@ def test_a_stopped_owner_is_killed(tmp_path: Path, memory: Place) -> None:
     file = make_target(tmp_path, silent_s=0.2)
     first = finder(file).find()
     with open_control(first, ClusterConfig()) as control:
-        stop(first)
+        stop(first.pid)
         second = finder(file).find()
         assert control.wait(10)
     assert second.pid != first.pid
@@ -166,7 +160,7 @@ def test_a_worker_watches_its_owner(tmp_path: Path, memory: Place) -> None:
     watch = OwnerWatch(info, target.config.cluster)
     watch.start()
     with open_control(info, ClusterConfig()) as control:
-        stop(info)
+        stop(info.pid)
         assert control.wait(10)
     watch.join(10)
     assert not watch.is_alive()

@@ -303,11 +303,14 @@ def test_a_runtime_that_nobody_closes(tmp_path: Path) -> None:
 
     async def main() -> None:
         kept = [await Runtime(tmp_path, config=LEAN).start()]
-        chat = kept[0].session("alice", "one")
+        alice = kept[0].user("alice")
         with pytest.warns(ResourceWarning, match=r"Runtime\(.*open\) was not closed"):
             kept.clear()
         gc.collect()
-        await chat.append(HELLO)
+        await alice.session("one").append(HELLO)
+        assert await alice.recall(
+            "hello"
+        )  # of a task that begins as the loop ends, anyio complains
 
     async def read() -> None:
         async with Runtime(tmp_path, config=LEAN) as again:
@@ -324,6 +327,7 @@ def test_the_event_loop_ends_first(tmp_path: Path, caplog: pytest.LogCaptureFixt
     async def forget_to_close() -> None:
         await runtime.start()
         await runtime.session("alice", "one").append(HELLO)
+        await runtime.user("alice").recall("hello")  # as above
 
     async def read() -> None:
         async with Runtime(tmp_path, config=LEAN) as again:

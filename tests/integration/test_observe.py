@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import stat
 import subprocess
@@ -23,6 +22,7 @@ from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.services.answering import SOCKET_NAME, start_answering
 from remora.storage.sockets import connect_socket
 from tests.harness import user
+from tests.processes import stop
 
 pytestmark = [
     pytest.mark.anyio,
@@ -216,14 +216,15 @@ async def test_another_process_is_asked_and_a_killed_one_is_not_found(tmp_path: 
     path = tmp_path / "memory"
     command = [sys.executable, "-c", CHILD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert await in_thread(child.stdout.readline) == b"open\n"
-        assert (await status_of(path)).pid == child.pid
-        child.send_signal(signal.SIGSTOP)
-        with pytest.raises(OwnerUnreachable, match="did not answer"):
-            await status_of(path, timeout_s=0.05)
-        child.kill()
-        child.send_signal(signal.SIGCONT)
+        try:
+            assert child.stdout is not None
+            assert await in_thread(child.stdout.readline) == b"open\n"
+            assert (await status_of(path)).pid == child.pid
+            stop(child.pid)
+            with pytest.raises(OwnerUnreachable, match="did not answer"):
+                await status_of(path, timeout_s=0.05)
+        finally:
+            child.kill()
     assert (path / SOCKET_NAME).exists()
     assert await in_thread(observe.ask, path) is None
     async with Runtime(path, config=PLAIN):
