@@ -145,10 +145,12 @@ class RemoteMemory:
             intake = await _build_intake(self._options, closers)
             welcome = await connection.open()
             async with anyio.create_task_group() as tasks:
-                for shard, info in zip(self.shards, welcome.shards, strict=True):
-                    shard.open_parts(connection, info, intake)
-                    shard.turns.start(cast("TaskGroup", HostTasks(tasks)))
+                for shard in self.shards:
+                    shard.connect(connection)
                 await self._refresh_shards()
+                for shard, info in zip(self.shards, welcome.shards, strict=True):
+                    shard.open_parts(info, intake)
+                    shard.turns.start(cast("TaskGroup", HostTasks(tasks)))
                 figures = anyio.CancelScope()
                 tasks.start_soon(self._refresh, figures, name="remora.figures")
                 host.mark_open()
@@ -249,11 +251,14 @@ class RemoteShard:
         self._memory = memory
         self._number = number
 
-    def open_parts(self, connection: Connection, info: ShardInfo, intake: Intake) -> None:
-        """Give handles their parts."""
+    def connect(self, connection: Connection) -> None:
+        """Ask the owner over this connection from now on."""
+        self._line = ShardLine(connection, self._number, self.options.config)
+
+    def open_parts(self, info: ShardInfo, intake: Intake) -> None:
+        """Give handles their parts; `refresh` has asked for the figures that they may want."""
         self._info = info
-        config = self.options.config
-        line = self._line = ShardLine(connection, self._number, config)
+        config, line = self.options.config, self._line
         actors = RemoteActors(line)
         self.turns = RemoteTurns(line)
         self.contexts = RemoteContexts(line, intake.counter, info)

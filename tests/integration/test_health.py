@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
@@ -23,7 +24,7 @@ from remora.storage.lance.store import LanceStore
 from remora.testing import FaultyJournal, HashEmbedder, VirtualClock
 from remora.testing.faults import CommitFault
 from tests.harness import user
-from tests.remote import remote
+from tests.remote import Owner, remote
 
 pytestmark = pytest.mark.anyio
 
@@ -263,6 +264,27 @@ async def test_workers_hear_it_of_the_owner(monkeypatch: pytest.MonkeyPatch) -> 
             silent = shard.health()
         assert (silent.live, silent.ready, codes(silent)) == (True, False, ["owner_silent"])
     assert codes(shard.health()) == ["closed"]
+
+
+async def test_a_worker_that_connects_is_asked() -> None:
+    """It is not ready until it has heard of the owner how that does, and fails for nobody."""
+    owner = Owner(lambda: [Runtime.in_memory(config=PLAIN)])
+    await owner.start()
+    memory = owner.worker()
+    (shard,) = memory.shards
+    heard: list[Health] = []
+    try:
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(memory.open)
+                while not heard or not heard[-1].ready:
+                    heard.append(shard.health())
+                    await anyio.lowlevel.checkpoint()
+        assert shard.statistics().registry.live == 0
+    finally:
+        await memory.aclose()
+        await owner.stop()
+    assert {one for health in heard[:-1] for one in codes(health)} == {"not_opened"}
 
 
 def test_blocking() -> None:
