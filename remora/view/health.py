@@ -139,14 +139,15 @@ class HealthSamples:
             self._asked += 1
             before = self._last
             question = partial(ask, self._directory, timeout_s=_PATIENCE_S)
-            self._last, self._note = None, "no process has the memory open"
+            status, note = None, "no process has the memory open"
             try:
-                self._last = await run_in_thread(question)
+                status = await run_in_thread(question)
             except (InvalidInput, DirectoryUnusable, OwnerUnreachable) as e:
-                self._note = str(e)
-            if self._last is None or before is None or self._last.pid != before.pid:
+                note = str(e)
+            self._last, self._note = status, note
+            if status is None or before is None or status.pid != before.pid:
                 self._samples.clear()
-            elif (sample := _compare(before, self._last)) is not None:
+            elif (sample := _compare(before, status)) is not None:
                 self._samples.append(sample)
 
 

@@ -108,7 +108,7 @@ class Watch:
                     yield b": still here\n\n"  # a closed page is noticed by writing to it
         finally:
             self._pages -= 1
-            if not self._pages:
+            if not self._pages and self._opened.is_set():  # else `wait_until_open` waits for it
                 self._opened = anyio.Event()
 
 

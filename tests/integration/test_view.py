@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import httpx
 import msgspec
@@ -392,6 +393,22 @@ async def test_how_the_owner_does(owner: Runtime, directory: Path) -> None:
         assert listed["live"] is None
 
 
+async def test_what_was_known_is_shown_until_the_owner_has_answered(
+    owner: Runtime, directory: Path
+) -> None:
+    samples = HealthSamples(directory, Watch(directory))
+    await samples.take()
+    pids = []
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            await owner.session("alice", "chat").append({"role": "user", "content": "More."})
+            tasks.start_soon(samples.take)
+            while len((await samples.answer()).samples) < 1:
+                pids.append((await samples.answer()).pid)
+                await anyio.lowlevel.checkpoint()
+    assert set(pids) == {os.getpid()}
+
+
 async def test_pages_are_told_of_changes(owner: Runtime, directory: Path) -> None:
     watch = Watch(directory, interval_s=0)
     async with anyio.create_task_group() as tasks:
@@ -404,6 +421,24 @@ async def test_pages_are_told_of_changes(owner: Runtime, directory: Path) -> Non
                 assert event not in seen
                 seen.add(event)
         assert watch.pages == 0
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_page_that_leaves_at_once_stops_no_other(owner: Runtime, directory: Path) -> None:
+    """Also where it was the first, which a look is taken for."""
+    watch = Watch(directory, interval_s=0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch.run)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.CancelScope() as page:
+            page.cancel()
+            await anext(watch.events())
+        assert watch.pages == 0
+        async with aclosing(watch.events()) as events:  # type: ignore[type-var]
+            first = await anext(events)
+            await owner.session("alice", "chat").append({"role": "user", "content": "More."})
+            with anyio.fail_after(10):
+                assert await anext(events) != first
         tasks.cancel_scope.cancel()
 
 
