@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -113,41 +114,33 @@ def command_health(console: Console, arguments: argparse.Namespace) -> int:
 
 def command_top(console: Console, arguments: argparse.Namespace) -> int:
     """Watch a memory that a process has open."""
-    directory, interval_s = _directory_of(arguments), arguments.interval
-    kept: deque[observe.RuntimeStatus] = deque([_ask(directory, 2.0)])
-    looks = 1
-    if not console.is_terminal:
-        return _print_looks(console, arguments, kept)
-    # not on another screen: what was seen last stays, also of a connection that breaks
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        try:
-            live.update(show_status(directory, list(kept)), refresh=True)
-            while looks != arguments.looks:
-                time.sleep(interval_s)
-                live.update(_look(directory, kept), refresh=True)
-                looks += 1
-        except KeyboardInterrupt:
-            pass
-    return 0
-
-
-def _print_looks(
-    console: Console, arguments: argparse.Namespace, kept: deque[observe.RuntimeStatus]
-) -> int:
-    """Print one picture below the other, each as soon as it is there: into a pipe or a file."""
-    directory, looks = _directory_of(arguments), 1
-    picture: Any = show_status(directory, list(kept))
+    directory = _directory_of(arguments)
+    pictures = _pictures(directory, arguments, _ask(directory, 2.0))
     with suppress(KeyboardInterrupt):
-        while True:
-            console.print(picture)
-            console.print()
-            console.file.flush()
-            if looks == arguments.looks:
-                break
-            time.sleep(arguments.interval)
-            picture = _look(directory, kept)
-            looks += 1
+        if console.is_terminal:
+            # not on another screen: what was seen last stays, also of a connection that breaks
+            with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+                for picture in pictures:
+                    live.update(picture, refresh=True)
+        else:
+            for picture in pictures:
+                console.print(picture)
+                console.print()
+                console.file.flush()  # into a pipe or a file: each as soon as it is there
     return 0
+
+
+def _pictures(
+    directory: Path, arguments: argparse.Namespace, status: observe.RuntimeStatus
+) -> Iterator[Any]:
+    """As many pictures as are wanted, one at once and one after each interval."""
+    kept = deque([status])
+    yield show_status(directory, list(kept))
+    looks = 1
+    while looks != arguments.looks:
+        time.sleep(arguments.interval)
+        yield _look(directory, kept)
+        looks += 1
 
 
 def _look(directory: Path, kept: deque[observe.RuntimeStatus]) -> Any:
