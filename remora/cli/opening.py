@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from remora.api.runtime import Runtime
-from remora.cluster.reading import Memory, MemoryReader, find_journals, without_long_term
-from remora.cluster.sharded import ShardedRuntime
-from remora.cluster.sharding import find_shards, shard_of
+from remora.cluster.operating import open_owned
+from remora.cluster.reading import Memory, MemoryReader, find_journals
+from remora.cluster.sharding import shard_of
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
@@ -76,16 +74,8 @@ async def open_runtime(
 
     It does not wait for a server that owns the directory, but says at once that there is one.
     """
-    config = msgspec.structs.replace(arguments.configured, lock_wait_s=0.0)
-    if journal_only:
-        config = without_long_term(config)
-    directory = directory_of(arguments)
-    runtime = Runtime(directory, config=config, **options)
-
-    def choose() -> Memory:
-        return runtime if find_shards(directory) == [directory] else ShardedRuntime.of(runtime)
-
-    async with await run_in_thread(choose) as memory:
+    directory, config = directory_of(arguments), arguments.configured
+    async with open_owned(directory, config, journal_only=journal_only, **options) as memory:
         yield memory
 
 

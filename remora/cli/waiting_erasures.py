@@ -13,7 +13,7 @@ from rich.text import Text
 
 from remora.cli.opening import open_runtime
 from remora.cli.render import printable
-from remora.errors import DirectoryLocked
+from remora.cluster.operating import call_there
 from remora.storage.erasure_notes import WaitingErasure
 
 __all__ = ["print_erasures", "retry_erasures"]
@@ -79,17 +79,10 @@ def _time(since_us: int) -> str | None:
 
 async def retry_erasures(console: Console, arguments: argparse.Namespace) -> int:
     """Try all waiting erasures once more, here; returns the exit code."""
-    try:
+    with call_there("retry_erasures()"):
         async with open_runtime(arguments, journal_only=True) as runtime:
             left = await runtime.retry_erasures()
             finished = runtime.statistics().erasures.finished
-    except DirectoryLocked as e:
-        raise DirectoryLocked(
-            f"{e}; or call it there: await runtime.retry_erasures()",
-            path=e.path,
-            pid=e.pid,
-            since=e.since,
-        ) from e
     plural = "s" if finished != 1 else ""
     console.print(f"{finished} erasure{plural} finished", markup=False, highlight=False)
     print_erasures(console, left)

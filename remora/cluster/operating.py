@@ -1,18 +1,23 @@
-"""Jobs, dead letters and erasures of a memory directory, from outside of its owner."""
+"""What operators do with a memory directory: its jobs, dead letters and erasures."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from remora.api.dead_letters import DeadLetters
+from remora.api.runtime import Runtime
 from remora.cluster.merging import ShardIds, no_dead_letter
+from remora.cluster.reading import Memory, without_long_term
+from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards
-from remora.config import Durability
+from remora.config import Config, Durability
 from remora.errors import DirectoryLocked
 from remora.ids import SessionKey, UserKey
 from remora.maintenance.offline import JOURNAL
@@ -24,7 +29,16 @@ from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.peek import peek_erasures, peek_jobs
 
-__all__ = ["JobLine", "change_dead_letters", "job_line", "list_erasures", "list_jobs", "owner_of"]
+__all__ = [
+    "JobLine",
+    "call_there",
+    "change_dead_letters",
+    "job_line",
+    "list_erasures",
+    "list_jobs",
+    "open_owned",
+    "owner_of",
+]
 
 
 class JobLine(msgspec.Struct, frozen=True):
@@ -79,6 +93,44 @@ def job_line(job: Job) -> JobLine:
     )
 
 
+@contextmanager
+def call_there(verb: str) -> Iterator[None]:
+    """Have the error of a directory that a server owns say what the server can call instead."""
+    try:
+        yield
+    except DirectoryLocked as e:
+        raise DirectoryLocked(
+            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
+        ) from e
+
+
+@asynccontextmanager
+async def open_owned(
+    directory: Path, config: Config, *, journal_only: bool = False, **options: Any
+) -> AsyncIterator[Memory]:
+    """The memory in a directory, opened as its owner; it does not wait for another owner.
+
+    Args:
+        directory: of the memory, in one piece or in shards.
+        config: of the memory.
+        journal_only: without long-term memory and models.
+        options: other ones of `remora.Runtime`.
+
+    Raises:
+        DirectoryLocked: a server owns the directory.
+    """
+    config = msgspec.structs.replace(config, lock_wait_s=0.0)
+    if journal_only:
+        config = without_long_term(config)
+    runtime = Runtime(directory, config=config, **options)
+
+    def choose() -> Memory:
+        return runtime if find_shards(directory) == [directory] else ShardedRuntime.of(runtime)
+
+    async with await run_in_thread(choose) as memory:
+        yield memory
+
+
 async def list_jobs(directory: Path) -> list[Job]:
     """The jobs of all shards, whose ids say which. An owner may have the directory open.
 
@@ -121,13 +173,9 @@ async def change_dead_letters(
         NoDeadLetter: one of `ids` is not a dead letter.
     """
     shards = await run_in_thread(find_shards, directory)
-    try:
+    with call_there(verb):
         async with own_directories(directory, *shards):
             return await _change_of_shards(directory, shards, durability, change, ids, confirmed)
-    except DirectoryLocked as e:
-        raise DirectoryLocked(
-            f"{e}; or call it there: await runtime.{verb}", path=e.path, pid=e.pid, since=e.since
-        ) from e
 
 
 async def _change_of_shards(

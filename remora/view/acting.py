@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from remora.api.dead_letters import DeadLetters, check_droppable
-from remora.api.runtime import Runtime
-from remora.cluster.operating import change_dead_letters
-from remora.cluster.reading import Memory, without_long_term
-from remora.cluster.sharded import ShardedRuntime
-from remora.cluster.sharding import find_shards
+from remora.cluster.operating import call_there, change_dead_letters, open_owned
 from remora.config import Config
-from remora.errors import DirectoryLocked
 from remora.runtime.jobs import Job
-from remora.runtime.threads import run_in_thread
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["Actions"]
@@ -36,7 +28,7 @@ class Actions:
 
     def __init__(self, directory: Path, config: Config) -> None:
         self._directory = directory
-        self._config = msgspec.structs.replace(without_long_term(config), lock_wait_s=0.0)
+        self._config = config
 
     async def retry(self, ids: Sequence[str]) -> int:
         """Have dead letters run again when a server opens the directory; returns how many.
@@ -82,21 +74,8 @@ class Actions:
             DirectoryLocked: a server owns the directory.
             StorageError: see `remora.User.forget`.
         """
-        runtime = Runtime(self._directory, config=self._config)
-
-        def choose() -> Memory:
-            whole = find_shards(self._directory) == [self._directory]
-            return runtime if whole else ShardedRuntime.of(runtime)
-
-        try:
-            async with await run_in_thread(choose) as memory:
+        verb = "user(…).forget()" if session is None else "session(…).forget()"
+        with call_there(verb):
+            async with open_owned(self._directory, self._config, journal_only=True) as memory:
                 who = memory.user(user)
                 return await (who if session is None else who.session(session)).forget()
-        except DirectoryLocked as e:
-            verb = "user(…).forget()" if session is None else "session(…).forget()"
-            raise DirectoryLocked(
-                f"{e}; or call it there: await runtime.{verb}",
-                path=e.path,
-                pid=e.pid,
-                since=e.since,
-            ) from e
