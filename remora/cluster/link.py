@@ -109,7 +109,7 @@ class WorkerEnd:
         self._out = _Outbox(refuse)
         self._out.items.append(hello)
         self._frames = Frames()
-        self._greeted = self._parted = False
+        self._parted = False
 
     @property
     def open(self) -> bool:

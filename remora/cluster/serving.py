@@ -295,18 +295,18 @@ class _Link(asyncio.Protocol):
         self._check_number(number)
         answer: Answer
         if type(message) is Append:
-            answer = TimedAnswer(self, number, shard.verbs.append_s)
-        elif type(message) is Load:
-            answer = TimedAnswer(self, number, shard.verbs.load_s)
-        else:
-            answer = Answer(self, number)
-        if isinstance(key, SessionKey):
-            if shard.waits and type(message) is Append:
+            if shard.waits and isinstance(key, SessionKey):
                 append = partial(shard.parts.appends.append, key, message, ask.timeout_s)
                 self._start(number, append, again=message.key is not None)
                 return
-            if shard.planner.has_fronts and type(message) is Load:
+            answer = TimedAnswer(self, number, shard.verbs.append_s)
+        elif type(message) is Load:
+            if shard.planner.has_fronts and isinstance(key, SessionKey):
                 answer = LoadAnswer(self, number, shard.verbs.load_s, shard.planner, key)
+            else:
+                answer = TimedAnswer(self, number, shard.verbs.load_s)
+        else:
+            answer = Answer(self, number)
         self._open[number] = answer
         shard.registry.submit(key, message, answer, size=ask.size, timeout_s=ask.timeout_s)
 

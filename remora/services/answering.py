@@ -122,9 +122,10 @@ class AnswerThread(threading.Thread):
                 time.sleep(_PAUSE_S)
             return
         uid = peer_of(one)[1]
-        if not is_ours(uid):
+        ours = is_ours(uid)
+        if not ours:
             _logger.warning("status_refused", uid=uid)
-        if not is_ours(uid) or len(self._peers) >= _MOST_CONNECTIONS:
+        if not ours or len(self._peers) >= _MOST_CONNECTIONS:
             one.close()
             return
         one.setblocking(False)
