@@ -219,6 +219,44 @@ async def test_a_role_without_rights_and_servers_that_take_no_writes(cluster: Cl
             await PostgresJournal.open(cluster.dsn(), schema=schema)  # type: ignore[arg-type]
 
 
+async def test_a_database_that_is_not_in_utf_8(cluster: Cluster) -> None:
+    """S3.26: it could not hold every text."""
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute(
+            "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+        )
+    with pytest.raises(ConfigError, match="ENCODING 'UTF8' TEMPLATE template0"):
+        await PostgresJournal.open(cluster.dsn(database="latin"), durability="process")
+
+
+async def test_a_password_and_too_few_connections(cluster: Cluster) -> None:
+    """S3.26: the text says what to do, and never has the password."""
+    async with connected(cluster.dsn()) as connection:
+        await connection.execute("CREATE ROLE secured LOGIN PASSWORD 'right' CONNECTION LIMIT 1")
+        await connection.execute("GRANT CREATE ON DATABASE postgres TO secured")
+        rules = anyio.Path(await connection.fetchval("SHOW hba_file"))
+        former = await rules.read_text()
+        await rules.write_text(f"local all secured scram-sha-256\n{former}")
+        try:
+            await connection.execute("SELECT pg_reload_conf()")
+            for password in (":wrong", ""):
+                dsn = cluster.dsn(f"secured{password}")
+                with pytest.raises(ConfigError, match="check the address") as refused:
+                    await PostgresJournal.open(dsn, durability="process")
+                assert "wrong" not in str(refused.value)
+            with pytest.raises(StorageError, match="CONNECTION LIMIT"):
+                await PostgresJournal.open(cluster.dsn("secured:right"), durability="process")
+            await connection.execute("ALTER ROLE secured CONNECTION LIMIT 2")
+            journal = await PostgresJournal.open(
+                cluster.dsn("secured:right"), schema="secured", durability="process"
+            )
+            async with running_journal(journal), anyio.create_task_group() as tasks:
+                for _ in range(8):  # reads wait for a connection
+                    tasks.start_soon(journal.counts)
+        finally:
+            await rules.write_text(former)
+
+
 async def test_a_pooler_in_transaction_mode(cluster: Cluster) -> None:
     """S3.26: two clients that share a session of the server, as they do behind such a pooler."""
     async with connected(cluster.dsn()) as shared:

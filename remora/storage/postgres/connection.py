@@ -12,7 +12,18 @@ import msgspec
 
 from remora.errors import ConfigError
 
-__all__ = ["BROKEN", "Address", "connect", "describe", "is_broken", "is_of_content"]
+__all__ = [
+    "BROKEN",
+    "READERS",
+    "Address",
+    "connect",
+    "describe",
+    "is_broken",
+    "is_of_content",
+]
+
+READERS = 4
+"""Connections of a journal that read, at most."""
 
 BROKEN = (
     OSError,
@@ -24,7 +35,7 @@ BROKEN = (
 )
 """What asyncpg raises, and what a value that it cannot send raises; see `is_broken`."""
 
-_CONNECTION_STATES = ("08", "57P")  # lost, and ended by the server
+_CONNECTION_STATES = ("08", "57P", "53300")  # lost, ended by the server, or none is left
 _CONTENT_STATES = ("22", "23", "54")  # a value, a constraint, a limit
 
 

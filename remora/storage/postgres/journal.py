@@ -17,7 +17,7 @@ from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipL
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.storage.journal_port import Erased, Retention
-from remora.storage.postgres.connection import Address, connect
+from remora.storage.postgres.connection import READERS, Address, connect
 from remora.storage.postgres.erasing import delete_messages, delete_rows
 from remora.storage.postgres.opening import (
     Ownership,
@@ -35,7 +35,6 @@ from remora.storage.trimming import trim_beyond
 __all__ = ["PostgresJournal"]
 
 _logger = get_logger(__name__)
-_READERS = 4
 
 
 class PostgresJournal(JournalReader, JournalWriter):
@@ -124,7 +123,7 @@ class PostgresJournal(JournalReader, JournalWriter):
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
-                max_size=_READERS,
+                max_size=READERS,
                 timeout=command_timeout_s,
                 command_timeout=command_timeout_s,
                 reset=_keep,

@@ -15,7 +15,7 @@ import msgspec
 from remora.config import Durability
 from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
-from remora.storage.postgres.connection import BROKEN, Address, describe
+from remora.storage.postgres.connection import BROKEN, READERS, Address, describe
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
 __all__ = [
@@ -244,6 +244,11 @@ def open_error(error: BaseException, address: Address) -> StorageError | ConfigE
         )
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return ConfigError("there is no such database: make it with createdb, or name another")
+    if isinstance(error, asyncpg.TooManyConnectionsError):
+        return StorageError(
+            f"PostgreSQL has no connection left for the role; a journal uses {READERS + 1}: raise "
+            "the role's CONNECTION LIMIT, or the server's max_connections"
+        )
     prepared = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     if isinstance(error, prepared):
         return ConfigError(_POOLER)
