@@ -21,6 +21,7 @@ from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.view.acting import Actions
 from remora.view.answers import Answers
+from remora.view.disk import DiskMeter
 from remora.view.explained import explain_context, explain_recall
 from remora.view.guard import Guard
 from remora.view.health import HealthSamples
@@ -94,6 +95,7 @@ def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
                 "recall": page.recall,
                 "jobs": page.jobs,
                 "health": page.health,
+                "disk": page.disk,
             }.items()
         ),
         *(
@@ -124,6 +126,7 @@ class _Page:
         self._actions = Actions(reader.directory, reader.config)
         self._watch = Watch(reader.directory)
         self._health = HealthSamples(reader.directory, self._watch)
+        self._disk = DiskMeter(reader.directory)
         self._options = options
         self._limiter = anyio.Semaphore(_AT_ONCE)
         self._acting = anyio.Lock()
@@ -142,6 +145,7 @@ class _Page:
         ):
             tasks.start_soon(self._watch.run, name="remora.view.watch")
             tasks.start_soon(self._health.run, name="remora.view.health")
+            self._disk.start(tasks)
             yield
             self._watch.close()
             tasks.cancel_scope.cancel()
@@ -254,6 +258,12 @@ class _Page:
     async def health(self, _: Mapping[str, str]) -> Any:
         """How the process does that has the memory open."""
         return await self._health.answer()
+
+    async def disk(self, query: Mapping[str, str]) -> Any:
+        """How much of the disk the memory takes; ``measure=1`` begins a measurement."""
+        if query.get("measure") == "1":
+            self._disk.begin()
+        return self._disk.answer()
 
     # -- changes -----------------------------------------------------------------------------------
 

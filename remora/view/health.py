@@ -17,6 +17,7 @@ from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.observe import ask
 from remora.runtime.histogram import Histogram
 from remora.runtime.threads import run_in_thread
+from remora.view.disk import measure_files
 from remora.view.watching import Watch
 
 __all__ = ["HealthAnswer", "HealthSamples", "find_live"]
@@ -201,18 +202,10 @@ def _milliseconds(seconds: Histogram, share: float) -> float | None:
 def _measure(directory: Path) -> dict[str, int]:
     """Bytes on the disk by part: ``journal``, ``write-ahead log``, ``long-term memory``."""
     found = {"journal": 0, "write-ahead log": 0, "long-term memory": 0}
-    try:
-        for path in directory.rglob("*"):
-            try:
-                size = path.stat().st_size if path.is_file() else 0
-            except OSError:  # it was removed in the meantime
-                continue
-            name = path.name
-            if name.startswith("journal."):
-                part = "write-ahead log" if name.endswith(("-wal", "-shm")) else "journal"
-                found[part] += size
-            else:
-                found["long-term memory"] += size
-    except OSError:
-        pass
+    for name, size in measure_files(directory).items():
+        if not Path(name).name.startswith("journal."):
+            part = "long-term memory"
+        else:
+            part = "write-ahead log" if name.endswith(("-wal", "-shm")) else "journal"
+        found[part] += size
     return found

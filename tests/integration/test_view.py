@@ -24,6 +24,7 @@ from remora import Config, Runtime
 from remora.cli.main import main
 from remora.cluster.sharded import ShardedRuntime
 from remora.storage.sqlite.schema import FORMAT
+from remora.storage.sqlite.sizes import TABLES, peek_sizes
 from remora.view.health import HealthSamples
 from remora.view.watching import MAX_PAGES, TooManyPages, Watch
 from tests.page import HOME, TOKEN, opened_page
@@ -407,6 +408,79 @@ async def test_what_was_known_is_shown_until_the_owner_has_answered(
                 pids.append((await samples.answer()).pid)
                 await anyio.lowlevel.checkpoint()
     assert set(pids) == {os.getpid()}
+
+
+async def test_the_disk_by_table_and_user(owner: Runtime, directory: Path) -> None:
+    """Also while the owner has it open, whose log can be emptied afterwards."""
+    for name in ("bo", "cy"):
+        await owner.session(name, "one").append({"role": "user", "content": f"{name} " * 5_000})
+    await owner.user("cy").remember("Cy likes tea.")
+    await owner.settle()
+    async with opened_page(directory, CONFIG) as page:
+        assert (await get(page, "disk"))["at"] is None
+        found = await get(page, "disk", measure=1)
+        assert found["measuring"] is not None
+        while found["measuring"] is not None:
+            await anyio.sleep(0.01)
+            found = await get(page, "disk")
+    assert [one["user"] for one in found["users"]] == ["cy", "bo", "alice"]
+    assert found["all_users"] == 3
+    alice = found["users"][-1]
+    assert alice["rows"] > 40
+    assert 1_000 < alice["bytes"] < 15_000 < found["users"][1]["bytes"] < 16_000
+    kinds = {one["kind"]: one["rows"] for one in found["kinds"]}
+    assert kinds["messages"] == (await owner.counts()).messages
+    assert kinds["memories"] == 1
+    assert kinds["summaries"] == (await owner.counts()).summaries
+    files = dict(found["files"])
+    assert files["journal.db"] == (directory / "journal.db").stat().st_size
+    assert any(name.endswith(".lance") for name in files)
+    assert sum(files.values()) == sum(
+        one.stat().st_size for one in directory.rglob("*") if one.is_file()
+    )
+    await owner.internals.journal.finish_erasure(0)
+    assert (directory / "journal.db-wal").stat().st_size == 0
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_slices_of_a_table(owner: Runtime, directory: Path, table: str) -> None:
+    """However few rows are in one, every row is in exactly one."""
+    for number in range(7):
+        user = owner.user(f"user {number % 3}")
+        await user.remember(f"Fact {number}.")
+        await user.state.set(f"key {number}", number)
+    await owner.settle()
+    journal = directory / "journal.db"
+    whole = peek_sizes(journal, table)
+    assert whole.last is None
+    sums: dict[str, tuple[int, int]] = {}
+    after: int | None = 0
+    while after is not None:
+        one = peek_sizes(journal, table, after, rows=3)
+        assert sum(each.rows for each in one.users) <= 3
+        for each in one.users:
+            rows, size = sums.get(each.user, (0, 0))
+            sums[each.user] = (rows + each.rows, size + each.bytes)
+        after = one.last
+    assert sums == {one.user: (one.rows, one.bytes) for one in whole.users}
+    assert sums
+
+
+async def test_a_memory_that_goes_away_while_it_is_measured(directory: Path) -> None:
+    """The page says so, and a measurement can begin again."""
+    async with Runtime(directory, config=CONFIG):
+        pass
+    async with opened_page(directory, CONFIG) as page:
+        moved = directory.rename(directory.with_name("elsewhere"))
+        for expected in ("there is no memory in", ""):
+            found = await get(page, "disk", measure=1)
+            while found["measuring"] is not None:
+                await anyio.sleep(0.01)
+                found = await get(page, "disk")
+            assert expected in found["note"]
+            assert bool(found["at"]) == (not expected)
+            if expected:
+                moved.rename(directory)
 
 
 async def test_pages_are_told_of_changes(owner: Runtime, directory: Path) -> None:

@@ -281,6 +281,21 @@ def test_hostile_text_is_text(page: Any) -> None:
     assert page.locator("a[href^='javascript']").count() == 0
 
 
+def test_who_takes_the_disk(page: Any) -> None:
+    """Measured on demand: files and tables, kinds of rows, and users, whose names are text."""
+    page.click("#disk button")
+    page.wait_for_selector("#disk tbody a")
+    shown = page.inner_text("#disk")
+    assert "mallory <b>" in shown
+    assert "journal.db" in shown
+    assert ".lance" in shown
+    alice = page.locator("#disk tr", has_text="alice").inner_text()
+    assert int(alice.split()[1].replace(",", "")) >= LONG + 120
+    page.locator("#disk a", has_text="alice").click()
+    page.wait_for_selector("#sessions a")
+    assert page.inner_text("h1") == "alice"
+
+
 def test_a_session_of_many_messages(page: Any) -> None:
     """Only what is in view is drawn, and the first and the last are one key away."""
     visit(page, "alice", "long")
@@ -304,6 +319,8 @@ WAYS = [
 @pytest.mark.parametrize("page", WAYS, ids=["light", "dark", "narrow"], indirect=True)
 def test_everybody_can_use_it(page: Any) -> None:
     """No violation of axe-core's rules, and nothing is wider than the window."""
+    page.click("#disk button")
+    page.wait_for_selector("#disk tbody a")
     assert axe.Axe().run(page).response["violations"] == []
     visit(page, "alice", "chat")
     page.locator(".strip").focus()

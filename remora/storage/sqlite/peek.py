@@ -34,6 +34,7 @@ from remora.storage.sqlite.uses import USES_COMPLETE
 
 __all__ = [
     "has_log",
+    "open_to_peek",
     "peek_erasures",
     "peek_format",
     "peek_jobs",
@@ -59,7 +60,7 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
         JournalDamaged: it is no journal, or SQLite finds it malformed.
         DirectoryUnusable: it cannot be read.
     """
-    with _peek(journal) as (database, _):
+    with open_to_peek(journal) as (database, _):
         return decode_jobs(
             database.execute(
                 f"SELECT {JOB_COLUMNS} FROM jobs AS j JOIN actors AS s USING (sid) ORDER BY "
@@ -70,7 +71,7 @@ def peek_jobs(journal: Path) -> Sequence[Job]:
 
 def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingErasure]:
     """The erasures that are not finished, oldest first, of one user or all; see `peek_jobs`."""
-    with _peek(journal) as (database, format_):
+    with open_to_peek(journal) as (database, format_):
         if format_ < _FIRST_WITH_ERASURES:
             return []
         notes = database.execute(
@@ -91,7 +92,7 @@ def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingEra
 
 def peek_format(journal: Path) -> int:
     """The format of a journal; see `peek_jobs`."""
-    with _peek(journal) as (_, found):
+    with open_to_peek(journal) as (_, found):
         return found
 
 
@@ -108,14 +109,14 @@ def read_only_address(journal: Path) -> str:
 
 def peek_users(journal: Path, page: ListingPage) -> Sequence[UserListing]:
     """A page of the users of a journal; see `peek_jobs`."""
-    with _peek(journal) as (database, _):
+    with open_to_peek(journal) as (database, _):
         query = user_query(page, by_index=_uses_are_complete(database))
         return read_user_rows(database.execute(*query).fetchall(), page)
 
 
 def peek_sessions(journal: Path, user: str, page: ListingPage) -> Sequence[SessionListing]:
     """A page of a user's sessions; see `peek_jobs`."""
-    with _peek(journal) as (database, format_):
+    with open_to_peek(journal) as (database, format_):
         complete = _uses_are_complete(database)
         query = session_query(user, page, by_index=complete, format_=format_)
         return read_session_rows(database.execute(*query).fetchall(), user, page)
@@ -128,8 +129,8 @@ def _uses_are_complete(database: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def _peek(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
-    """A connection that writes nothing, and the journal's format."""
+def open_to_peek(journal: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """A connection that writes nothing, and the journal's format; see `peek_jobs`."""
     try:
         with closing(
             sqlite3.connect(read_only_address(journal), uri=True, timeout=_BUSY_S)

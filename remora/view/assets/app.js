@@ -3,6 +3,7 @@
 import { ask, listen } from "./api.js";
 import { CompactionsPanel } from "./compactions.js";
 import { ContextPanel } from "./context.js";
+import { DiskPanel } from "./disk.js";
 import { el, fill, section, stored } from "./dom.js";
 import { ErasurePanel } from "./erasure.js";
 import { HealthPanel } from "./health.js";
@@ -55,7 +56,7 @@ function arrange() {
   document.title = `${title} – remora`;
   const heading = el("h1", {}, here.user === null ? title : [
     el("a", { href: place(here.user) }, stored(here.user)), here.session === null ? "" : [" / ", stored(here.session)]]);
-  if (here.user === null) fill(main, heading, panels.health.element, panels.jobs.element);
+  if (here.user === null) fill(main, heading, panels.health.element, panels.jobs.element, panels.disk.element);
   else if (here.session === null) {
     fill(main, heading, panels.recall.element, ...panels.erasures());
   } else {
@@ -86,7 +87,7 @@ async function refresh() {
   const at = here;
   if (erased) return;
   await attempt(async () => {
-    if (at.user === null) await Promise.all([panels.health.refresh(), panels.jobs.refresh()]);
+    if (at.user === null) await Promise.all([panels.health.refresh(), panels.jobs.refresh(), panels.disk.refresh()]);
     else if (at.session !== null) {
       const session = await ask("session", at);
       if (at !== here) return;
@@ -129,6 +130,7 @@ await attempt(async () => {
   document.getElementById("directory").textContent = about.directory;
   panels.jobs = new JobsPanel(about);
   panels.health = new HealthPanel();
+  panels.disk = new DiskPanel(attempt);
   panels.context = new ContextPanel();
   panels.recall = new RecallPanel();
   panels.compactions = new CompactionsPanel();

@@ -30,6 +30,13 @@ export function stored(text, tag = "bdi", properties = {}) {
 
 export const number = (value) => Number(value).toLocaleString("en");
 
+/** A figure with the digits that matter. */
+export const round = (value) =>
+  value === null ? "none" : value < 10 ? value.toFixed(value < 1 ? 2 : 1) : number(Math.round(value));
+
+export const bytes = (value) =>
+  value < 1e6 ? `${round(value / 1e3)} kB` : value < 1e9 ? `${round(value / 1e6)} MB` : `${round(value / 1e9)} GB`;
+
 export const counted = (count, noun, plural = `${noun}s`) =>
   `${number(count)} ${Number(count) === 1 ? noun : plural}`;
 

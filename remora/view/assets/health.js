@@ -1,14 +1,12 @@
 // How the process does that has the memory open: figures of the last minutes.
 
 import { ask } from "./api.js";
-import { counted, el, fill, moment, number, section, stored, table } from "./dom.js";
+import { bytes, counted, el, fill, moment, number, round, section, stored, table } from "./dom.js";
 import { place } from "./people.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 160;
 const HEIGHT = 30;
-const round = (value) => (value === null ? "none" : value < 10 ? value.toFixed(value < 1 ? 2 : 1) : number(Math.round(value)));
-const bytes = (value) => (value < 1e6 ? `${round(value / 1e3)} kB` : value < 1e9 ? `${round(value / 1e6)} MB` : `${round(value / 1e9)} GB`);
 const FIGURES = [
   ["writes", "writes a second", round],
   ["commits", "commits a second", round],
