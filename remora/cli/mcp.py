@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 from rich.console import Console
 
+from remora.cli.workers import TARGET
 from remora.errors import InvalidInput, RemoraError
 
 __all__ = ["add_mcp_parser", "command_mcp"]
@@ -44,12 +45,7 @@ def add_mcp_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument(
-        "target",
-        metavar="TARGET",
-        help="module:function, whose function returns a remora.Runtime; a configuration file; or a "
-        "memory directory",
-    )
+    command.add_argument("target", metavar="TARGET", help=TARGET)
     command.add_argument(
         "--user", default="default", metavar="ID", help="whose memory it is (default)"
     )

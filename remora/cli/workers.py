@@ -13,12 +13,13 @@ from rich.table import Table
 from remora.cli.render import print_json
 from remora.errors import DirectoryLocked, InvalidInput
 
-__all__ = ["add_worker_parsers", "command_owners", "command_serve"]
+__all__ = ["TARGET", "add_worker_parsers", "command_owners", "command_serve"]
 
-_TARGET = (
+TARGET = (
     "module:function, whose function returns a remora.Runtime; a configuration file; or a "
     "memory directory"
 )
+"""What says which memory, and how it is configured: for help."""
 _SERVE = """\
 Own a memory in the foreground, and serve the workers that remora.connect to it,
 until SIGTERM or Ctrl-C: accepted requests are then answered first. An owner
@@ -47,7 +48,7 @@ def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("target", metavar="TARGET", help=_TARGET)
+    command.add_argument("target", metavar="TARGET", help=TARGET)
     command.set_defaults(verbose=True)
     command = commands.add_parser(
         "owners",
@@ -57,7 +58,7 @@ def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         "epoch (how many owners it has had), sessions in memory, and requests that wait.",
         epilog="exit codes: 0 done, 1 there is no owner, 2 wrong usage",
     )
-    command.add_argument("target", metavar="TARGET", help=_TARGET)
+    command.add_argument("target", metavar="TARGET", help=TARGET)
     command.set_defaults(verbose=False)
 
 
