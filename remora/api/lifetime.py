@@ -81,6 +81,11 @@ class Lifetime:
         return self.built
 
     @property
+    def opened(self) -> Internals | None:
+        """The parts while the runtime is open, otherwise None; any thread may ask."""
+        return self.built if self.holder.phase == "open" else None
+
+    @property
     def home(self) -> object:
         """The event loop of the open runtime.
 
@@ -180,8 +185,8 @@ class Lifetime:
 
     def _start_answering(self) -> AnswerThread | None:
         def opened() -> Sequence[Internals]:
-            built = self.built
-            return [built] if built is not None and self.holder.phase == "open" else []
+            parts = self.opened
+            return [] if parts is None else [parts]
 
         assert self.options.path is not None
         return start_answering(self.options.path, make_answer(self.health, opened))

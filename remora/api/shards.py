@@ -48,8 +48,7 @@ def parts_of(runtime: Runtime) -> Parts:
 
 def opened_parts(runtime: Runtime) -> Internals | None:
     """The parts of a runtime while it is open; any thread may ask."""
-    lifetime = runtime._lifetime  # noqa: SLF001  # a part of the runtime
-    return lifetime.built if lifetime.holder.phase == "open" else None
+    return runtime._lifetime.opened  # noqa: SLF001  # a part of the runtime
 
 
 def holder_of(runtime: Runtime) -> PartsHolder:

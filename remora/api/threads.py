@@ -22,7 +22,6 @@ __all__ = [
     "Mirror",
     "awaiter_of",
     "call_on_loop",
-    "caller_of",
     "is_open",
     "mirror",
     "name_opening",
@@ -124,11 +123,6 @@ def _leave(
 def original_of(value: Any) -> Any:
     """The async handle that a thread's stands for; any other value as it is."""
     return value._original if isinstance(value, Mirror) else value  # noqa: SLF001 - of this module
-
-
-def caller_of(value: Any) -> Callable[..., Any] | None:
-    """What calls a function on the event loop of a thread's handle; None for any other value."""
-    return partial(call_on_loop, value._runtime) if isinstance(value, Mirror) else None  # noqa: SLF001
 
 
 def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:

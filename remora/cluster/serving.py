@@ -53,19 +53,11 @@ class Served:
     Args:
         shards: opened runtimes, by number.
         whole: all of them as one, for exports, imports and backups.
-        admit: called with what a worker says of itself; raises what refuses it.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[Runtime],
-        *,
-        whole: Verbs | None = None,
-        admit: Callable[[Hello], None] | None = None,
-    ) -> None:
+    def __init__(self, shards: Sequence[Runtime], *, whole: Verbs | None = None) -> None:
         self.whole = whole or (shards[0] if len(shards) == 1 else ShardedRuntime(shards))
         self.shards = tuple(map(_Shard, shards))
-        self._admit = admit
         self._links: dict[_Link, None] = {}
         self._draining = False
         self._infos = tuple(shard.info for shard in self.shards)
@@ -105,11 +97,9 @@ class Served:
         """The protocol of a new connection."""
         return OwnerEnd(self._greet, self._epochs)
 
-    def _greet(self, hello: Hello) -> Welcome:
+    def _greet(self, hello: Hello) -> Welcome:  # noqa: ARG002  # of `OwnerEnd`
         if self._draining:
             raise RuntimeClosed("the owner of the memory is closing; another takes its place")
-        if self._admit is not None:
-            self._admit(hello)
         return Welcome(WIRE, release(), self._infos)
 
     def add(self, link: _Link) -> None:
