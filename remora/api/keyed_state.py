@@ -233,7 +233,10 @@ class KeyedState:
             None if limit is None else check_int(limit, "limit", low=1),
             check_flag(backward, "backward"),
         )
-        reply: StoredValues = await self._holder.parts.actors.ask(self._key, request)
+        actors = self._holder.parts.actors
+        if not self._root and request.prefix.startswith(ADAPTER_PREFIX):
+            return []  # the keys are those of adapters
+        reply: StoredValues = await actors.ask(self._key, request)
         return await self._shown(reply)
 
     def _full(self, key: str) -> str:

@@ -122,6 +122,7 @@ async def test_adapters_have_keys_of_their_own(tmp_path: Path) -> None:
         assert [one.key for one in await kept.items()] == ["a", "b", "c"]
         with pytest.raises(InvalidId):
             await chat.state.set("remora.adapters/test/a", 1)
+        assert await chat.state.items(prefix="remora.adapters/") == []
         copy = await chat.fork("copy")
         found = await adapter_state(copy, "test").get("b")
         assert found is not None
