@@ -1,9 +1,10 @@
 """A process that asks and answers, turn by turn, until it is killed.
 
-    python -m tests.faults.turn_kills DIRECTORY TURNS
+    python -m tests.faults.turn_kills DIRECTORY TURNS [DSN]
 
-It says which turns it has heard the end of. What it does in a turn depends on the turn's number
-alone: some call a tool, and the first stream of some is interrupted.
+With the address of a PostgreSQL, the journal is there. It says which turns it has heard the end of.
+What it does in a turn depends on the turn's number alone: some call a tool, and the first stream of
+some is interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import anyio
 
 from remora import Config, Runtime, Session
+from remora.storage.ports import Journal
+from remora.storage.postgres import PostgresJournal
 
 __all__ = ["ask", "expected", "open_runtime"]
 
@@ -28,8 +31,11 @@ CONFIG = Config.from_dict(
 )
 
 
-def open_runtime(directory: Path) -> Runtime:
-    return Runtime(directory, config=CONFIG)
+def open_runtime(directory: Path, dsn: str = "") -> Runtime:
+    async def open_journal() -> Journal:
+        return await PostgresJournal.open(dsn, durability="process")
+
+    return Runtime(directory, config=CONFIG, journal=open_journal if dsn else None)
 
 
 def expected(number: int) -> list[Any]:
@@ -67,8 +73,8 @@ async def ask(chat: Session, number: int) -> None:
                 pass
 
 
-async def main(directory: Path, turns: int) -> None:
-    async with open_runtime(directory) as runtime:
+async def main(directory: Path, turns: int, *dsn: str) -> None:
+    async with open_runtime(directory, *dsn) as runtime:
         chat = runtime.session("alice", "one")
         for number in range(turns):
             await ask(chat, number)
@@ -76,4 +82,4 @@ async def main(directory: Path, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, Path(sys.argv[1]), int(sys.argv[2]))
+    anyio.run(main, Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
