@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
+from remora.adapters.given import find_session
 from remora.adapters.langchain import chat_of_message, message_of_stored
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
@@ -19,7 +20,6 @@ from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidInput
 from remora.messages import Message
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
 
@@ -86,12 +86,6 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         self._recall = recall
         self.tools: Sequence[BaseTool] = [] if tools is None else memory_tools(tools)
 
-    def _find(self, runtime: Any) -> Session | BlockingSession:
-        session = self._session if _is_session(self._session) else self._session(runtime)  # type: ignore[operator]
-        if not _is_session(session):
-            raise InvalidInput(f"session gave a {type(session).__name__}, not a session")
-        return cast("Session | BlockingSession", session)
-
     # -- LangChain's interface ---------------------------------------------------------------------
 
     async def awrap_model_call(
@@ -100,7 +94,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Call the model with the conversation and what is recalled before the run's messages."""
-        session = self._find(request.runtime)
+        session = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
         shown = await awaiter_of(session)(self._show, original_of(session), run)
         return await handler(request.override(messages=[*shown, *run]))
@@ -111,7 +105,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """`awrap_model_call`, for threads."""
-        session = self._find(request.runtime)
+        session = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
         shown = waiter_of(session)(self._show, original_of(session), run)
         return handler(request.override(messages=[*shown, *run]))
@@ -124,7 +118,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
-        session = self._find(runtime)
+        session = find_session(self._session, runtime)
         run = _of_run(state["messages"], state)
         return cast(
             "dict[str, Any] | None", await awaiter_of(session)(_store, original_of(session), run)
@@ -132,7 +126,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
 
     def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_agent`, for threads."""
-        session = self._find(runtime)
+        session = find_session(self._session, runtime)
         run = _of_run(state["messages"], state)
         return cast("dict[str, Any] | None", waiter_of(session)(_store, original_of(session), run))
 
@@ -180,10 +174,6 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[BaseTool]:
         )
 
     return [make(one) for one in original.responses()]
-
-
-def _is_session(value: object) -> bool:
-    return isinstance(value, (Session, BlockingSession))
 
 
 def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:

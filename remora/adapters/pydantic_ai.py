@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
+from remora.adapters.given import find_session
 from remora.adapters.pydantic_messages import chat_messages, model_messages
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
@@ -21,7 +22,6 @@ from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidInput
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
 
 try:
@@ -111,7 +111,7 @@ class RemoraMemory(AbstractCapability[Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.load`.
         """
-        session = self._find(ctx)
+        session = find_session(self._session, ctx)
         prompts, run = _of_run(request_context.messages, ctx)
         query = _text(ctx.prompt)[:MAX_TEXT_CHARACTERS] if self._recall else ""
         shown, recalled = await awaiter_of(session)(
@@ -129,17 +129,11 @@ class RemoraMemory(AbstractCapability[Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
-        session = self._find(ctx)
+        session = find_session(self._session, ctx)
         messages = [said for one in result.new_messages() if (said := _without_instructions(one))]
         if messages:
             await awaiter_of(session)(original_of(session).append, chat_messages(messages))
         return result
-
-    def _find(self, ctx: RunContext[Any]) -> Session | BlockingSession:
-        session = self._session if _is_session(self._session) else self._session(ctx)  # type: ignore[operator]
-        if not _is_session(session):
-            raise InvalidInput(f"session gave a {type(session).__name__}, not a session")
-        return cast("Session | BlockingSession", session)
 
 
 def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[Tool[Any]]:
@@ -161,10 +155,6 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[Tool[Any]]:
         return Tool.from_schema(run, one["name"], one["description"], one["parameters"])
 
     return [make(one) for one in original.responses()]
-
-
-def _is_session(value: object) -> bool:
-    return isinstance(value, (Session, BlockingSession))
 
 
 def _of_run(

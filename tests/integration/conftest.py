@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -33,3 +34,13 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if request.param == "sqlite":
         return lambda: Runtime(tmp_path / "memory", config=PLAIN)
     return lambda: Runtime.in_memory(config=PLAIN)
+
+
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """An event loop of the thread: frameworks that find none make one, and nobody closes it."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()

@@ -18,20 +18,13 @@ pytest.importorskip(
 from claude_agent_sdk import list_sessions_from_store, project_key_for_directory
 from claude_agent_sdk.testing import run_session_store_conformance
 
-from remora import Config, Runtime, blocking
+from remora import Runtime, blocking
 from remora.adapters.claude_agent_sdk import RemoraSessionStore
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 KEY: Any = {"project_key": "-home-alice", "session_id": "s1"}
 
 

@@ -26,25 +26,18 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools import load_memory
 from google.genai import types
 
-from remora import Config, Runtime, blocking
+from remora import Runtime, blocking
 from remora.adapters.google_adk import RemoraMemoryService, RemoraSessionService
 from remora.adapters.google_adk_events import chat_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,  # ADK reads its own files when it runs an agent
     pytest.mark.filterwarnings("default"),
 ]
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 WHO: Any = {"app_name": "app", "user_id": "alice"}
 CHAT: Any = {**WHO, "session_id": "chat"}
 

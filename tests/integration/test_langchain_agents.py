@@ -11,21 +11,14 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
-from remora import BufferPolicy, Config, Runtime, blocking
+from remora import BufferPolicy, Runtime, blocking
 from remora.adapters.langchain_agents import RemoraMiddleware, memory_tools
 from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.errors import InvalidInput
 from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 
 
 class Scripted(BaseChatModel):

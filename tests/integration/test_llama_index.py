@@ -33,24 +33,17 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 
-from remora import BufferPolicy, Config, Runtime, blocking
+from remora import BufferPolicy, Runtime, blocking
 from remora.adapters.llama_index_agents import RemoraChatStore, RemoraMemory
 from remora.adapters.llama_index_messages import chat_messages, llama_messages
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecationWarning"),
 ]
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 IMAGE = "iVBORw0KGgo="
 BLOCKS: list[list[Any]] = [
     [TextBlock(text="hello")],

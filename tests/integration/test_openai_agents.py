@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -12,20 +10,13 @@ import pytest
 from agents import Agent, RunConfig, Runner, SessionSettings, set_trace_processors
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from remora import Config, Runtime, blocking
+from remora import Runtime, blocking
 from remora.adapters.openai_agents import RemoraSession, memory_tools
 from remora.adapters.versions import UntestedVersion, warn_if_untested
 from remora.testing import HashEmbedder
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 QUIET = RunConfig(tracing_disabled=True)
 
 
@@ -100,16 +91,6 @@ async def test_an_agent_uses_its_memory_by_tools() -> None:
         assert "allergic to nuts" in outputs[0]
         march: Any = await RemoraSession(alice.session("march")).get_items()
         assert '"success": false' in next(one["output"] for one in march if "output" in one)
-
-
-@pytest.fixture
-def own_loop() -> Iterator[None]:
-    """The SDK makes an event loop for the thread, and leaves it open."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    asyncio.set_event_loop(None)
-    loop.close()
 
 
 @pytest.mark.usefixtures("own_loop")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -49,21 +48,14 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tools import ToolDenied
 
-from remora import BufferPolicy, Config, Runtime, blocking
+from remora import BufferPolicy, Runtime, blocking
 from remora.adapters.pydantic_ai import RemoraMemory, memory_tools
 from remora.adapters.pydantic_messages import chat_messages, model_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.agents import PLAIN, RECALLING
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 AT = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
 IMAGE = BinaryImage(bytes(range(256)), media_type="image/png")
 SPEECH = BinaryContent(b"RIFF", media_type="audio/wav")
@@ -437,16 +429,6 @@ async def test_one_agent_for_all_sessions() -> None:
             await wrong.run("x")
         with pytest.raises(InvalidInput, match="max_tokens"):
             RemoraMemory(find, max_tokens="all")  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def own_loop() -> Iterator[None]:
-    """``run_sync`` uses the thread's event loop, or makes one that nobody closes."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    asyncio.set_event_loop(None)
-    loop.close()
 
 
 @pytest.mark.usefixtures("own_loop")
