@@ -158,9 +158,10 @@ def _note(suite: Suite | OwnSuite, python: Path, row: dict[str, Any], results: P
     known[suite.framework] = row
     results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    there = "" if row["own"] is None else f", {row['own']} with its own"
     print(
-        f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass, "
-        f"{row['own']} with its own; failed: {row['failed'] or 'none'}",
+        f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass{there}; "
+        f"failed: {row['failed'] or 'none'}",
         flush=True,
     )
 
