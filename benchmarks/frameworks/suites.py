@@ -70,6 +70,8 @@ _GRAPH = (
     *_PYTEST,
 )
 _CORE = ("langchain-core==1.7.2", *_PYTEST, "pytest-socket", "syrupy", "freezegun", "blockbuster")
+_STRANDS = ("strands-agents==1.62.0", "moto", *_PYTEST)
+_FILES = "asks for a path or the text of a file"
 _ADK = ("google-adk==2.13.0", "sqlalchemy", "greenlet", *_PYTEST)
 
 SUITES: dict[str, tuple[Suite, ...]] = {
@@ -181,6 +183,31 @@ SUITES: dict[str, tuple[Suite, ...]] = {
             modules=("google_adk", "google_adk_events"),
         ),
     ),
+    "strands": (
+        Suite(
+            "Strands Agents: sessions",
+            "strands-agents",
+            _STRANDS,
+            "tests",
+            (
+                "strands/session/test_repository_session_manager.py",
+                "strands/session/test_file_session_manager.py",
+            ),
+            "strands",
+            inapplicable={
+                "test_create_session": _FILES,
+                "test_delete_session": _FILES,
+                "test_create_agent": _FILES,
+                "test_create_message": _FILES,
+                "test_message_durable_id_persists": _FILES,
+                "test_create_multi_agent": _FILES,
+                "test_corrupted_json_file": _FILES,
+                "test_permission_error_handling": _FILES,
+                "test__get_": _FILES,
+            },
+            modules=("strands", "strands_messages"),
+        ),
+    ),
     "langchain-core": (
         Suite(
             "LangChain: histories",
@@ -232,6 +259,13 @@ OWN: dict[str, OwnSuite] = {
         ("google-adk==2.13.0", *_TESTS),
         "test_google_adk.py",
         ("google_adk", "google_adk_events"),
+    ),
+    "strands": OwnSuite(
+        "Strands Agents: remora's tests",
+        "strands-agents",
+        ("strands-agents==1.62.0", *_TESTS),
+        "test_strands.py",
+        ("strands", "strands_messages"),
     ),
     "llama-index": OwnSuite(
         "LlamaIndex: remora's tests",

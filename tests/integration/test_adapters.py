@@ -412,6 +412,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
         ("remora.adapters.llama_index_agents", "llama_index", "llama-index"),
         ("remora.adapters.mcp", "mcp", "mcp"),
         ("remora.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("remora.adapters.strands", "strands", "strands"),
         ("remora.models.openai", "httpx2", "openai"),
     ],
 )
