@@ -38,13 +38,12 @@ pytestmark = [
     pytest.mark.blocking,  # Strands reads its own files when it runs an agent
     pytest.mark.filterwarnings("default"),
 ]
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
+_PLAIN: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "long_term": {"enabled": False},
+    "models": {"embedder": "none"},
+}
+PLAIN = Config.from_dict(_PLAIN)
 RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
 
 
@@ -173,7 +172,7 @@ def test_an_agent_remembers_its_conversation() -> None:
 
 
 _PROCESS = """
-import sys
+import os, sys
 sys.path[:0] = [{root!r}]
 from strands import Agent
 from strands.session import RepositorySessionManager
@@ -184,13 +183,14 @@ with blocking.Runtime({directory!r}, config=PLAIN) as runtime:
     model = Scripted(*{answers!r})
     agent = agent_of(RemoraSessionRepository(runtime.user("alice")), model)
     agent({question!r})
-    print(texts(model.seen[0]))
+    print(texts(model.seen[0]), flush=True)
+    os._exit(0)
 """
 
 
 @pytest.mark.slow
 def test_a_conversation_is_resumed_in_another_process(tmp_path: Path) -> None:
-    """What the first process was told, and what its tool found."""
+    """What the first process was told, and what its tool found; it ended without closing."""
 
     def run(question: str, *answers: Any) -> str:
         program = _PROCESS.format(
@@ -442,6 +442,23 @@ def test_runs_take_turns_in_an_exclusive_block() -> None:
         assert len(found) == 8
         for place in range(0, 8, 2):
             assert found[place + 1] == found[place].replace("question", "answer")
+
+
+def test_a_compacted_conversation_is_whole() -> None:
+    """Strands has every message, others the summary; one that was summarized can be updated."""
+    config = Config.from_dict({**_PLAIN, "buffer": {"token_limit": 2_000}})
+    with repository(config=config) as (runtime, kept):
+        said = [f"The ship number {number} is at sea. " * 10 for number in range(60)]
+        for number, one in enumerate(said):
+            kept.create_message("chat", "bot", message(one, number))
+        chat = runtime.user("alice").session("chat/bot")
+        chat.settle()
+        assert chat.size() < 60
+        assert said_in(kept) == said
+        kept.update_message("chat", "bot", message("-", 3))
+        assert said_in(kept) == [*said[:3], "-", *said[4:]]
+        again = agent_of(kept, Scripted())
+        assert len(again.messages) == 60
 
 
 def test_a_message_from_elsewhere_is_shown() -> None:
