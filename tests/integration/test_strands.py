@@ -215,15 +215,20 @@ def test_a_conversation_is_resumed_in_another_process(tmp_path: Path) -> None:
 
 
 def test_eight_runs_at_once_lose_nothing() -> None:
-    """Each in a thread of its own, as in as many requests; each one's messages are in order."""
+    """Each in a thread of its own, as in as many requests; each one's messages are in order.
 
-    def run(number: int) -> None:
+    They begin with the same messages, and so count from the same index.
+    """
+
+    def make(number: int) -> Any:
         model = Scripted(calls((f"c{number}", f"sea {number}")), text(f"answer {number}"))
-        agent_of(kept, model)(f"question {number}")
+        return agent_of(kept, model)
 
     with repository() as (_, kept):
+        agents = [make(number) for number in range(8)]
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(run, range(8)))
+            asked = [f"question {number}" for number in range(8)]
+            list(threads.map(lambda agent, question: agent(question), agents, asked))
         found = kept.list_messages("chat", "bot")
         assert [one.message_id for one in found] == list(range(32))
         places: dict[str, int] = {}
