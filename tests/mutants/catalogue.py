@@ -745,7 +745,7 @@ _MUTANTS = (
         name="sqlite_commits_fenced_writes",
         guarantee="G4",
         what="What is queued behind a commit that failed is committed all the same.",
-        path="remora/storage/sqlite/writer.py",
+        path="remora/storage/queueing.py",
         change="""
 -        return [write for write in taken if not write.fenced and not self._refuse(write)]
 +        return [write for write in taken if not self._refuse(write)]
