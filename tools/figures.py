@@ -47,7 +47,7 @@ WORDS = frozenset(
 ENTRY = "(entry)"
 LAYERS = (
     ("cli",),
-    ("view",),
+    ("view", "rest"),
     ("adapters", "testing"),
     ("blocking", "blocks", "metrics", "observe", "results", "transfer"),
     ("cluster",),

@@ -20,6 +20,7 @@ from rich.text import Text
 from remora.cli.configuration import render_changes, render_defaults
 from remora.cli.erasure import command_forget
 from remora.cli.health import command_health, command_top
+from remora.cli.http import command_http, command_keys
 from remora.cli.jobs import command_jobs
 from remora.cli.listing import command_sessions, command_users
 from remora.cli.mcp import command_mcp
@@ -188,6 +189,8 @@ _OF_PROCESSES = {
     "owners": command_owners,
     "health": command_health,
     "top": command_top,
+    "http": command_http,
+    "keys": command_keys,
     "mcp": command_mcp,
 }
 _NEED_MEMORY = frozenset(

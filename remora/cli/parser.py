@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import remora
 from remora.cli.erasure import add_forget_parser
 from remora.cli.health import add_health_parsers
+from remora.cli.http import add_http_parsers
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.listing import add_listing_parsers
 from remora.cli.mcp import add_mcp_parser
@@ -86,6 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_worker_parsers(commands, printing)
     add_health_parsers(commands, printing)
     add_view_parser(commands, common, printing)
+    add_http_parsers(commands)
     add_mcp_parser(commands)
     _add_config_parser(commands)
     return parser

@@ -1,0 +1,1 @@
+"""A memory over HTTP, for programs that are not Python in the same process."""

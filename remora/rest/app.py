@@ -1,0 +1,306 @@
+"""The service as an ASGI application: who asks, what for, and what they are answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import anyio
+import msgspec
+
+from remora.api.health import Health
+from remora.rest import shapes
+from remora.rest.keys import KeyFile
+from remora.rest.limits import RateLimit
+from remora.rest.openapi import describe_service
+from remora.rest.operations import OPERATIONS, Asked, Operation, Served
+from remora.rest.problems import Problem, Refusal, describe
+from remora.runtime.concurrency import run_in_thread_if
+
+__all__ = ["RestOptions", "build_app"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_OPEN = ("/healthz", "/readyz", "/openapi.json")
+_KEYS_S = 1.0
+_LARGE = 1 << 16
+_TOKEN = 4  # characters, about
+
+
+class RestOptions(NamedTuple):
+    """Bounds of the service.
+
+    Attributes:
+        body: bytes of a request's body, at most.
+        at_once: requests that one tenant has answered at the same time; more are refused.
+        timeout_s: seconds until an unfinished body is given up.
+    """
+
+    body: int = 4 << 20
+    at_once: int = 64
+    timeout_s: float = 30.0
+
+
+class ServedMemory(Served, Protocol):
+    """What is served, and how it is."""
+
+    def health(self) -> Health:
+        """Whether it works."""
+        ...
+
+
+def build_app(
+    runtime: Any, keys: KeyFile, rate: RateLimit, options: RestOptions | None = None
+) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """An ASGI application over a runtime that its caller opens, and closes after the last request.
+
+    Args:
+        runtime: a `Runtime`, or what `remora.connect` gives.
+        keys: the API keys; each tenant sees only its own users.
+        rate: how many requests a tenant may send.
+        options: other bounds.
+    """
+    return _Service(runtime, keys, rate, options or RestOptions())
+
+
+class _Route(NamedTuple):
+    parts: tuple[str, ...]
+    operations: dict[str, Operation]
+
+    def match(self, given: list[str]) -> dict[str, str] | None:
+        if len(given) != len(self.parts):
+            return None
+        names = {}
+        for part, text in zip(self.parts, given, strict=True):
+            if part.startswith("{"):
+                names[part[1:-1]] = text
+            elif part != text:
+                return None
+        return names
+
+
+class _Service:
+    def __init__(
+        self, runtime: ServedMemory, keys: KeyFile, rate: RateLimit, options: RestOptions
+    ) -> None:
+        self._runtime, self._keys, self._rate, self._options = runtime, keys, rate, options
+        self._looked_at = time.monotonic()
+        self._working: dict[str, int] = {}
+        routes: dict[str, _Route] = {}
+        for one in OPERATIONS:
+            route = routes.setdefault(one.path, _Route(tuple(one.path.split("/")[1:]), {}))
+            route.operations[one.method] = one
+        self._routes = list(routes.values())
+        self._description = msgspec.json.encode(describe_service(OPERATIONS))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            status, body = await self._answer(scope, receive)
+            await _send(send, status, body, "application/json")
+        except Exception as e:
+            refusal = describe(e)
+            kind = f"urn:remora:{refusal.title}"
+            problem = Problem(
+                kind, refusal.title, refusal.status, refusal.detail, refusal.wait_s is not None
+            )
+            headers = dict(refusal.headers)
+            if refusal.wait_s is not None:
+                headers["retry-after"] = str(refusal.wait_s)
+            body = msgspec.json.encode(problem)
+            await _send(send, refusal.status, body, "application/problem+json", headers)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
+        path = _path(scope)
+        if path in _OPEN:
+            return self._answer_open(path, scope["method"])
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        tenant = self._find_tenant(headers)
+        self._rate.take(tenant)
+        working = self._working.get(tenant, 0)
+        if working >= self._options.at_once:
+            detail = f"this key has {working} requests that are not answered yet: nothing ran"
+            raise Refusal(429, "TooManyRequests", detail, wait_s=1)
+        self._working[tenant] = working + 1
+        try:
+            asked, operation = await self._read(scope, receive, headers, tenant)
+            answer = await operation.run(asked)
+        finally:
+            self._working[tenant] -= 1
+        return 200, await _encode(answer)
+
+    def _answer_open(self, path: str, method: str) -> tuple[int, bytes]:
+        if method not in {"GET", "HEAD"}:
+            raise _wrong_method(["GET", "HEAD"])
+        if path == "/openapi.json":
+            return 200, self._description
+        health = self._runtime.health()
+        good = health.live if path == "/healthz" else health.ready
+        return 200 if good else 503, msgspec.json.encode(health)
+
+    def _find_tenant(self, headers: dict[bytes, bytes]) -> str:
+        now = time.monotonic()
+        if now - self._looked_at > _KEYS_S:
+            self._looked_at = now
+            self._keys.refresh()
+        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        tenant = self._keys.find_tenant(key.strip()) if scheme.lower() == "bearer" else None
+        if tenant is None:
+            raise Refusal(
+                401,
+                "InvalidKey",
+                "send a valid API key: Authorization: Bearer KEY",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return tenant
+
+    async def _read(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        tenant: str,
+    ) -> tuple[Asked, Operation]:
+        operation, names = self._find(_raw_path(scope), scope["method"])
+        key = _key(headers, operation)
+        given: Any = None
+        if operation.body is not None:
+            kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+            if kind != b"application/json":
+                raise Refusal(415, "UnsupportedMediaType", "send Content-Type: application/json")
+            given = msgspec.json.decode(await self._body(receive, headers), type=operation.body)
+        elif operation.query is not None:
+            given = _parameters(scope["query_string"], operation.query)
+        return Asked(self._runtime, tenant, names, given, key), operation
+
+    def _find(self, raw: bytes, method: str) -> tuple[Operation, dict[str, str]]:
+        try:
+            parts = [unquote_to_bytes(one).decode() for one in raw.split(b"/")[1:]]
+        except UnicodeDecodeError:
+            raise Refusal(400, "InvalidRequest", "the path is not UTF-8") from None
+        for route in self._routes:
+            names = route.match(parts)
+            if names is None:
+                continue
+            if method not in route.operations:
+                raise _wrong_method(list(route.operations))
+            return route.operations[method], names
+        raise Refusal(404, "NotFound", "there is no such path: see /openapi.json")
+
+    async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+        most = self._options.body
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > most:
+            raise _too_long(most)
+        body = bytearray()
+        try:
+            with anyio.fail_after(self._options.timeout_s):
+                while True:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        raise Refusal(400, "Disconnected", "the client left before the end")
+                    body += event.get("body", b"")
+                    if len(body) > most:
+                        raise _too_long(most)
+                    if not event.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            detail = f"the body took over {self._options.timeout_s:g} s: nothing ran"
+            raise Refusal(408, "RequestTimeout", detail) from None
+
+
+def _raw_path(scope: Scope) -> bytes:
+    """The path as it was sent: an id may hold a slash, sent as ``%2F``."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    root = scope.get("root_path", "").encode()
+    return bytes(raw).partition(b"?")[0].removeprefix(root)
+
+
+def _path(scope: Scope) -> str:
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def _key(headers: dict[bytes, bytes], operation: Operation) -> str | None:
+    given = headers.get(b"idempotency-key")
+    if given is None:
+        if operation.keyed == "required":
+            detail = "a turn needs an Idempotency-Key header: the same one for its replies"
+            raise Refusal(400, "InvalidRequest", detail)
+        return None
+    if not operation.keyed:
+        raise Refusal(400, "InvalidRequest", "this request takes no Idempotency-Key")
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        raise Refusal(400, "InvalidRequest", "the Idempotency-Key is not UTF-8") from None
+
+
+def _parameters(query: bytes, kind: type) -> Any:
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict"
+        )
+    except ValueError:
+        raise Refusal(400, "InvalidRequest", "the query's parameters cannot be read") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise Refusal(400, "InvalidRequest", "a parameter is given twice")
+    return msgspec.convert(given, kind, strict=False)
+
+
+async def _encode(answer: Any) -> bytes:
+    """A long answer is encoded in a thread, and the loop goes on."""
+    return await run_in_thread_if(_is_long(answer), msgspec.json.encode, answer)
+
+
+def _is_long(answer: Any) -> bool:
+    """Whether it may have more than `_LARGE` bytes; only lists of messages and memories may."""
+    match answer:
+        case shapes.MessagePage(messages=found):
+            sizes = (
+                len(one.content or "") if isinstance(one.content, str) else _LARGE for one in found
+            )
+        case shapes.Recalled(memories=memories):
+            sizes = (len(one.text) for one in memories)
+        case (
+            shapes.ContextShown(tokens=tokens)
+            | shapes.TurnShown(context=shapes.ContextShown(tokens=tokens))
+        ):
+            return tokens * _TOKEN > _LARGE
+        case _:
+            return False
+    return sum(sizes) > _LARGE
+
+
+def _too_long(most: int) -> Refusal:
+    return Refusal(413, "TooLong", f"a body has at most {most} bytes: nothing was written")
+
+
+def _wrong_method(allowed: list[str]) -> Refusal:
+    names = ", ".join(allowed)
+    return Refusal(405, "MethodNotAllowed", f"this path takes {names}", headers={"allow": names})
+
+
+async def _send(
+    send: Send, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
+) -> None:
+    more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", kind.encode()),
+                (b"content-length", str(len(body)).encode()),
+                (b"cache-control", b"no-store"),
+                (b"x-content-type-options", b"nosniff"),
+                *more,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

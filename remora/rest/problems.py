@@ -1,0 +1,115 @@
+"""What a request that fails is answered with: a problem document (RFC 9457)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from remora import errors
+from remora.logging import get_logger
+
+__all__ = ["Problem", "Refusal", "describe"]
+
+_logger = get_logger(__name__)
+_ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
+    errors.NoDeadLetter: (404, None),
+    errors.NoSuchMemory: (404, None),
+    errors.ConfigError: (500, None),
+    errors.InvalidInput: (400, None),
+    errors.InvalidMessage: (400, None),
+    errors.KeyConflict: (409, None),
+    errors.NotGranted: (403, None),
+    errors.StateConflict: (409, None),
+    errors.TurnClosed: (409, None),
+    errors.MailboxFull: (429, 1),
+    errors.OverdraftReached: (429, 5),
+    errors.SessionBusy: (429, 5),
+    errors.ErasureInProgress: (409, 5),
+    errors.OutcomeUnknown: (503, 1),
+    errors.OwnerUnreachable: (503, 1),
+    errors.CommitFailed: (503, 5),
+    errors.RecordingFailed: (503, 5),
+    errors.RuntimeClosed: (503, 5),
+    errors.OwnershipLost: (503, 30),
+    errors.DirectoryUnusable: (500, None),
+    errors.ErasureDelayed: (503, 30),
+    errors.ModelAnswerInvalid: (502, None),
+    errors.ModelTimeout: (504, 5),
+    errors.ModelUnavailable: (503, 5),
+}
+"""HTTP status, and seconds until a retry makes sense (None: never), of an error and of those that
+are made from it. What may be retried wrote nothing, or is recognized by its idempotency key."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a request failed.
+
+    Attributes:
+        type: ``urn:remora:`` and the kind of error.
+        title: the kind of error.
+        status: of the answer.
+        detail: what went wrong, and what to do.
+        retry: whether the same request may succeed later.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retry: bool = False
+
+
+class Refusal(Exception):
+    """The server does not do what was asked.
+
+    Args:
+        status: of the answer.
+        title: the kind of error.
+        detail: what went wrong, and what to do.
+        wait_s: seconds until a retry makes sense; None for never.
+        headers: more headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        detail: str,
+        *,
+        wait_s: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail = status, title, detail
+        self.wait_s = wait_s
+        self.headers = dict(headers or {})
+
+
+def describe(error: Exception) -> Refusal:
+    """The answer for an error; what is not remora's own is logged, and not shown."""
+    match error:
+        case Refusal():
+            return error
+        case errors.SessionQuarantined():
+            wait_s = max(math.ceil(error.retry_after_s), 1)
+            return Refusal(503, "SessionQuarantined", str(error), wait_s=wait_s)
+        case errors.RemoraError():
+            status, wait = _look_up(error)
+            return Refusal(status, type(error).__name__, str(error), wait_s=wait)
+        case msgspec.MsgspecError():
+            return Refusal(400, "InvalidRequest", str(error))
+        case _:
+            _logger.error("rest_failed", exc_info=error)
+            detail = "the server failed on this request; its log says why"
+            return Refusal(500, "InternalError", detail)
+
+
+def _look_up(error: errors.RemoraError) -> tuple[int, int | None]:
+    for kind in type(error).__mro__:
+        if kind in _ANSWERS:
+            return _ANSWERS[kind]
+    attributes: Any = error
+    return (503, 5) if getattr(attributes, "retryable", False) else (500, None)

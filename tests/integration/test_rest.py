@@ -1,0 +1,536 @@
+"""A memory over HTTP: what is stored, who may ask, and what bad requests get."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from remora import Config, Runtime, errors
+from remora.cli.main import main
+from remora.rest.app import RestOptions, build_app
+from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
+from remora.rest.limits import RateLimit
+from remora.rest.operations import OPERATIONS, Operation
+from remora.rest.problems import Problem, describe
+from remora.runtime.clock import SystemClock
+from remora.testing import HashEmbedder, VirtualClock
+from tests.integration.test_examples import SERVER_ANSWERS
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
+CHAT = "/v1/users/alice/sessions/chat"
+SECRET = "the violin is under the stairs"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Service:
+    """A served memory, with a client for each tenant."""
+
+    def __init__(self, runtime: Runtime, file: Path, app: Any) -> None:
+        self.runtime, self.file, self.app = runtime, file, app
+
+    @asynccontextmanager
+    async def client(self, tenant: str | None) -> AsyncIterator[httpx.AsyncClient]:
+        headers = {}
+        if tenant is not None:
+            headers["authorization"] = f"Bearer {add_key(self.file, tenant)}"
+        transport = httpx.ASGITransport(app=self.app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://memory", headers=headers
+        ) as client:
+            yield client
+
+
+@asynccontextmanager
+async def serving(
+    path: Path, rate: RateLimit | None = None, options: RestOptions | None = None
+) -> AsyncIterator[Service]:
+    file = path / "keys.txt"
+    for tenant in ("shop", "other"):
+        add_key(file, tenant)
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
+        keys = KeyFile(file)
+        limit = rate or RateLimit(0, SystemClock())
+        app = build_app(runtime, keys, limit, options)
+
+        async def fresh(scope: Any, receive: Any, send: Any) -> None:
+            keys.refresh()  # a server looks once a second
+            await app(scope, receive, send)
+
+        yield Service(runtime, file, fresh)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with serving(tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+async def shop(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    async with service.client("shop") as client:
+        yield client
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+async def say(client: httpx.AsyncClient, text: str, path: str = CHAT) -> Any:
+    answer = await client.post(f"{path}/messages", json={"messages": [user(text)]})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refused(answer: httpx.Response, status: int, title: str) -> Problem:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = msgspec.json.decode(answer.content, type=Problem)
+    assert (problem.status, problem.title) == (status, title)
+    assert ("retry-after" in answer.headers) == problem.retry
+    return problem
+
+
+async def contents(service: Service, tenant: str = "shop") -> list[Any]:
+    session = service.runtime.session(f"{tenant}/alice", "chat")
+    return [one.content for one in await session.history()]
+
+
+# -- sessions and turns ----------------------------------------------------------------------------
+
+
+async def test_a_turn_that_is_sent_again_is_stored_once(
+    service: Service, shop: httpx.AsyncClient
+) -> None:
+    key = {"idempotency-key": "request-1"}
+    for _ in range(2):
+        begun = await shop.post(f"{CHAT}/turns", json={"message": "Hello"}, headers=key)
+        assert begun.status_code == 200
+        assert begun.json()["context"]["messages"] == [user("Hello")]
+        assert begun.json()["answered"] is False
+    calls = [{"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}]
+    used: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "noon", "tool_call_id": "c1"},
+    ]
+    replies = f"{CHAT}/turns/replies"
+    for _ in range(2):
+        body = {"message": "Hello", "reply": used}
+        answer = (await shop.post(replies, json=body, headers=key)).json()
+        assert (len(answer["replies"]), answer["answered"]) == (2, False)
+    for _ in range(2):
+        said: dict[str, Any] = {"message": "Hello", "reply": "It is noon.", "stored": 2}
+        answer = (await shop.post(replies, json=said, headers=key)).json()
+        assert (len(answer["replies"]), answer["answered"]) == (3, True)
+    again = (await shop.post(f"{CHAT}/turns", json={"message": "Hello"}, headers=key)).json()
+    assert (again["answered"], again["context"]) == (True, None)
+    assert again["replies"][-1]["content"] == "It is noon."
+    other = await shop.post(f"{CHAT}/turns", json={"message": "Bye"}, headers=key)
+    refused(other, 409, "KeyConflict")
+    assert await contents(service) == ["Hello", None, "noon", "It is noon."]
+
+
+async def test_a_reply_that_counts_more_replies_than_there_are(
+    service: Service, shop: httpx.AsyncClient
+) -> None:
+    key = {"idempotency-key": "request-1"}
+    body = {"message": "Hello", "reply": "Hi", "stored": 3}
+    refused(await shop.post(f"{CHAT}/turns/replies", json=body, headers=key), 400, "InvalidInput")
+    assert "Hi" not in await contents(service)
+
+
+async def test_an_append_that_is_sent_again(service: Service, shop: httpx.AsyncClient) -> None:
+    key = {"idempotency-key": "k1"}
+    body = {"messages": [user("One"), user("Two")]}
+    first = (await shop.post(f"{CHAT}/messages", json=body, headers=key)).json()
+    again = (await shop.post(f"{CHAT}/messages", json=body, headers=key)).json()
+    assert again == {**first, "duplicate": True}
+    assert await contents(service) == ["One", "Two"]
+
+
+async def test_messages_page_by_page(shop: httpx.AsyncClient) -> None:
+    for number in range(5):
+        await say(shop, f"Message {number}")
+    seen: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        page = (await shop.get(f"{CHAT}/messages", params={"limit": 2, "after": after})).json()
+        seen += [one["content"] for one in page["messages"]]
+        after = page["after"]
+    assert seen == [f"Message {number}" for number in range(5)]
+
+
+async def test_listings_page_by_page(shop: httpx.AsyncClient) -> None:
+    for name in ("anna", "ben", "carl"):
+        for chat in ("one", "two"):
+            await say(shop, "Hello", f"/v1/users/{name}/sessions/{chat}")
+    names: list[str] = []
+    after: str | None = None
+    while True:
+        more: dict[str, str] = {} if after is None else {"after": after}
+        page = (await shop.get("/v1/users", params={"limit": "2", **more})).json()
+        names += [one["user"] for one in page["users"]]
+        if (after := page["after"]) is None:
+            break
+    assert names == ["anna", "ben", "carl"]
+    sessions = (await shop.get("/v1/users/ben/sessions")).json()["sessions"]
+    assert [one["session"] for one in sessions] == ["one", "two"]
+
+
+async def test_memories(shop: httpx.AsyncClient) -> None:
+    path = "/v1/users/alice/memories"
+    stored = await shop.post(path, json={"content": "Alice plays the violin.", "key": "plays"})
+    id_ = stored.json()["id"]
+    asked = {"query": "What does Alice play?"}
+    found = (await shop.post("/v1/users/alice/recall", json=asked)).json()["memories"]
+    assert [one["id"] for one in found] == [id_]
+    changed = await shop.patch(f"{path}/{id_}", json={"content": "Alice plays the cello."})
+    assert changed.json()["text"] == "Alice plays the cello."
+    assert (await shop.delete(f"{path}/{id_}")).json() == {"deleted": 1}
+    assert (await shop.post("/v1/users/alice/recall", json=asked)).json()["memories"] == []
+    refused(await shop.patch(f"{path}/{id_}", json={"content": "x"}), 404, "NoSuchMemory")
+
+
+async def test_ids_of_any_text(service: Service, shop: httpx.AsyncClient) -> None:
+    """A slash in an id is sent as %2F, and leads to no other user."""
+    for name in ("a/b", "../other/alice", "a%2Fb", "ü 日", "?x=1#"):
+        path = f"/v1/users/{quote(name, safe='')}/sessions/{quote('x/y', safe='')}"
+        await say(shop, name, path)
+        found = await service.runtime.session(f"shop/{name}", "x/y").history()
+        assert [one.content for one in found] == [name]
+
+
+async def test_erasure(service: Service, shop: httpx.AsyncClient) -> None:
+    await say(shop, SECRET)
+    await say(shop, "Another", "/v1/users/alice/sessions/other")
+    assert (await shop.delete(CHAT)).json()["journal"]["messages"] == 1
+    assert await contents(service) == []
+    assert (await shop.delete("/v1/users/alice")).status_code == 200
+    assert (await shop.get("/v1/users")).json()["users"] == []
+
+
+# -- who may ask -----------------------------------------------------------------------------------
+
+BODIES: dict[str, dict[str, Any]] = {
+    "append_messages": {"messages": [user("From another")]},
+    "load_context": {"query": "violin"},
+    "begin_turn": {"message": "violin", "query": "violin"},
+    "reply_to_turn": {"message": "violin", "reply": "From another"},
+    "recall": {"query": "violin"},
+    "remember": {"content": "From another"},
+    "update_memory": {"content": "From another"},
+}
+
+
+async def call(
+    client: httpx.AsyncClient, operation: Operation, memory: str = "0" * 32
+) -> httpx.Response:
+    path = operation.path.format(user="alice", session="chat", memory=memory)
+    headers = {"idempotency-key": "k"} if operation.keyed else {}
+    body = BODIES.get(operation.name)
+    return await client.request(operation.method, path, json=body, headers=headers)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+async def test_another_tenant_reads_and_changes_nothing(
+    service: Service, shop: httpx.AsyncClient, operation: Operation
+) -> None:
+    await say(shop, SECRET)
+    stored = await shop.post("/v1/users/alice/memories", json={"content": f"Know that {SECRET}."})
+    memory = stored.json()["id"]
+    async with service.client("other") as other:
+        answer = await call(other, operation, memory)
+    assert SECRET not in answer.text
+    if operation.name == "update_memory":
+        refused(answer, 404, "NoSuchMemory")
+    else:
+        assert answer.status_code == 200, answer.text
+        msgspec.json.decode(answer.content, type=operation.answers)
+    assert await contents(service) == [SECRET]
+    await service.runtime.settle()
+    memories = (await shop.get("/v1/users/alice/memories")).json()["memories"]
+    assert [one["text"] for one in memories] == [f"Know that {SECRET}."]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
+async def test_without_a_key_nothing_runs(
+    service: Service, shop: httpx.AsyncClient, operation: Operation
+) -> None:
+    await say(shop, SECRET)
+    async with service.client(None) as stranger:
+        answer = await call(stranger, operation)
+        refused(answer, 401, "InvalidKey")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        stranger.headers["authorization"] = "Bearer remora_wrong"
+        refused(await call(stranger, operation), 401, "InvalidKey")
+    assert await contents(service) == [SECRET]
+
+
+async def test_a_key_that_is_removed(service: Service) -> None:
+    async with service.client("late") as late:
+        assert (await late.get("/v1/users")).status_code == 200
+        remove_key(service.file, read_keys(service.file)[-1].digest[:8])
+        refused(await late.get("/v1/users"), 401, "InvalidKey")
+
+
+async def test_a_file_of_keys_that_is_damaged_while_it_is_used(
+    service: Service, shop: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake while the file is edited locks nobody out."""
+    assert (await shop.get("/v1/users")).status_code == 200
+    for damage in ("nonsense", None):
+        if damage is None:
+            service.file.unlink()
+        else:
+            service.file.write_text(damage)
+        caplog.clear()
+        assert (await shop.get("/v1/users")).status_code == 200
+        assert "keys_unreadable" in caplog.text
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"a\\u0000b"', "1e999", "\xff", "{", "NaN"])
+async def test_json_that_is_none(service: Service, shop: httpx.AsyncClient, text: str) -> None:
+    """Whatever is stored can be read again."""
+    body = f'{{"messages": [{{"role": "user", "content": {text}}}]}}'.encode("latin-1")
+    kind = {"content-type": "application/json"}
+    answer = await shop.post(f"{CHAT}/messages", content=body, headers=kind)
+    assert answer.status_code in {200, 400}
+    page = await shop.get(f"{CHAT}/messages")
+    assert page.status_code == 200
+    assert len(page.json()["messages"]) == (answer.status_code == 200)
+
+
+def test_the_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    assert main(["keys", str(file), "--add", "shop"]) == 0
+    key = capsys.readouterr().out.strip()
+    assert key not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    assert KeyFile(file).find_tenant(key) == "shop"
+    assert KeyFile(file).find_tenant(key + "x") is None
+    assert main(["keys", str(file)]) == 0
+    name = capsys.readouterr().out.split()[0]
+    assert main(["keys", str(file), "--remove", "nothing"]) == 1
+    assert main(["keys", str(file), "--remove", name]) == 0
+    assert read_keys(file) == []
+    assert main(["keys", str(file), "--add", "a/b"]) == 1
+    assert "letters, digits" in capsys.readouterr().err
+    file.chmod(0o640)
+    with pytest.raises(errors.InvalidInput, match="chmod 600"):
+        read_keys(file)
+    file.chmod(0o600)
+    file.write_text("shop secret\n")
+    with pytest.raises(errors.InvalidInput, match="line 1"):
+        read_keys(file)
+
+
+async def test_a_tenant_that_asks_too_often(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with serving(tmp_path, RateLimit(2, clock)) as service:
+        async with service.client("shop") as shop, service.client("other") as other:
+            for _ in range(4):
+                assert (await shop.get("/v1/users")).status_code == 200
+            refused(await shop.get("/v1/users"), 429, "TooManyRequests")
+            assert (await other.get("/v1/users")).status_code == 200
+            await clock.advance(0.5)
+            assert (await shop.get("/v1/users")).status_code == 200
+
+
+# -- bad requests ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "title"),
+    [
+        ("GET", "/v2", {}, 404, "NotFound"),
+        ("PUT", f"{CHAT}/messages", {}, 405, "MethodNotAllowed"),
+        ("POST", "/healthz", {}, 405, "MethodNotAllowed"),
+        ("POST", f"{CHAT}/messages", {"content": b"x"}, 415, "UnsupportedMediaType"),
+        ("POST", f"{CHAT}/messages", {"json": {"messages": []}}, 400, "InvalidRequest"),
+        ("POST", f"{CHAT}/messages", {"json": {"message": []}}, 400, "InvalidRequest"),
+        (
+            "POST",
+            f"{CHAT}/messages",
+            {"json": {"messages": [{"role": "x"}]}},
+            400,
+            "InvalidMessage",
+        ),
+        ("POST", f"{CHAT}/turns", {"json": {"message": "x"}}, 400, "InvalidRequest"),
+        ("GET", f"{CHAT}/messages?limit=1&limit=2", {}, 400, "InvalidRequest"),
+        ("GET", f"{CHAT}/messages?limit=5000", {}, 400, "InvalidRequest"),
+        ("GET", f"{CHAT}/messages?limits=5", {}, 400, "InvalidRequest"),
+        ("GET", "/v1/users?order=newest&after=nonsense", {}, 400, "InvalidInput"),
+        ("GET", "/v1/users/%FF/sessions", {}, 400, "InvalidRequest"),
+        ("GET", "/v1/users/a%0Ab/sessions", {}, 400, "InvalidId"),
+        ("GET", "/v1/users//sessions", {}, 400, "InvalidId"),
+    ],
+)
+async def test_bad_requests(
+    service: Service,
+    shop: httpx.AsyncClient,
+    method: str,
+    path: str,
+    options: dict[str, Any],
+    status: int,
+    title: str,
+) -> None:
+    refused(await shop.request(method, path, **options), status, title)
+    assert await contents(service) == []
+
+
+async def test_a_body_that_is_too_long(tmp_path: Path) -> None:
+    async with serving(tmp_path, options=RestOptions(body=1000)) as service:
+        async with service.client("shop") as shop:
+            body = json.dumps({"messages": [user("x" * 1000)]}).encode()
+            kind = {"content-type": "application/json"}
+            answer = await shop.post(f"{CHAT}/messages", content=body, headers=kind)
+            refused(answer, 413, "TooLong")
+
+            async def parts() -> AsyncIterator[bytes]:
+                for at in range(0, len(body), 100):
+                    yield body[at : at + 100]
+
+            answer = await shop.post(f"{CHAT}/messages", content=parts(), headers=kind)
+            refused(answer, 413, "TooLong")
+        assert await contents(service) == []
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+_FIELDS = """messages message reply query content max_tokens at stored limit metadata importance
+type session key role recall replace"""
+_fields = st.sampled_from(_FIELDS.split())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    operation=st.sampled_from(OPERATIONS),
+    body=st.dictionaries(_fields, _json | st.lists(st.fixed_dictionaries({"role": _json}))) | _json,
+    name=st.text(min_size=1, max_size=20),
+    key=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=10),
+)
+async def test_no_request_makes_the_server_fail(
+    shop: httpx.AsyncClient, operation: Operation, body: Any, name: str, key: str
+) -> None:
+    name = quote(name.encode("utf-8", "surrogatepass"), safe="")
+    path = operation.path.format(user=name, session=name, memory=name)
+    headers = {"idempotency-key": key} if operation.keyed else {}
+    answer = await shop.request(operation.method, path, json=body, headers=headers)
+    assert answer.status_code < 500, answer.text
+    kind = operation.answers if answer.status_code == 200 else Problem
+    msgspec.json.decode(answer.content, type=kind)
+
+
+@pytest.mark.parametrize("name", sorted(SERVER_ANSWERS))
+def test_errors_are_answered_as_the_example_answers_them(name: str) -> None:
+    kind = getattr(errors, name)
+    error = kind.__new__(kind)
+    error.args = ("what went wrong",)
+    if name in {"BlockFailed", "LongTermError"}:
+        error.retryable = True
+    error.retry_after_s = 2.5
+    refusal = describe(error)
+    assert (refusal.status, refusal.wait_s is not None) == SERVER_ANSWERS[name]
+
+
+# -- health and the description --------------------------------------------------------------------
+
+
+async def test_probes_need_no_key(service: Service) -> None:
+    await service.runtime.ready()
+    async with service.client(None) as probe:
+        for path in ("/healthz", "/readyz"):
+            assert (await probe.get(path)).status_code == 200
+
+
+async def test_the_description_names_every_operation(service: Service) -> None:
+    async with service.client(None) as stranger:
+        description = (await stranger.get("/openapi.json")).json()
+    described = {
+        (method.upper(), path)
+        for path, methods in description["paths"].items()
+        for method in methods
+    }
+    assert described == {(one.method, one.path) for one in OPERATIONS}
+    used = set(_references(description["paths"]))
+    known = {f"#/components/schemas/{name}" for name in description["components"]["schemas"]}
+    assert used <= known
+    assert set(_references(description["components"])) <= known
+
+
+def _references(tree: Any) -> Iterator[str]:
+    if isinstance(tree, dict):
+        if isinstance(tree.get("$ref"), str):
+            yield tree["$ref"]
+        for value in tree.values():
+            yield from _references(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _references(value)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def server(directory: Path, keys: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``remora http`` as a process, and its address."""
+    command = [sys.executable, "-m", "remora", "http", str(directory), "--keys", str(keys)]
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().split()[-1]
+        finally:
+            process.kill()
+
+
+def test_what_a_killed_server_acknowledged_is_there(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    headers = {"authorization": f"Bearer {add_key(keys, 'shop')}"}
+    directory = tmp_path / "memory"
+    with server(directory, keys) as (process, address):
+        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+            body = {"messages": [user("Before")]}
+            assert client.post(f"{CHAT}/messages", json=body).status_code == 200
+        process.kill()
+    with server(directory, keys) as (process, address):
+        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+            page = client.get(f"{CHAT}/messages").json()
+            assert [one["content"] for one in page["messages"]] == ["Before"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in {0, -signal.SIGTERM}
+
+
+def test_a_server_that_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    memory, keys = str(tmp_path / "memory"), tmp_path / "keys.txt"
+    assert main(["http", memory, "--keys", str(keys)]) == 1
+    assert "cannot be read" in " ".join(capsys.readouterr().err.split())
+    add_key(keys, "shop")
+    assert main(["http", memory, "--keys", str(keys), "--port", "99999"]) == 1
+    assert "to 65535" in " ".join(capsys.readouterr().err.split())
+    assert main(["http", memory, "--keys", str(keys), "--rate", "-1"]) == 1
+    assert "--rate" in capsys.readouterr().err
