@@ -159,13 +159,14 @@ async def test_a_child_does_not_keep_the_turns_of_its_worker(tmp_path: Path, mem
 
 
 OWNER_FORKS = """
-import os, signal
+import os, signal, sys
 from pathlib import Path
 import remora
 from remora.blocks import BaseMemoryBlock
 
 held = Path(__file__).parent / "held"
-os.register_at_fork(after_in_child=lambda: held.exists() and held.read_bytes())
+if "pytest" not in sys.modules:  # which imports this, too, and forks for what it starts
+    os.register_at_fork(after_in_child=lambda: held.exists() and held.read_bytes())
 
 class Forks(BaseMemoryBlock[str], kw_only=True):
     async def _aget(self, messages=None, **more):
