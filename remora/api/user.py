@@ -205,6 +205,8 @@ class User(LongTermHandle):
         access_count. Facts that do not hold any more are left out; `memories` lists those that
         newer ones replaced.
 
+        What is recorded appears when it is indexed, a moment later: `settle` waits for that.
+
         Args:
             types: rows of these memory types; None for all except those of memory blocks.
 

@@ -71,6 +71,7 @@ async def test_a_newer_fact_takes_the_place_of_an_older_one(runtime: Runtime) ->
     assert await holding(alice) == {"home is Braga", "pet is Rexthree"}
     statistics = runtime.statistics().facts
     assert (statistics.recorded, statistics.superseding) == (6, 4)
+    await runtime.settle()  # facts are in the table when the user's own work is done
     exported = await alice.export_arrow(types="fact")
     assert set(exported["content"].to_pylist()) == await holding(alice)
 
