@@ -371,7 +371,8 @@ class RuntimeClosed(RemoraError, RuntimeError):
 class OwnerUnreachable(RemoraError, ConnectionError):
     """No process that owns the memory answered in time. Nothing ran; retry later.
 
-    An owner that has died is replaced within seconds.
+    An owner that has died is replaced within seconds. A runtime whose journal is in PostgreSQL
+    raises it as well, while its lease is not renewed and another process may own the journal.
     """
 
     retryable = True

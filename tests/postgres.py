@@ -204,4 +204,5 @@ class PostgresAccess(JournalAccess):
 async def open_breakable(text: str) -> BreakableJournal:
     """Open the journal of a schema and an address."""
     schema, dsn = text.split()
-    return await BreakableJournal.open(dsn, schema=schema, durability="process")
+    # the suite opens a journal that is open: that takes it over, without a lease
+    return await BreakableJournal.open(dsn, schema=schema, durability="process", lease_s=0)

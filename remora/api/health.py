@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from remora.api.build import Internals
+from remora.errors import OwnershipLost, OwnerUnreachable
 
 __all__ = ["Effect", "Health", "HealthProblem", "find_problems", "merge_health", "of_problems"]
 
@@ -113,6 +114,12 @@ def find_problems(parts: Internals, stuck_s: float) -> Iterator[HealthProblem]:
 
 
 def _journal_problems(parts: Internals) -> Iterator[HealthProblem]:
+    try:
+        parts.journal.check_lease()
+    except OwnerUnreachable as e:
+        yield HealthProblem("lease_lapsed", "not ready", str(e))
+    except OwnershipLost:  # the runtime ends, and says so
+        pass
     log = parts.journal.statistics()
     if log.failing:
         yield HealthProblem(

@@ -248,7 +248,7 @@ class Lifetime:
                 internals.turns.start(tasks)
                 self._start(internals, left, cast("anyio.abc.TaskGroup", HostTasks(tasks)))
                 self._watch = LoopWatch(host.home.loop, internals.clock.monotonic)
-                self.holder.open(internals.parts)
+                self.holder.open(internals.parts, internals.journal.check_lease)
                 tasks.start_soon(self._end_when_lost, host, internals, name="remora.ownership")
                 host.mark_open()
                 await host.wait_for_stop()

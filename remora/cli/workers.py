@@ -7,7 +7,9 @@ import logging
 import sys
 from typing import Any
 
+import anyio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from remora.cli.render import print_json
@@ -55,10 +57,13 @@ def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         parents=[printing],
         help="print who owns a memory, and what each shard does",
         description="Print the process that owns a memory, for how long, and for each shard its "
-        "epoch (how many owners it has had), sessions in memory, and requests that wait.",
+        "epoch (how many owners it has had), sessions in memory, and requests that wait. Of a "
+        "database: for each journal in it the owner, its address, and how long its lease lasts.",
         epilog="exit codes: 0 done, 1 there is no owner, 2 wrong usage",
     )
-    command.add_argument("target", metavar="TARGET", help=TARGET)
+    command.add_argument(
+        "target", metavar="TARGET", help=f"{TARGET}; or the address of a PostgreSQL database"
+    )
     command.set_defaults(verbose=False)
 
 
@@ -74,6 +79,8 @@ def command_serve(console: Console, arguments: argparse.Namespace) -> int:
 
 def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     """Print the owner of a memory."""
+    if arguments.target.startswith(("postgresql://", "postgres://")):
+        return _print_journal_owners(console, arguments)
     sys.path.insert(0, "")
     from remora.cluster.control import Look, OwnerGone, OwnerSilent  # noqa: PLC0415  # likewise
     from remora.cluster.place import Place  # noqa: PLC0415
@@ -121,5 +128,34 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     table = Table("shard", "epoch", "sessions", "queue", box=None)
     for one in shards:
         table.add_row(*(str(one[name]) for name in ("shard", "epoch", "sessions", "queue")))
+    console.print(table)
+    return 0
+
+
+def _print_journal_owners(console: Console, arguments: argparse.Namespace) -> int:
+    """Print who owns the journals in a database."""
+    try:
+        from remora.storage.postgres.owners import read_owners  # noqa: PLC0415  # an extra
+    except ImportError as e:
+        raise InvalidInput(str(e)) from e
+
+    owners = anyio.run(read_owners, arguments.target)
+    if not owners:
+        raise InvalidInput("there is no journal in this database that the role may read")
+    shards = [
+        {"shard": one.schema, "owner": one.owner, "address": one.address, "epoch": one.epoch}
+        | {"since": one.since.isoformat(timespec="seconds")}
+        | {"lease_left_s": None if one.left_s is None else round(one.left_s, 1)}
+        for one in owners
+    ]
+    if arguments.json:
+        for shard in shards:
+            print_json(shard)
+        return 0
+    table = Table("shard", "owner", "address", "epoch", "since", "lease left", box=None)
+    for one in shards:
+        left = one.pop("lease_left_s")
+        state = "none" if left is None else f"{left:.1f} s" if left else "ended"
+        table.add_row(*(escape(str(value)) for value in one.values()), state)
     console.print(table)
     return 0

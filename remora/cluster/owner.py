@@ -34,7 +34,7 @@ from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
-from remora.errors import RemoraError
+from remora.errors import OwnerUnreachable, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
@@ -221,6 +221,8 @@ def _find_loss(memory: ShardedRuntime) -> str | None:
     try:
         for shard in memory.shards:
             shard.internals  # type: ignore[attr-defined]  # noqa: B018  # it raises
+    except OwnerUnreachable:  # for now: its lease was not renewed in time
+        return None
     except RemoraError as e:
         return str(e)
     return None

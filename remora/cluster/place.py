@@ -23,13 +23,13 @@ import hashlib
 import os
 import stat
 import tempfile
-import time
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from remora.errors import DirectoryUnusable
+from remora.storage.boot_time import boot_time
 from remora.storage.private import make_private, make_private_directory, open_private
 
 __all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
@@ -217,11 +217,6 @@ class Place:
                 return file.read(most).decode(errors="replace")
         except OSError:
             return ""
-
-
-def boot_time() -> float:
-    """Seconds since the machine started: the same clock for all its processes."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str:

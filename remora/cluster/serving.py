@@ -128,6 +128,7 @@ class _Shard:
         self.registry = built.registry
         self.planner = built.planner
         self.verbs = built.verbs
+        self.journal = built.journal
         self.waits = parts.config.buffer.overdraft == "wait"
         self.info = ShardInfo(
             built.journal.epoch,
@@ -283,6 +284,8 @@ class _Link(asyncio.Protocol):
             shard.registry.post(key, message)
             return
         self._check_number(number)
+        if self._is_lapsed(shard, number):
+            return
         answer: Answer
         if type(message) is Append:
             if shard.waits and isinstance(key, SessionKey):
@@ -304,6 +307,8 @@ class _Link(asyncio.Protocol):
         shard, number = self._shard(call.shard), call.number
         if number:
             self._check_number(number)
+            if self._is_lapsed(shard, number):
+                return
         try:
             kind = find_call(call.name)
             if kind.name == "turns.begin":
@@ -319,6 +324,15 @@ class _Link(asyncio.Protocol):
     def _check_number(self, number: int) -> None:
         if number in self._open or number in self._begun:
             raise WireError(f"the number {number} of two requests")
+
+    def _is_lapsed(self, shard: _Shard, number: int) -> bool:
+        """Whether another process may own the journal; the worker is told so."""
+        try:
+            shard.journal.check_lease()
+        except RemoraError as e:
+            self._refuse_call(number, e)
+            return True
+        return False
 
     def _explain(self, error: UnreadableCall) -> ProtocolMismatch:
         if not self._told:

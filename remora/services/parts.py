@@ -287,6 +287,7 @@ class PartsHolder:
     """
 
     __slots__ = (
+        "_check_lease",
         "_find_loop",
         "_home",
         "_loop",
@@ -312,6 +313,7 @@ class PartsHolder:
         self.wrap: Callable[[Parts], Parts] | None = None
         self._loop: object = None
         self._find_loop: Callable[[], object] = object
+        self._check_lease: Callable[[], None] = _nothing
 
     @property
     def parts(self) -> Parts:
@@ -320,15 +322,17 @@ class PartsHolder:
         Raises:
             RuntimeClosed: it is not open.
             OwnershipLost: it ended because the journal is not its own any more.
+            OwnerUnreachable: see `remora.storage.ports.Journal.check_lease`.
             WrongLoop: another event loop runs, or none.
         """
         try:
-            if self._find_loop() is self._loop:
-                return self._parts
+            here = self._find_loop() is self._loop
         except RuntimeError:  # no event loop runs in this thread
-            pass
-        self.check_open()
-        self._home.check()
+            here = False
+        if not here:
+            self.check_open()
+            self._home.check()
+        self._check_lease()
         return self._parts
 
     @property
@@ -363,8 +367,9 @@ class PartsHolder:
                 self._why if self.phase == "closed" else f"open the runtime first: {self.entered}"
             )
 
-    def open(self, parts: Parts) -> None:
-        """Make the parts available to the event loop that runs."""
+    def open(self, parts: Parts, check_lease: Callable[[], None] | None = None) -> None:
+        """Make the parts available to the event loop that runs, while `check_lease` returns."""
+        self._check_lease = check_lease or _nothing
         self._parts, self.lost = parts if self.wrap is None else self.wrap(parts), ""
         self._home = HomeLoop()
         self._loop, self._find_loop = self._home.loop, self._home.find
@@ -376,3 +381,6 @@ class PartsHolder:
         self._loop, self._find_loop = None, object
         with suppress(AttributeError):
             del self._parts
+
+
+def _nothing() -> None: ...

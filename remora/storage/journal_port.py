@@ -175,6 +175,14 @@ class Journal(Log, Protocol):
         """
         ...
 
+    def check_lease(self) -> None:
+        """Raise `OwnerUnreachable` while another process may own the journal.
+
+        Called before each operation of the runtime, so it must be fast: it compares times. Nothing
+        may be answered from memory while it raises, since a new owner may have stored more.
+        """
+        ...
+
     async def read(
         self, key: SessionKey, first: int, last: int, *, at: int | None = None
     ) -> Sequence[Entry]:

@@ -68,6 +68,9 @@ class WriteQueue:
         """See `remora.storage.ports.Journal.wait_until_lost`."""
         await self._owned.wait_until_lost()
 
+    def check_lease(self) -> None:
+        """See `remora.storage.ports.Journal.check_lease`: nobody else may own it."""
+
     async def run_exclusively(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Run this after everything written before. A caller that leaves does not stop it."""
         if self._closed:

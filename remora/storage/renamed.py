@@ -41,6 +41,7 @@ _RENAMED = {
 
 
 _ADDED = (
+    "check_lease",
     "facts",
     "list_memories",
     "list_sessions",
@@ -89,6 +90,8 @@ class _Renamed:
 
     async def _user_jobs(self, *_: Any) -> tuple[()]:
         return ()
+
+    def _check_lease(self) -> None: ...
 
     async def _wait_until_lost(self) -> None:
         await anyio.sleep_forever()

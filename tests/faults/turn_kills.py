@@ -33,7 +33,7 @@ CONFIG = Config.from_dict(
 
 def open_runtime(directory: Path, dsn: str = "") -> Runtime:
     async def open_journal() -> Journal:
-        return await PostgresJournal.open(dsn, durability="process")
+        return await PostgresJournal.open(dsn, durability="process", lease_s=0)
 
     return Runtime(directory, config=CONFIG, journal=open_journal if dsn else None)
 

@@ -246,7 +246,7 @@ async def test_a_password_and_too_few_connections(cluster: Cluster) -> None:
                 assert "wrong" not in str(refused.value)
             with pytest.raises(StorageError, match="CONNECTION LIMIT"):
                 await PostgresJournal.open(cluster.dsn("secured:right"), durability="process")
-            await connection.execute("ALTER ROLE secured CONNECTION LIMIT 2")
+            await connection.execute("ALTER ROLE secured CONNECTION LIMIT 3")
             journal = await PostgresJournal.open(
                 cluster.dsn("secured:right"), schema="secured", durability="process"
             )

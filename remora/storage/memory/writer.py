@@ -90,6 +90,8 @@ class MemoryWriter(MemoryTables):
     async def wait_until_lost(self) -> None:
         await self._lost_event.wait()
 
+    def check_lease(self) -> None: ...
+
     def statistics(self) -> LogStatistics:
         lost = "" if self._lost is None else str(self._lost)
         return self.meter.figures(len(self._queue), lost=lost)

@@ -14,6 +14,7 @@ from remora.errors import ConfigError
 
 __all__ = [
     "BROKEN",
+    "CONNECTIONS",
     "READERS",
     "Address",
     "connect",
@@ -24,6 +25,8 @@ __all__ = [
 
 READERS = 4
 """Connections of a journal that read, at most."""
+CONNECTIONS = READERS + 2
+"""Connections of a journal, at most: one writes, and one renews the lease."""
 
 BROKEN = (
     OSError,

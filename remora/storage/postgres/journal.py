@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, Self
 
@@ -17,8 +18,10 @@ from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipL
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.storage.journal_port import Erased, Retention
+from remora.storage.owning import OwnershipWatch
 from remora.storage.postgres.connection import READERS, Address, connect
 from remora.storage.postgres.erasing import delete_messages, delete_rows
+from remora.storage.postgres.lease import Lease, Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
     Ownership,
     check_schema_name,
@@ -51,6 +54,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         connection: asyncpg.Connection[Any],
         pool: asyncpg.Pool[Any],
         ownership: Ownership,
+        lease: Callable[[OwnershipWatch], Lease] | None,
         *,
         max_batch_writes: int,
         reconnect_s: float,
@@ -70,6 +74,9 @@ class PostgresJournal(JournalReader, JournalWriter):
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
+        self._lease = None if lease is None else lease(self._owned)
+        if self._lease is not None:
+            self._lease.start()
 
     @classmethod
     async def open(
@@ -83,8 +90,13 @@ class PostgresJournal(JournalReader, JournalWriter):
         reconnect_s: float = 15.0,
         max_batch_writes: int = 8_192,
         first_settings: Mapping[str, str] | None = None,
+        lease_s: float = 10.0,
+        wait_s: float | None = None,
+        address: str = "",
     ) -> Self:
-        """Open or create a journal, bring its schema up to date, and take it over.
+        """Open or create a journal, bring its schema up to date, and own it until `aclose`.
+
+        While another process owns it, this waits for that one's lease to end.
 
         Args:
             dsn: the address, ``postgresql://user@host/database``. Several hosts may be named; the
@@ -99,27 +111,43 @@ class PostgresJournal(JournalReader, JournalWriter):
             reconnect_s: how long a commit and a query wait for PostgreSQL to come back.
             max_batch_writes: writes joined in one group commit.
             first_settings: what a new journal's settings are to be; those that exist stay.
+            lease_s: others wait so long for this process when it renews nothing, and it answers
+                for two thirds of that. 0: no lease, and who opens the journal next takes it over.
+            wait_s: how long to wait for the owner's lease to end; None for as long as that of a
+                process that has died lasts, infinity for ever.
+            address: where this process takes connections, for `remora owners`.
 
         Raises:
             ConfigError: the server, the role or the schema cannot be used; the text says why.
             JournalTooNew: a newer remora wrote it; it was not touched.
-            StorageError: PostgreSQL cannot be reached.
+            StorageError: PostgreSQL cannot be reached, or another process owns the journal and
+                did not leave in time.
         """
         if min(command_timeout_s, reconnect_s) <= 0 or max_batch_writes < 1:
             raise InvalidInput(
                 "command_timeout_s, reconnect_s and max_batch_writes must be above 0"
             )
-        address = Address(dsn, check_schema_name(schema), command_timeout_s)
+        tenure = Tenure(lease_s, wait_s, address)
+        check_tenure(tenure, command_timeout_s)
+        place = Address(dsn, check_schema_name(schema), command_timeout_s)
         connections: list[asyncpg.Connection[Any]] = []
         try:
-            writer = await connect(address, writing=True)
+            writer = await connect(place, writing=True)
             connections.append(writer)
-            other = await connect(address, writing=False)
+            other = await connect(place, writing=True)
             connections.append(other)
             await check_server(writer, other, durability)
+            if lease_s:
+                await check_network(writer, lease_s)
             await migrate(writer, schema)
-            ownership = await take_ownership(writer, schema, memory, first_settings or {})
-            await other.close()
+            ownership = await take_ownership(writer, schema, memory, first_settings or {}, tenure)
+            lease = None
+            if lease_s:
+                lease = partial(
+                    Lease, place, other, ownership.epoch, lease_s, granted=ownership.granted
+                )
+            else:
+                await other.close()
             pool = await asyncpg.create_pool(
                 dsn,
                 min_size=1,
@@ -131,15 +159,16 @@ class PostgresJournal(JournalReader, JournalWriter):
         except BaseException as e:
             for connection in connections:
                 connection.terminate()
-            error = open_error(e, address)
+            error = open_error(e, place)
             if error is None:
                 raise
             raise error from e
         return cls(
-            address,
+            place,
             writer,
             pool,
             ownership,
+            None if lease is None else lambda owned: lease(owned=owned),
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
@@ -240,12 +269,19 @@ class PostgresJournal(JournalReader, JournalWriter):
         ((epoch,),) = await self._read("SELECT epoch FROM remora.journal")
         self._owned.check_epoch(epoch)
 
+    def check_lease(self) -> None:
+        self._owned.check()
+        if self._lease is not None:
+            self._lease.check()
+
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
             try:
                 await self._finish()
             finally:
                 self._disconnect()
+                if self._lease is not None:
+                    await self._lease.release()
                 self._pool.terminate()
 
 

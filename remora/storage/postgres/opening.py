@@ -9,13 +9,16 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
 import asyncpg
 import msgspec
 
 from remora.config import Durability
 from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
-from remora.storage.postgres.connection import BROKEN, READERS, Address, describe
+from remora.storage.boot_time import boot_time
+from remora.storage.postgres.connection import BROKEN, CONNECTIONS, Address, describe
+from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
 __all__ = [
@@ -36,6 +39,8 @@ MEMORY_NAME = "memory_name"
 """The setting that has whose journal it is."""
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _TRIES = 5
+_PAUSE_S = 0.25
+_MARGIN_S = 2.0
 _ANOTHER_WAS_FIRST = (
     asyncpg.DivisionByZeroError,
     asyncpg.DuplicateFunctionError,
@@ -55,12 +60,14 @@ class Ownership(msgspec.Struct, frozen=True):
         commits: the number of its commits so far.
         instance: six hex digits that tell its message ids from another journal's.
         last_sid: the highest number that an actor ever had.
+        granted: when the claim was sent; see `boot_time`.
     """
 
     epoch: int
     commits: int
     instance: str
     last_sid: int
+    granted: float
 
 
 def check_schema_name(schema: object) -> str:
@@ -190,12 +197,17 @@ async def _read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
 
 
 async def take_ownership(
-    writer: asyncpg.Connection[Any], schema: str, name: str, first_settings: Mapping[str, str]
+    writer: asyncpg.Connection[Any],
+    schema: str,
+    name: str,
+    first_settings: Mapping[str, str],
+    tenure: Tenure,
 ) -> Ownership:
-    """Take the journal over: a former owner can store nothing from then on.
+    """Take the journal over when nobody's lease runs: a former owner can store nothing from then.
 
     Raises:
         ConfigError: it is the journal of another memory; it was not taken over.
+        StorageError: another process owns it, and did not leave in time.
     """
     if name:
         first_settings = {**first_settings, MEMORY_NAME: name}
@@ -208,10 +220,7 @@ async def take_ownership(
             f"{name!r}: two memories cannot share one schema. Name another schema, or open it with "
             f"memory={found.decode()!r}"
         )
-    row = await writer.fetchrow(
-        in_schema("SELECT * FROM remora.claim($1)", schema), f"{socket.gethostname()}:{os.getpid()}"
-    )
-    assert row is not None
+    row, granted = await _claim(writer, schema, tenure)
     if first_settings:
         await writer.execute(
             in_schema("SELECT remora.set_settings($1, $2, $3, $4, true)", schema),
@@ -220,9 +229,38 @@ async def take_ownership(
             list(first_settings),
             [value.encode() for value in first_settings.values()],
         )
-    return Ownership(
-        row["epoch"], row["commits"] + bool(first_settings), row["instance"], row["last_sid"]
-    )
+    commits = row["commits"] + bool(first_settings)
+    return Ownership(row["epoch"], commits, row["instance"], row["last_sid"], granted)
+
+
+async def _claim(
+    writer: asyncpg.Connection[Any], schema: str, tenure: Tenure
+) -> tuple[asyncpg.Record, float]:
+    """The journal's row after the claim, and when that was sent."""
+    began, told = boot_time(), False
+    claim = in_schema("SELECT * FROM remora.claim($1, $2, $3)", schema)
+    us = f"{socket.gethostname()}:{os.getpid()}"
+    while True:
+        sent = boot_time()
+        row = await writer.fetchrow(claim, us, tenure.address, tenure.lease_s)
+        assert row is not None
+        if row["epoch"] is not None:
+            return row, sent
+        held = await writer.fetchrow(
+            in_schema("SELECT owner, since, seconds FROM remora.lease", schema)
+        )
+        assert held is not None
+        wait_s = held["seconds"] + _MARGIN_S if tenure.wait_s is None else tenure.wait_s
+        if not told:
+            told = True
+            _logger.info("journal_owned", schema=schema, owner=held["owner"], wait_s=wait_s)
+        if boot_time() - began >= wait_s:
+            raise StorageError(
+                f"the journal in the schema {schema} is owned by {held['owner']} since "
+                f"{held['since']:%Y-%m-%d %H:%M:%S}Z, which renews its lease: stop that process, "
+                "or name another schema"
+            )
+        await anyio.sleep(_PAUSE_S)
 
 
 def open_error(error: BaseException, address: Address) -> StorageError | ConfigError | None:
@@ -246,7 +284,7 @@ def open_error(error: BaseException, address: Address) -> StorageError | ConfigE
         return ConfigError("there is no such database: make it with createdb, or name another")
     if isinstance(error, asyncpg.TooManyConnectionsError):
         return StorageError(
-            f"PostgreSQL has no connection left for the role; a journal uses {READERS + 1}: raise "
+            f"PostgreSQL has no connection left for the role; a journal uses {CONNECTIONS}: raise "
             "the role's CONNECTION LIMIT, or the server's max_connections"
         )
     prepared = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)

@@ -376,7 +376,58 @@ INSERT INTO remora.journal (format, epoch, commits, instance)
 VALUES (0, 0, 0, substr(md5(random()::text || clock_timestamp()::text), 1, 6));
 """
 
-MIGRATIONS: tuple[str, ...] = (_TABLES + _FENCES + _COMMIT + _OTHER_WORK + _FIRST_ROW,)
+_LEASE = """
+-- A row of its own: a renewal waits for no commit. It has the epoch of remora.journal.
+CREATE TABLE remora.lease (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    epoch bigint NOT NULL,
+    owner text NOT NULL,
+    address text NOT NULL,              -- where the owner takes connections; empty: nowhere
+    since timestamptz NOT NULL,
+    seconds float8 NOT NULL,            -- how long a renewal lasts
+    until timestamptz NOT NULL          -- -infinity: it was given back, or never was
+) WITH (fillfactor = 20);
+INSERT INTO remora.lease (epoch, owner, address, since, seconds, until)
+SELECT epoch, owner, '', claimed_at, 0, '-infinity' FROM remora.journal;
+
+DROP FUNCTION remora.claim(text);
+
+-- Takes the journal over if nobody's lease runs; a row of nulls otherwise. A server that has just
+-- started gives the owner time to renew a lease that ran out while there was no server.
+CREATE FUNCTION remora.claim(p_owner text, p_address text, p_seconds float8)
+RETURNS remora.journal LANGUAGE plpgsql AS $$
+DECLARE
+    j remora.journal%ROWTYPE;
+BEGIN
+    PERFORM 1 FROM remora.lease AS l WHERE l.until = '-infinity' OR clock_timestamp() > greatest(
+        l.until, pg_postmaster_start_time() + l.seconds * interval '1 second') FOR UPDATE;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    UPDATE remora.journal AS k SET epoch = k.epoch + 1, owner = p_owner,
+        claimed_at = clock_timestamp(), last_sid = greatest(k.last_sid,
+        (SELECT coalesce(max(sid), 0) FROM remora.actors)) RETURNING * INTO j;
+    UPDATE remora.lease SET epoch = j.epoch, owner = p_owner, address = p_address,
+        since = j.claimed_at, seconds = p_seconds, until = CASE WHEN p_seconds > 0
+        THEN clock_timestamp() + p_seconds * interval '1 second' ELSE '-infinity' END;
+    RETURN j;
+END $$;
+
+-- Whether the lease is still this owner's; it lasts its whole time again.
+CREATE FUNCTION remora.renew(e bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE remora.lease SET until = clock_timestamp() + seconds * interval '1 second'
+    WHERE epoch = e;
+    RETURN FOUND;
+END $$;
+
+CREATE FUNCTION remora.release(e bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE remora.lease SET until = '-infinity' WHERE epoch = e
+$$;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    _TABLES + _FENCES + _COMMIT + _OTHER_WORK + _FIRST_ROW,
+    _LEASE,
+)
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""
 

@@ -160,6 +160,8 @@ class ReadOnlyJournal(JournalReader):
     async def wait_until_lost(self) -> None:
         await anyio.sleep_forever()
 
+    def check_lease(self) -> None: ...
+
     async def change_settings(self, settings: Mapping[str, str]) -> None:
         raise StorageError(_REFUSED)
 
