@@ -177,6 +177,7 @@ async def _rewritten(w: World) -> list[Any]:
         await session.truncate_to_size(1),
         await session.history(),
         await session.history(include_archived=False, at=3),
+        await session.history(after=1, limit=2),
         await fork.history(),
         await session.contents(),
         await session.size(),

@@ -278,19 +278,35 @@ class Session(OldSessionNames):
         return await self._holder.parts.work.forget(self.key.user, self.key.session)
 
     async def history(
-        self, *, include_archived: bool = True, at: int | None = None
+        self,
+        *,
+        include_archived: bool = True,
+        at: int | None = None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[Message]:
         """Read every message appended and not deleted, rewound or forgotten, oldest first.
+
+        The next page begins behind the last message of a page: ``after=page[-1].seq``. A page costs
+        what it holds, however long the session is.
 
         Args:
             include_archived: include messages that left the buffer (compacted, cleared).
             at: as it was when this message was the newest, with what was deleted or rewound later.
+            after: only messages with a larger number.
+            limit: how many at most, the oldest; None for all.
+
+        Raises:
+            InvalidInput: an argument is out of range.
         """
         check_flag(include_archived, "include_archived")
         if at is not None:
             check_int(at, "at")
+        check_int(after, "after")
+        if limit is not None:
+            check_int(limit, "limit", low=1)
         return await self._holder.parts.archive.history(
-            self.key, include_archived=include_archived, at=at
+            self.key, include_archived=include_archived, at=at, after=after, limit=limit
         )
 
     async def stats(self) -> SessionStatistics:

@@ -280,11 +280,22 @@ class RemoteArchive:
         self._call = line.call
 
     async def history(
-        self, key: SessionKey, *, include_archived: bool, at: int | None
+        self,
+        key: SessionKey,
+        *,
+        include_archived: bool,
+        at: int | None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[Message]:
         """See `remora.Session.history`."""
         found: list[Message] = await self._call(
-            "archive.history", key, include_archived=include_archived, at=at
+            "archive.history",
+            key,
+            include_archived=include_archived,
+            at=at,
+            after=after,
+            limit=limit,
         )
         return found
 

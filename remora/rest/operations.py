@@ -135,10 +135,11 @@ async def append_messages(asked: Asked) -> shapes.Appended:
 async def list_messages(asked: Asked) -> shapes.MessagePage:
     """Messages of a session."""
     page = asked.given
-    found = await asked.session.history(include_archived=page.archived)
-    later = [one for one in found if (one.seq or 0) > page.after]
-    shown = later[: page.limit]
-    return shapes.MessagePage(shown, shown[-1].seq if len(later) > len(shown) else None)
+    found = await asked.session.history(
+        include_archived=page.archived, at=page.at, after=page.after, limit=page.limit + 1
+    )
+    shown = found[: page.limit]
+    return shapes.MessagePage(shown, shown[-1].seq if len(found) > len(shown) else None)
 
 
 async def load_context(asked: Asked) -> shapes.ContextShown:

@@ -38,6 +38,7 @@ __all__ = [
 
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 ChatMessage: TypeAlias = dict[str, Any]
 """A message in the OpenAI chat format."""
 Said: TypeAlias = str | ChatMessage | list[ChatMessage]
@@ -64,11 +65,15 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Messages(_Request, frozen=True):
-    """Messages after number `after`, at most `limit`; `archived`: also what left the buffer."""
+    """Messages after number `after`, at most `limit`; `archived`: also what left the buffer.
 
-    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    `at`: the session as it was when this message was the newest.
+    """
+
+    after: _Count = 0
     limit: _Limit = 100
     archived: bool = True
+    at: _Count | None = None
 
 
 class MessagePage(msgspec.Struct, frozen=True):
@@ -82,8 +87,8 @@ class ContextAsked(_Request, frozen=True):
     """What to recall memories for, the budget in tokens, and as of which message."""
 
     query: _Text | None = None
-    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    at: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_tokens: _Count | None = None
+    at: _Count | None = None
 
 
 class ContextShown(msgspec.Struct, frozen=True):
@@ -111,7 +116,7 @@ class TurnAsked(_Request, frozen=True):
     message: Said
     query: _Text | None = None
     recall: bool = True
-    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    max_tokens: _Count | None = None
 
 
 class Reply(_Request, frozen=True):
@@ -123,7 +128,7 @@ class Reply(_Request, frozen=True):
 
     message: Said
     reply: Said
-    stored: Annotated[int, msgspec.Meta(ge=0)] = 0
+    stored: _Count = 0
 
 
 class TurnShown(msgspec.Struct, frozen=True):

@@ -33,6 +33,9 @@ __all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "are_long", "r
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
+_WINDOW = (
+    256  # numbers that are read at once at least: of deleted messages there is nothing to read
+)
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -139,7 +142,13 @@ class LocalArchive:
         self._embedder = embedder
 
     async def history(
-        self, key: SessionKey, *, include_archived: bool, at: int | None
+        self,
+        key: SessionKey,
+        *,
+        include_archived: bool,
+        at: int | None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[Message]:
         """See `remora.Session.history`."""
         view: SessionView = await self._actors.ask(key, Inspect())
@@ -147,11 +156,27 @@ class LocalArchive:
             return []
         first = 1 if include_archived else view.watermarks.archived_through + 1
         last = view.last_seq if at is None else min(at, view.last_seq)
-        # Read as of `last`, so that a removal during the read changes nothing (G2).
-        entries = await self._journal.read(key, first, last, at=last)
+        entries = await self._read(key, max(first, after + 1), last, limit)
         return await run_in_thread_if(
             are_long(entries), restore_messages, self._journal.instance, view.sid, entries
         )
+
+    async def _read(self, key: SessionKey, first: int, last: int, limit: int | None) -> list[Entry]:
+        """Entries from `first` to `last`, at most `limit`: numbers may be missing between them.
+
+        They are those as of `last`, so that a removal during the read changes nothing (G2).
+        """
+        if first > last:
+            return []
+        if limit is None:
+            return list(await self._journal.read(key, first, last, at=last))
+        found: list[Entry] = []
+        window = max(limit, _WINDOW)
+        while first <= last and len(found) < limit:
+            upto = min(first + window - 1, last)
+            found += await self._journal.read(key, first, upto, at=last)
+            first, window = upto + 1, window * 2
+        return found[:limit]
 
     async def stats(self, key: SessionKey) -> SessionStatistics:
         """See `remora.Session.stats`."""

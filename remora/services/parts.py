@@ -144,7 +144,13 @@ class Archive(Protocol):
     """What the journal holds; see `remora.services.archive.LocalArchive`."""
 
     async def history(
-        self, key: SessionKey, *, include_archived: bool, at: int | None
+        self,
+        key: SessionKey,
+        *,
+        include_archived: bool,
+        at: int | None,
+        after: int = 0,
+        limit: int | None = None,
     ) -> list[Message]:
         """The session's messages, oldest first."""
         ...

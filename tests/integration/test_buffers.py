@@ -657,6 +657,35 @@ async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
 # -- size ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.blocking
+@pytest.mark.parametrize("kept", ["memory", "directory"])
+async def test_history_page_by_page(kept: str, tmp_path: Path) -> None:
+    """Pages are the whole history, with gaps that are longer than a page, and while it grows."""
+    runtime = (
+        Runtime.in_memory(config=PLAIN) if kept == "memory" else Runtime(tmp_path, config=PLAIN)
+    )
+    async with runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append([user(str(number)) for number in range(700)])
+        await chat.delete(range(40, 690))
+        whole = await chat.history()
+        assert said(whole) == [*map(str, range(40)), *map(str, range(690, 700))]
+        for limit in (1, 7, 45, 1000):
+            seen: list[Message] = []
+            while page := await chat.history(after=seen[-1].seq or 0 if seen else 0, limit=limit):
+                assert len(page) <= limit
+                seen += page
+                if len(seen) == 7:
+                    await chat.append(user("later"))
+            assert [one for one in seen if one.content != "later"] == whole
+        assert await chat.history(after=5_000) == []
+        assert await chat.history(after=2, at=4) == (await chat.history(at=4))[2:]
+        with pytest.raises(InvalidInput):
+            await chat.history(limit=0)
+        with pytest.raises(InvalidInput):
+            await chat.history(after=-1)
+
+
 async def _turn_steps(history: int) -> int:
     """Interpreter lines that one append and one load take beside a buffer of so many messages."""
     async with session(BufferPolicy.keep_all()) as chat:

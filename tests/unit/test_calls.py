@@ -59,7 +59,10 @@ async def called(runtime: remora.Runtime, name: str, *positional: Any, **named: 
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("archive.history", {"key": KEY, "include_archived": True, "at": None}),
+        (
+            "archive.history",
+            {"key": KEY, "include_archived": True, "at": None, "after": 2, "limit": 5},
+        ),
         ("work.drain", {"key": KEY}),
         ("work.drain", {"key": UserKey("ada")}),
         ("archive.fork", {"key": KEY, "copy": SessionKey("ada", "copy"), "at": 3}),
