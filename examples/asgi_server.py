@@ -35,11 +35,13 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.InvalidMessage: (400, None),
     errors.KeyConflict: (409, None),
     errors.NotGranted: (403, None),
+    errors.KeyRefused: (401, None),
     errors.RedactionFailed: (500, None),
     errors.ReentrantAsk: (500, None),
     errors.StateConflict: (409, None),
     errors.TurnClosed: (409, None),
     errors.MailboxFull: (429, 1),
+    errors.RateLimited: (429, 1),
     errors.OverdraftReached: (429, 5),
     errors.SessionBusy: (429, 5),
     errors.OwnershipLost: (503, 30),  # another process has the journal, and answers

@@ -10,6 +10,9 @@ Each session is one actor; writes are durable before they return, and never wait
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from remora import errors
 from remora.actors.blocks.source import Source
 from remora.actors.policies.buffer import BufferPolicy, BufferPreset
@@ -32,11 +35,15 @@ from remora.recall.memory import Memory, quote_memories
 from remora.recall.sources import Sources
 from remora.services.erasure import ErasureReceipt
 
+if TYPE_CHECKING:
+    from remora.client.client import Client
+
 __all__ = [
     "Agent",
     "BufferPolicy",
     "BufferPreset",
     "ChatModel",
+    "Client",
     "Config",
     "Context",
     "ContextEntry",
@@ -70,4 +77,15 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-publish(__name__, __all__, globals())
+_LATER = {"Client": "remora.client"}  # it stands on everything else, and most programs need none
+
+publish(__name__, [name for name in __all__ if name not in _LATER], globals())
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is imported when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_LATER[name]), name)
+    publish(__name__, [name], {name: found})
+    return globals().setdefault(name, found)

@@ -6,11 +6,11 @@ what to do                exceptions
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
                           `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`,
-                          `TurnClosed`
+                          `TurnClosed`, `KeyRefused`
 read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
-                          `ErasureInProgress`
+                          `ErasureInProgress`, `RateLimited`
 retry with the same key   `OutcomeUnknown`
 retry: nothing doubles    `RecordingFailed`, `BlockFailed`
 check the directory       `DirectoryUnusable`, `DirectoryLocked`, `JournalTooNew`,
@@ -44,6 +44,7 @@ __all__ = [
     "JournalDamaged",
     "JournalTooNew",
     "KeyConflict",
+    "KeyRefused",
     "LongTermError",
     "MailboxFull",
     "ModelAnswerInvalid",
@@ -60,6 +61,7 @@ __all__ = [
     "OwnerUnreachable",
     "OwnershipLost",
     "ProtocolMismatch",
+    "RateLimited",
     "RecordingFailed",
     "RedactionFailed",
     "ReentrantAsk",
@@ -207,6 +209,10 @@ class NotGranted(RemoraError, PermissionError):
         self.who = who
 
 
+class KeyRefused(RemoraError, PermissionError):
+    """A memory over HTTP does not know the API key, or no longer. Nothing ran; use another."""
+
+
 class ReentrantAsk(RemoraError, RuntimeError):
     """A background job called `settle` of its own session, which waits for that job: a deadlock.
 
@@ -346,6 +352,20 @@ class ErasureInProgress(RemoraError):
     retryable = True
 
 
+class RateLimited(RemoraError):
+    """A memory over HTTP takes no more requests with this API key now. Nothing ran; retry later.
+
+    Attributes:
+        retry_after_s: seconds until it may take the next one.
+    """
+
+    retryable = True
+
+    def __init__(self, text: str, *, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
 # -- retry with the same key -----------------------------------------------------------------------
 
 
@@ -369,7 +389,7 @@ class RuntimeClosed(RemoraError, RuntimeError):
 
 
 class OwnerUnreachable(RemoraError, ConnectionError):
-    """No process that owns the memory answered in time. Nothing ran; retry later.
+    """No process that owns or serves the memory answered in time. Nothing ran; retry later.
 
     An owner that has died is replaced within seconds. A runtime whose journal is in PostgreSQL
     raises it as well, while its lease is not renewed and another process may own the journal.

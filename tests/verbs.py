@@ -298,11 +298,11 @@ def public_coroutines() -> Iterator[str]:
     """``Class.method`` of every coroutine function of a class that `remora` shows.
 
     Protocols are left out: an application's classes have their methods. So are deprecated names,
-    which call the current ones.
+    which call the current ones, and `remora.Client`, whose verbs are a runtime's over HTTP.
     """
     for name in sorted(remora.__all__):
         kind = getattr(remora, name)
-        if not inspect.isclass(kind) or Protocol in kind.__bases__:
+        if not inspect.isclass(kind) or Protocol in kind.__bases__ or kind is remora.Client:
             continue
         for method, function in inspect.getmembers(kind):
             if method.startswith("_") or hasattr(function, "__deprecated__"):

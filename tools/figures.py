@@ -47,6 +47,7 @@ WORDS = frozenset(
 ENTRY = "(entry)"
 LAYERS = (
     ("cli",),
+    ("client",),
     ("view", "rest"),
     ("adapters", "testing"),
     ("blocking", "blocks", "metrics", "observe", "results", "transfer"),

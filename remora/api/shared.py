@@ -20,7 +20,7 @@ from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
 from remora.services.recording import name_failures
 
-__all__ = ["SharedMember", "SharedScope"]
+__all__ = ["SharedMember", "SharedScope", "check_right"]
 
 _READ: tuple[Right, ...] = ("read", "write", "own")
 _WRITE: tuple[Right, ...] = ("write", "own")
@@ -179,9 +179,7 @@ class SharedMember:
             NotGranted: this agent does not own the scope; nothing was changed.
             RecordingFailed: the journal failed.
         """
-        if right not in _READ:
-            raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r}")
-        await self._grant(validate_id(to, "an agent's id"), right)
+        await self._grant(validate_id(to, "an agent's id"), check_right(right))
 
     async def revoke(self, to: str) -> None:
         """Take an agent's rights away. What it recorded stays.
@@ -237,3 +235,14 @@ class SharedMember:
                 who=self.who,
             )
         return grants
+
+
+def check_right(right: Right) -> Right:
+    """A right that can be granted.
+
+    Raises:
+        InvalidInput: there is no such right.
+    """
+    if right not in _READ:
+        raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r}")
+    return right

@@ -51,7 +51,7 @@ from remora.services.arguments import (
 from remora.services.intake import PlainMessage, as_batch
 from remora.services.parts import PartsHolder, Turns
 
-__all__ = ["Query", "Spoken", "Turn"]
+__all__ = ["Query", "Spoken", "Turn", "TurnPhase", "turn_not_open", "turn_to_answer"]
 
 Spoken: TypeAlias = str | MessageLike | Iterable[MessageLike]
 """What is said in a turn: text, a message, or several messages."""
@@ -59,7 +59,7 @@ Spoken: TypeAlias = str | MessageLike | Iterable[MessageLike]
 Query: TypeAlias = str | Literal[False] | None
 """What a turn recalls memories for: None for the user's own text, False for nothing."""
 
-_Phase: TypeAlias = Literal["new", "open", "replayed", "ended"]
+TurnPhase: TypeAlias = Literal["new", "open", "replayed", "ended"]
 _OPENING = frozenset({"user", "system", "developer", "tool"})
 _REPLIES = frozenset({"assistant", "tool"})
 _REFUSED = (CommitFailed, InvalidInput, MailboxFull, OverdraftReached, TurnClosed)
@@ -80,6 +80,7 @@ class Turn:
         "_holder",
         "_key",
         "_line",
+        "_loads",
         "_mark",
         "_messages",
         "_part",
@@ -105,15 +106,17 @@ class Turn:
         query: Query,
         max_tokens: int | None,
         timeout_s: float | None,
+        loads: bool = True,
     ) -> None:
         self._holder = holder
+        self._loads = loads
         self._session = session
         self._messages = messages
         self._key = None if key is None else validate_id(key, "an idempotency key")
         self._query: Query = check_query(query) if isinstance(query, str) else _check_query(query)
         self._budget = None if max_tokens is None else check_int(max_tokens, "max_tokens")
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
-        self._phase: _Phase = "new"
+        self._phase: TurnPhase = "new"
         self._line: tuple[Turns, int] | None = None
         self._context: Context | None = None
         self._text: str | None = None
@@ -165,7 +168,7 @@ class Turn:
             TurnClosed: the turn was not entered, or was answered before.
         """
         if self._context is None:
-            raise _not_open(self._phase)
+            raise turn_not_open(self._phase)
         return self._context
 
     # -- entering and leaving ----------------------------------------------------------------------
@@ -188,7 +191,8 @@ class Turn:
             if not await self._find(opening):
                 if self._stored is None:
                     await self._store_opening(opening)
-                self._context = await self._load(self._query, self._budget, self._timeout_s)
+                if self._loads:
+                    self._context = await self._load(self._query, self._budget, self._timeout_s)
                 self._phase = "open"
         finally:
             if self._phase != "open":
@@ -288,7 +292,7 @@ class Turn:
             InvalidInput, MailboxFull, OutcomeUnknown, CommitFailed: see `Session.load`.
         """
         if self._phase not in {"open", "replayed"}:
-            raise _not_open(self._phase)
+            raise turn_not_open(self._phase)
         query = check_query(query) if isinstance(query, str) else _check_query(query)
         if max_tokens is not None:
             check_int(max_tokens, "max_tokens")
@@ -421,7 +425,7 @@ class Turn:
 
     def _check_open(self) -> None:
         if self._phase != "open":
-            raise _not_open(self._phase)
+            raise turn_not_open(self._phase)
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -483,7 +487,23 @@ def _query_text(opening: Sequence[Entry]) -> str | None:
     return check_query(content[:MAX_TEXT_CHARACTERS]) if content else None
 
 
-def _not_open(phase: _Phase) -> TurnClosed:
+def turn_to_answer(session: Any, message: Spoken, *, key: str | None) -> Turn:
+    """A turn that is entered for replies alone: it loads no context.
+
+    Args:
+        session: a `Session`.
+        message: see `Session.turn`.
+        key: see `Session.turn`.
+    """
+    holder = session._holder  # noqa: SLF001 - a handle of the same layer
+    return Turn(
+        holder, session.key, message, key=key, query=False, max_tokens=None, timeout_s=None,
+        loads=False,
+    )  # fmt: skip
+
+
+def turn_not_open(phase: TurnPhase) -> TurnClosed:
+    """What to raise where a turn is used that is in this phase."""
     if phase == "replayed":
         return TurnClosed(
             "this turn was answered before: give turn.replies, without calling the model; "

@@ -11,11 +11,13 @@ import anyio
 import msgspec
 
 from remora.api.health import Health
-from remora.rest import shapes
+from remora.errors import KeyRefused, RateLimited
+from remora.rest import memory_shapes, shapes
 from remora.rest.keys import KeyFile
 from remora.rest.limits import RateLimit
 from remora.rest.openapi import describe_service
-from remora.rest.operations import OPERATIONS, Asked, Operation, Served
+from remora.rest.operation import Asked, Operation, Served
+from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem, Refusal, describe
 from remora.runtime.concurrency import run_in_thread_if
 
@@ -28,6 +30,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _OPEN = ("/healthz", "/readyz", "/openapi.json")
 _KEYS_S = 1.0
 _LARGE = 1 << 16
+_MANY = 20  # values of keyed state
 _TOKEN = 4  # characters, about
 
 
@@ -107,7 +110,12 @@ class _Service:
             refusal = describe(e)
             kind = f"urn:remora:{refusal.title}"
             problem = Problem(
-                kind, refusal.title, refusal.status, refusal.detail, refusal.wait_s is not None
+                kind,
+                refusal.title,
+                refusal.status,
+                refusal.detail,
+                refusal.wait_s is not None,
+                refusal.attributes,
             )
             headers = dict(refusal.headers)
             if refusal.wait_s is not None:
@@ -125,7 +133,7 @@ class _Service:
         working = self._working.get(tenant, 0)
         if working >= self._options.at_once:
             detail = f"this key has {working} requests that are not answered yet: nothing ran"
-            raise Refusal(429, "TooManyRequests", detail, wait_s=1)
+            raise RateLimited(detail, retry_after_s=1.0)
         self._working[tenant] = working + 1
         try:
             asked, operation = await self._read(scope, receive, headers, tenant)
@@ -151,12 +159,7 @@ class _Service:
         scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         tenant = self._keys.find_tenant(key.strip()) if scheme.lower() == "bearer" else None
         if tenant is None:
-            raise Refusal(
-                401,
-                "InvalidKey",
-                "send a valid API key: Authorization: Bearer KEY",
-                headers={"www-authenticate": "Bearer"},
-            )
+            raise KeyRefused("send a valid API key: Authorization: Bearer KEY")
         return tenant
 
     async def _read(
@@ -183,13 +186,16 @@ class _Service:
             parts = [unquote_to_bytes(one).decode() for one in raw.split(b"/")[1:]]
         except UnicodeDecodeError:
             raise Refusal(400, "InvalidRequest", "the path is not UTF-8") from None
-        for route in self._routes:
+        allowed: list[str] = []
+        for route in self._routes:  # a key of keyed state may be called as a path of another method
             names = route.match(parts)
             if names is None:
                 continue
-            if method not in route.operations:
-                raise _wrong_method(list(route.operations))
-            return route.operations[method], names
+            if method in route.operations:
+                return route.operations[method], names
+            allowed += route.operations
+        if allowed:
+            raise _wrong_method(allowed)
         raise Refusal(404, "NotFound", "there is no such path: see /openapi.json")
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
@@ -261,12 +267,14 @@ async def _encode(answer: Any) -> bytes:
 def _is_long(answer: Any) -> bool:
     """Whether it may have more than `_LARGE` bytes; only lists of messages and memories may."""
     match answer:
-        case shapes.MessagePage(messages=found):
+        case shapes.MessagePage(messages=found) | shapes.Buffered(messages=found):
             sizes = (
                 len(one.content or "") if isinstance(one.content, str) else _LARGE for one in found
             )
-        case shapes.Recalled(memories=memories):
+        case memory_shapes.Recalled(memories=memories):
             sizes = (len(one.text) for one in memories)
+        case memory_shapes.StateShown(values=values):
+            return len(values) > _MANY
         case (
             shapes.ContextShown(tokens=tokens)
             | shapes.TurnShown(context=shapes.ContextShown(tokens=tokens))

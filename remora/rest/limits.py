@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from remora.rest.problems import Refusal
+from remora.errors import RateLimited
 from remora.runtime.clock import Clock
 
 __all__ = ["RateLimit"]
@@ -27,7 +25,7 @@ class RateLimit:
         """Count a request.
 
         Raises:
-            Refusal: it is one too many.
+            RateLimited: it is one too many.
         """
         if not self._rate:
             return
@@ -36,7 +34,8 @@ class RateLimit:
         left = min(left + (now - at) * self._rate, self._burst)
         if left < 1:
             self._left[tenant] = left, now
-            wait_s = max(math.ceil((1 - left) / self._rate), 1)
-            detail = f"this key may send {self._rate:g} requests a second: nothing ran"
-            raise Refusal(429, "TooManyRequests", detail, wait_s=wait_s)
+            raise RateLimited(
+                f"this key may send {self._rate:g} requests a second: nothing ran",
+                retry_after_s=(1 - left) / self._rate,
+            )
         self._left[tenant] = left - 1, now

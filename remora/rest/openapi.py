@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from remora.rest.operations import Operation
+from remora.rest.operation import Operation
 from remora.rest.problems import Problem
 
 __all__ = ["describe_service"]

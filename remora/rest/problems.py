@@ -14,6 +14,8 @@ from remora.logging import get_logger
 __all__ = ["Problem", "Refusal", "describe"]
 
 _logger = get_logger(__name__)
+_NO_KEY = 401
+_OWN = frozenset({"cause", "log", "path", "user"})
 _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NoDeadLetter: (404, None),
     errors.NoSuchMemory: (404, None),
@@ -24,7 +26,10 @@ _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NotGranted: (403, None),
     errors.StateConflict: (409, None),
     errors.TurnClosed: (409, None),
+    errors.KeyRefused: (_NO_KEY, None),
     errors.MailboxFull: (429, 1),
+    errors.RateLimited: (429, 1),
+    errors.SessionQuarantined: (503, 1),
     errors.OverdraftReached: (429, 5),
     errors.SessionBusy: (429, 5),
     errors.ErasureInProgress: (409, 5),
@@ -53,6 +58,7 @@ class Problem(msgspec.Struct, frozen=True):
         status: of the answer.
         detail: what went wrong, and what to do.
         retry: whether the same request may succeed later.
+        attributes: those of the exception, as `remora.errors` describes it.
     """
 
     type: str
@@ -60,6 +66,7 @@ class Problem(msgspec.Struct, frozen=True):
     status: int
     detail: str
     retry: bool = False
+    attributes: dict[str, Any] = {}
 
 
 class Refusal(Exception):
@@ -71,6 +78,7 @@ class Refusal(Exception):
         detail: what went wrong, and what to do.
         wait_s: seconds until a retry makes sense; None for never.
         headers: more headers of the answer.
+        attributes: of the exception.
     """
 
     def __init__(
@@ -81,11 +89,13 @@ class Refusal(Exception):
         *,
         wait_s: int | None = None,
         headers: Mapping[str, str] | None = None,
+        attributes: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status, self.title, self.detail = status, title, detail
         self.wait_s = wait_s
         self.headers = dict(headers or {})
+        self.attributes = dict(attributes or {})
 
 
 def describe(error: Exception) -> Refusal:
@@ -93,18 +103,39 @@ def describe(error: Exception) -> Refusal:
     match error:
         case Refusal():
             return error
-        case errors.SessionQuarantined():
-            wait_s = max(math.ceil(error.retry_after_s), 1)
-            return Refusal(503, "SessionQuarantined", str(error), wait_s=wait_s)
         case errors.RemoraError():
-            status, wait = _look_up(error)
-            return Refusal(status, type(error).__name__, str(error), wait_s=wait)
+            status, wait_s = _look_up(error)
+            if isinstance(error, (errors.SessionQuarantined, errors.RateLimited)):
+                wait_s = max(math.ceil(error.retry_after_s), 1)
+            headers = {"www-authenticate": "Bearer"} if status == _NO_KEY else None
+            return Refusal(
+                status,
+                type(error).__name__,
+                str(error),
+                wait_s=wait_s,
+                headers=headers,
+                attributes=_attributes(error),
+            )
         case msgspec.MsgspecError():
             return Refusal(400, "InvalidRequest", str(error))
         case _:
             _logger.error("rest_failed", exc_info=error)
             detail = "the server failed on this request; its log says why"
             return Refusal(500, "InternalError", detail)
+
+
+def _attributes(error: errors.RemoraError) -> dict[str, Any]:
+    """What a client may know: plain data, and nothing of the server's own files and processes."""
+    shown = {}
+    for name, value in vars(error).items():
+        if name.startswith("_") or name in _OWN:
+            continue
+        try:
+            msgspec.json.encode(value)
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            continue
+        shown[name] = value
+    return shown
 
 
 def _look_up(error: errors.RemoraError) -> tuple[int, int | None]:

@@ -1,4 +1,8 @@
-"""What requests and answers hold. msgspec checks them, and writes their schema for OpenAPI."""
+"""What requests for sessions and turns hold, and their answers.
+
+msgspec checks them, and writes their schema for OpenAPI. `remora.rest.memory_shapes` has those of
+memories and keyed state.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +11,64 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from remora.messages import Message
+from remora.actors.user.messages import Synopsis
+from remora.messages import Message, Role
+from remora.recall.context import ContextEntry
 from remora.recall.memory import Memory
+from remora.recall.sources import Sources
 
 __all__ = [
     "Append",
     "Appended",
+    "Buffer",
+    "BufferSearch",
+    "Buffered",
+    "ChatMessage",
     "Cleared",
     "ContextAsked",
     "ContextShown",
+    "Count",
     "Deleted",
+    "Deletion",
     "Erased",
+    "Forked",
+    "Forking",
+    "Hit",
+    "Hits",
+    "Limit",
     "Listing",
-    "MemoryAsked",
-    "MemoryChange",
     "MessagePage",
     "Messages",
-    "Recall",
-    "Recalled",
-    "Remember",
-    "Remembered",
     "Reply",
+    "Request",
+    "Rewinding",
+    "Said",
     "SessionItem",
     "SessionPage",
+    "SessionsListing",
+    "Text",
+    "Truncation",
     "TurnAsked",
     "TurnShown",
     "UserItem",
     "UserPage",
+    "WorkingShown",
 ]
 
-_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
-_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=100_000)]
+Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 ChatMessage: TypeAlias = dict[str, Any]
 """A message in the OpenAI chat format."""
 Said: TypeAlias = str | ChatMessage | list[ChatMessage]
 """Text, one message, or several."""
 
 
-class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A key that is not known is an error: a typing mistake must not be ignored."""
 
 
-class Append(_Request, frozen=True):
+class Append(Request, frozen=True):
     """Messages to add; `allow_duplicates`: add one although a message has its id."""
 
     messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
@@ -64,16 +83,16 @@ class Appended(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
-class Messages(_Request, frozen=True):
+class Messages(Request, frozen=True):
     """Messages after number `after`, at most `limit`; `archived`: also what left the buffer.
 
     `at`: the session as it was when this message was the newest.
     """
 
-    after: _Count = 0
-    limit: _Limit = 100
+    after: Count = 0
+    limit: Limit = 100
     archived: bool = True
-    at: _Count | None = None
+    at: Count | None = None
 
 
 class MessagePage(msgspec.Struct, frozen=True):
@@ -83,43 +102,70 @@ class MessagePage(msgspec.Struct, frozen=True):
     after: int | None
 
 
-class ContextAsked(_Request, frozen=True):
-    """What to recall memories for, the budget in tokens, and as of which message."""
+class ContextAsked(Request, frozen=True):
+    """What to recall memories for, the budget in tokens, and as of which message.
 
-    query: _Text | None = None
-    max_tokens: _Count | None = None
-    at: _Count | None = None
+    `override`: a conversation to show instead of the session's own. `messages`: what memory blocks
+    are asked about instead.
+    """
+
+    query: Text | None = None
+    max_tokens: Count | None = None
+    at: Count | None = None
+    override: list[ChatMessage] | None = None
+    messages: list[ChatMessage] | None = None
+
+
+class WorkingShown(msgspec.Struct, frozen=True):
+    """What was found in working memory; `created_at_us` in microseconds since the epoch."""
+
+    id: str
+    text: str
+    source: str
+    session: str
+    created_at_us: int
+    tokens: int
+    score: float
 
 
 class ContextShown(msgspec.Struct, frozen=True):
     """What a model should see.
 
-    `messages` are ready to send and have `tokens` tokens. `pending` messages wait for their
-    summary; `omitted` ones did not fit; `awaiting` are tool calls without a result, withheld.
+    `messages` are ready to send and have `tokens` tokens; `entries` says which stored message each
+    of them is, null for what was written for the context. `pending` messages wait for their
+    summary; `omitted` ones did not fit; `awaiting` are tool calls without a result, withheld;
+    `orphans` are tool calls and results that lost their counterpart. `sources` says what each tier
+    of memory gave.
     """
 
     messages: list[ChatMessage]
     tokens: int
     summary: str | None
     memories: tuple[Memory, ...]
+    sources: Sources
+    prefix_changed: bool
     pending: int
     omitted: int
     awaiting: tuple[str, ...]
+    orphans: int
+    working: tuple[WorkingShown, ...]
+    synopsis: Synopsis | None
+    entries: tuple[ContextEntry | None, ...]
 
 
-class TurnAsked(_Request, frozen=True):
+class TurnAsked(Request, frozen=True):
     """A request of the user.
 
     `query`: what to recall memories for, null for the message itself; `recall` false: for nothing.
     """
 
     message: Said
-    query: _Text | None = None
+    query: Text | None = None
     recall: bool = True
-    max_tokens: _Count | None = None
+    max_tokens: Count | None = None
 
 
-class Reply(_Request, frozen=True):
+class Reply(Request, frozen=True):
     """What the assistant says, calls or is told by tools in answer to `message`.
 
     `stored` is how many replies of this turn the sender knows of: a reply that is sent again is
@@ -128,18 +174,21 @@ class Reply(_Request, frozen=True):
 
     message: Said
     reply: Said
-    stored: _Count = 0
+    stored: Count = 0
 
 
 class TurnShown(msgspec.Struct, frozen=True):
     """A turn: `answered` if its last reply is there; `replies` has those that are stored.
 
-    `context` is null in the answer to a reply, and for a turn that was answered before.
+    `resumed`: the turn was begun before. `context` is null in the answer to a reply, and for a turn
+    that was answered before; `stored` has the numbers and ids of what a reply stored.
     """
 
     answered: bool
     replies: list[Message]
     context: ContextShown | None
+    resumed: bool = False
+    stored: Appended | None = None
 
 
 class Cleared(msgspec.Struct, frozen=True):
@@ -149,27 +198,42 @@ class Cleared(msgspec.Struct, frozen=True):
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """How many rows were erased: of the journal, by table, and of long-term memory."""
+    """How many rows were erased: of the journal, by table, and of long-term memory.
+
+    `actors` were evicted from memory, and `jobs` were cancelled.
+    """
 
     journal: dict[str, int]
     long_term: int
+    actors: int = 0
+    jobs: int = 0
 
 
-class Listing(_Request, frozen=True):
+class Listing(Request, frozen=True):
     """A page: ids that begin with `prefix`, behind the cursor `after`, at most `limit`."""
 
     prefix: Annotated[str, msgspec.Meta(max_length=512)] = ""
     order: Literal["name", "newest", "oldest"] = "name"
-    limit: _Limit = 100
+    limit: Limit = 100
     after: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 
 
+class SessionsListing(Listing, frozen=True):
+    """A page of sessions; `empty`: also those that have state and no message."""
+
+    empty: bool = False
+
+
 class UserItem(msgspec.Struct, frozen=True):
-    """A user, with the number of sessions and the time of the newest message."""
+    """A user, with the number of sessions and the time of the newest message.
+
+    `cursor` asks for those behind this one.
+    """
 
     user: str
     sessions: int
     last_at: datetime | None
+    cursor: str
 
 
 class UserPage(msgspec.Struct, frozen=True):
@@ -180,11 +244,15 @@ class UserPage(msgspec.Struct, frozen=True):
 
 
 class SessionItem(msgspec.Struct, frozen=True):
-    """A session, with the number of messages and the time of the newest."""
+    """A session, with the number of messages and the time of the newest.
+
+    `cursor` asks for those behind this one.
+    """
 
     session: str
     messages: int
     last_at: datetime
+    cursor: str
 
 
 class SessionPage(msgspec.Struct, frozen=True):
@@ -194,56 +262,74 @@ class SessionPage(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Recall(_Request, frozen=True):
-    """A question, and how many memories at most."""
-
-    query: _Text
-    limit: _Limit = 5
-
-
-class Recalled(msgspec.Struct, frozen=True):
-    """Memories, the best first, or the oldest first where none was searched for."""
-
-    memories: list[Memory]
-
-
-class MemoryAsked(_Request, frozen=True):
-    """How many memories at most, without messages unless `messages` is set."""
-
-    limit: _Limit = 100
-    messages: bool = False
-
-
-class Remember(_Request, frozen=True):
-    """A memory to store; the same text is one memory.
-
-    `key` names it; `replace`: another one under its key takes its place.
-    """
-
-    content: _Text
-    type: str = "fact"
-    importance: float | None = None
-    session: str | None = None
-    key: str | None = None
-    metadata: dict[str, Any] | None = None
-    replace: bool = False
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """The memory's id."""
-
-    id: str
-
-
-class MemoryChange(_Request, frozen=True):
-    """What to change of a memory; what is not given stays."""
-
-    content: _Text | None = None
-    importance: float | None = None
-    metadata: dict[str, Any] | None = None
-
-
 class Deleted(msgspec.Struct, frozen=True):
     """How many were deleted."""
 
     deleted: int
+
+
+class Buffer(Request, frozen=True):
+    """Messages of the buffer: of a role, with these pairs in their metadata, the newest `limit`."""
+
+    role: Role | None = None
+    filter_metadata: dict[str, Any] | None = None
+    limit: Count | None = None
+
+
+class Buffered(msgspec.Struct, frozen=True):
+    """Messages of the buffer, oldest first."""
+
+    messages: list[Message]
+
+
+class BufferSearch(Request, frozen=True):
+    """What to look for in the buffer; `semantic`: by meaning, null for as it is configured."""
+
+    query: Text
+    limit: Limit = 5
+    semantic: bool | None = None
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A message that a search found; scores of one search can be compared."""
+
+    message: Message
+    score: float
+
+
+class Hits(msgspec.Struct, frozen=True):
+    """What a search found, the best first."""
+
+    hits: list[Hit]
+
+
+class Deletion(Request, frozen=True):
+    """Messages to delete: by `ids`, or by `positions` in the buffer, from 0, oldest first."""
+
+    ids: list[str] | None = None
+    positions: list[int] | None = None
+
+
+class Rewinding(Request, frozen=True):
+    """The number of the message that is the newest afterwards."""
+
+    to: Count
+
+
+class Truncation(Request, frozen=True):
+    """How many messages stay in the buffer at most."""
+
+    keep: Count
+
+
+class Forking(Request, frozen=True):
+    """The id of the copy, and which message is its newest; null for all of them."""
+
+    session: str
+    at: Count | None = None
+
+
+class Forked(msgspec.Struct, frozen=True):
+    """The id of the copy."""
+
+    session: str

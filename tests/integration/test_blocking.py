@@ -39,7 +39,13 @@ def said(text: str) -> dict[str, Any]:
 # -- nothing is forgotten --------------------------------------------------------------------------
 
 
-INTERFACES = {remora.ChatModel, remora.Embedder, remora.Reranker, remora.Summarizer}
+INTERFACES = {
+    remora.ChatModel,
+    remora.Client,  # over HTTP; a program without async sends requests itself
+    remora.Embedder,
+    remora.Reranker,
+    remora.Summarizer,
+}
 
 
 @pytest.mark.parametrize("original", KINDS, ids=lambda original: original.__name__)

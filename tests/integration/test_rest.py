@@ -23,7 +23,8 @@ from remora.cli.main import main
 from remora.rest.app import RestOptions, build_app
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
-from remora.rest.operations import OPERATIONS, Operation
+from remora.rest.operation import Operation
+from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem, describe
 from remora.runtime.clock import SystemClock
 from remora.testing import HashEmbedder, VirtualClock
@@ -197,7 +198,7 @@ async def test_listings_page_by_page(shop: httpx.AsyncClient) -> None:
 async def test_memories(shop: httpx.AsyncClient) -> None:
     path = "/v1/users/alice/memories"
     stored = await shop.post(path, json={"content": "Alice plays the violin.", "key": "plays"})
-    id_ = stored.json()["id"]
+    (id_,) = stored.json()["ids"]
     asked = {"query": "What does Alice play?"}
     found = (await shop.post("/v1/users/alice/recall", json=asked)).json()["memories"]
     assert [one["id"] for one in found] == [id_]
@@ -234,6 +235,35 @@ BODIES: dict[str, dict[str, Any]] = {
     "begin_turn": {"message": "violin", "query": "violin"},
     "reply_to_turn": {"message": "violin", "reply": "From another"},
     "recall": {"query": "violin"},
+    "delete_messages": {"positions": [0]},
+    "read_buffer": {},
+    "search_buffer": {"query": "violin"},
+    "rewind_session": {"to": 0},
+    "truncate_session": {"keep": 0},
+    "fork_session": {"session": "copy"},
+    "list_remembered": {},
+    "find_memory": {"key": "where"},
+    "record": {"messages": [user("From another")]},
+    "delete_memories": {"ids": ["0" * 32]},
+    "prune_memories": {"keep": 0},
+    "read_synopsis": {"refresh": True},
+    "learn": {"texts": ["From another"]},
+    "search_working": {"query": "violin"},
+    **{
+        f"{name}_of_{owner}": body
+        for owner in ("session", "user")
+        for name, body in (
+            ("change_values", {"put": {"x": 1}, "delete": ["where"]}),
+            ("read_values", {"keys": ["where"]}),
+            ("set_value", {"value": "From another"}),
+        )
+    },
+    "remember_shared": {"content": "From another"},
+    "recall_shared": {"query": "violin"},
+    "update_shared": {"content": "From another"},
+    "delete_shared": {"ids": ["0" * 32]},
+    "grant_right": {"to": "boss", "right": "own"},
+    "revoke_right": {"to": "boss"},
     "remember": {"content": "From another"},
     "update_memory": {"content": "From another"},
 }
@@ -242,7 +272,8 @@ BODIES: dict[str, dict[str, Any]] = {
 async def call(
     client: httpx.AsyncClient, operation: Operation, memory: str = "0" * 32
 ) -> httpx.Response:
-    path = operation.path.format(user="alice", session="chat", memory=memory)
+    names = {"user": "alice", "session": "chat", "scope": "team", "agent": "boss", "key": "where"}
+    path = operation.path.format(memory=memory, **names)
     headers = {"idempotency-key": "k"} if operation.keyed else {}
     body = BODIES.get(operation.name)
     return await client.request(operation.method, path, json=body, headers=headers)
@@ -252,21 +283,60 @@ async def call(
 async def test_another_tenant_reads_and_changes_nothing(
     service: Service, shop: httpx.AsyncClient, operation: Operation
 ) -> None:
-    await say(shop, SECRET)
-    stored = await shop.post("/v1/users/alice/memories", json={"content": f"Know that {SECRET}."})
-    memory = stored.json()["id"]
+    memory = await fill(shop)
+    await service.runtime.settle()
+    before = await everything(shop)
+    assert str(before).count(SECRET) >= 6
+    body = BODIES.get(operation.name)
+    if body is not None and "ids" in body:
+        BODIES[operation.name] = {"ids": [memory]}
     async with service.client("other") as other:
         answer = await call(other, operation, memory)
     assert SECRET not in answer.text
-    if operation.name == "update_memory":
-        refused(answer, 404, "NoSuchMemory")
-    else:
-        assert answer.status_code == 200, answer.text
+    if answer.status_code == 200:
         msgspec.json.decode(answer.content, type=operation.answers)
-    assert await contents(service) == [SECRET]
+    else:
+        problem = msgspec.json.decode(answer.content, type=Problem)
+        assert problem.title in {"InvalidInput", "NoSuchMemory", "NotGranted", "IndexOutOfRange"}
+        assert "shop" not in answer.text
     await service.runtime.settle()
-    memories = (await shop.get("/v1/users/alice/memories")).json()["memories"]
-    assert [one["text"] for one in memories] == [f"Know that {SECRET}."]
+    assert await everything(shop) == before
+
+
+async def fill(client: httpx.AsyncClient) -> str:
+    """Have a tenant store a secret wherever something can be stored; returns a memory's id."""
+    await say(client, SECRET)
+    content = {"content": f"Know that {SECRET}.", "key": "where"}
+    stored = await client.post("/v1/users/alice/memories", json=content)
+    for path in (CHAT, "/v1/users/alice"):
+        assert (await client.put(f"{path}/state/where", json={"value": SECRET})).status_code == 200
+    scope = "/v1/shared/team/as/boss"
+    assert (await client.post(f"{scope}/claim")).status_code == 200
+    shared = await client.post(f"{scope}/memories", json={"content": SECRET})
+    assert shared.status_code == 200
+    learned = {"texts": [SECRET]}
+    assert (await client.post("/v1/users/alice/working", json=learned)).status_code == 200
+    (memory,) = stored.json()["ids"]
+    return str(memory)
+
+
+async def everything(client: httpx.AsyncClient) -> list[Any]:
+    """All of it, as the tenant reads it."""
+    found = [
+        (await client.get(path)).json()
+        for path in (
+            "/v1/users",
+            f"{CHAT}/messages",
+            f"{CHAT}/state",
+            "/v1/users/alice/state",
+            "/v1/users/alice/memories",
+            "/v1/shared/team/as/boss/members",
+            "/v1/shared/team/as/boss/memories",
+        )
+    ]
+    working = {"query": SECRET}
+    answer = await client.post("/v1/users/alice/working/search", json=working)
+    return [*found, [one["text"] for one in answer.json()["items"]]]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
@@ -276,10 +346,10 @@ async def test_without_a_key_nothing_runs(
     await say(shop, SECRET)
     async with service.client(None) as stranger:
         answer = await call(stranger, operation)
-        refused(answer, 401, "InvalidKey")
+        refused(answer, 401, "KeyRefused")
         assert answer.headers["www-authenticate"] == "Bearer"
         stranger.headers["authorization"] = "Bearer remora_wrong"
-        refused(await call(stranger, operation), 401, "InvalidKey")
+        refused(await call(stranger, operation), 401, "KeyRefused")
     assert await contents(service) == [SECRET]
 
 
@@ -287,7 +357,7 @@ async def test_a_key_that_is_removed(service: Service) -> None:
     async with service.client("late") as late:
         assert (await late.get("/v1/users")).status_code == 200
         remove_key(service.file, read_keys(service.file)[-1].digest[:8])
-        refused(await late.get("/v1/users"), 401, "InvalidKey")
+        refused(await late.get("/v1/users"), 401, "KeyRefused")
 
 
 async def test_a_file_of_keys_that_is_damaged_while_it_is_used(
@@ -347,7 +417,7 @@ async def test_a_tenant_that_asks_too_often(tmp_path: Path) -> None:
         async with service.client("shop") as shop, service.client("other") as other:
             for _ in range(4):
                 assert (await shop.get("/v1/users")).status_code == 200
-            refused(await shop.get("/v1/users"), 429, "TooManyRequests")
+            refused(await shop.get("/v1/users"), 429, "RateLimited")
             assert (await other.get("/v1/users")).status_code == 200
             await clock.advance(0.5)
             assert (await shop.get("/v1/users")).status_code == 200
@@ -422,7 +492,8 @@ _json = st.recursive(
     max_leaves=6,
 )
 _FIELDS = """messages message reply query content max_tokens at stored limit metadata importance
-type session key role recall replace"""
+type session key role recall replace ids positions texts keys put value to right agent types where
+order prefix version versions delete override by wait strategy keep"""
 _fields = st.sampled_from(_FIELDS.split())
 
 
@@ -437,7 +508,8 @@ async def test_no_request_makes_the_server_fail(
     shop: httpx.AsyncClient, operation: Operation, body: Any, name: str, key: str
 ) -> None:
     name = quote(name.encode("utf-8", "surrogatepass"), safe="")
-    path = operation.path.format(user=name, session=name, memory=name)
+    named = dict.fromkeys(("user", "session", "memory", "key", "scope", "agent"), name)
+    path = operation.path.format(**named)
     headers = {"idempotency-key": key} if operation.keyed else {}
     answer = await shop.request(operation.method, path, json=body, headers=headers)
     assert answer.status_code < 500, answer.text

@@ -1,0 +1,179 @@
+"""`remora.Client`: a memory over HTTP, with the handles of a `Runtime`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from remora.client.paging import list_all
+from remora.client.service import Service
+from remora.client.session import ClientSession
+from remora.client.shared import ClientScope
+from remora.client.user import ClientUser
+from remora.config import TurnConfig
+from remora.errors import InvalidInput, RemoraError, RuntimeClosed
+from remora.ids import validate_id
+from remora.messages import MessageLike, Receipt
+from remora.rest import session_operations, shapes
+from remora.runtime.concurrency import map_concurrently
+from remora.services.arguments import check_int, check_page, check_seconds, collect
+from remora.services.turns import LocalTurns
+from remora.storage.listing import ListingOrder, UserListing
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["Client"]
+
+_KEY = "REMORA_API_KEY"
+
+
+class Client:
+    """A memory that `remora http` serves: ``async with Client("https://…") as memory: …``.
+
+    Its handles have the verbs of a `Runtime`'s, with the same arguments, results and exceptions, so
+    code changes from an embedded memory to a served one by the line that opens it. Two things
+    differ: turns of one session wait for one another within a client, not across clients; and what
+    is JSON only arrives as JSON, so bytes in a message's metadata become base64 text.
+
+    What is safe to repeat is sent again until there is an answer, or the time is over: reads,
+    appends and turns (which always have an idempotency key), what is remembered, erasure.
+
+    Needs the extra: ``pip install "remora[client]"``. It runs on asyncio and on trio.
+
+    Args:
+        url: of the server, ``https://memory.example``, with a path if it is mounted under one.
+        api_key: as ``remora keys FILE --add TENANT`` printed it; None for the environment variable
+            ``REMORA_API_KEY``.
+        timeout_s: seconds that a verb takes at most, with all requests that are sent again;
+            erasures take up to 300.
+        http: an `httpx2.AsyncClient` that sends the requests, for proxies and certificates of your
+            own; the client does not close it. None for one of its own.
+
+    Raises:
+        InvalidInput: the address is no HTTP address, there is no key, or another argument is not
+            valid.
+        ImportError: on entering: httpx2 is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        http: httpx2.AsyncClient | None = None,
+    ) -> None:
+        key = os.environ.get(_KEY) if api_key is None else api_key
+        if not key:
+            raise InvalidInput(f"a client needs an API key: pass api_key, or set {_KEY}")
+        check_seconds(timeout_s, "timeout_s")
+        self._service = Service(url, key, timeout_s, http)
+        self._turns = LocalTurns(TurnConfig())
+        self._open: AsyncExitStack | None = None
+
+    def __repr__(self) -> str:
+        return f"Client({self._service.url!r})"
+
+    async def __aenter__(self) -> Self:
+        if self._open is not None:
+            raise InvalidInput("the client is open already")
+        async with AsyncExitStack() as stack:
+            await self._service.open()
+            stack.push_async_callback(self._service.aclose)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            self._turns = LocalTurns(TurnConfig())
+            self._turns.start(tasks)
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        self._turns.close(RuntimeClosed("the client is closed: nothing ran"))
+        with anyio.CancelScope(shield=True):
+            await self._turns.interrupt()
+        await opened.aclose()  # the group would wrap an exception of the block
+
+    # -- handles -----------------------------------------------------------------------------------
+
+    def user(self, user: str) -> ClientUser:
+        """A handle on a user.
+
+        Raises:
+            InvalidId: the id cannot name a user.
+        """
+        return ClientUser(self._service, self._turns, validate_id(user, "a user id"))
+
+    def session(self, user: str, session: str) -> ClientSession:
+        """Short for ``client.user(user).session(session)``."""
+        return self.user(user).session(session)
+
+    def shared(self, name: str) -> ClientScope:
+        """A handle on a memory that agents share.
+
+        Raises:
+            InvalidId: the name is not valid.
+        """
+        return ClientScope(self._service, validate_id(name, "a shared scope's name"))
+
+    # -- many --------------------------------------------------------------------------------------
+
+    async def users(
+        self,
+        *,
+        prefix: str = "",
+        order: ListingOrder = "name",
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> Sequence[UserListing]:
+        """The users of the API key's tenant, a page of them. See `remora.Runtime.users`."""
+        check_page(order, prefix, limit, None)
+
+        async def page(size: int, behind: str | None) -> list[UserListing]:
+            given = shapes.Listing(prefix=prefix, order=order, limit=size, after=behind)
+            found = await self._service.call(session_operations.list_users, {}, given)
+            return [
+                UserListing(one.user, one.sessions, one.last_at, one.cursor) for one in found.users
+            ]
+
+        return await list_all(page, limit, after)
+
+    async def append_many(
+        self,
+        batches: Iterable[tuple[ClientSession, MessageLike | Iterable[MessageLike], str | None]],
+        *,
+        concurrency: int = 16,
+    ) -> list[Receipt | RemoraError]:
+        """Append to many sessions of any users. See `remora.Runtime.append_many`.
+
+        Batches for one session are sent one after the other.
+        """
+        check_int(concurrency, "concurrency", low=1)
+        given = collect(batches, "batches")
+        results: list[Any] = [None] * len(given)
+        places: dict[Any, list[int]] = {}
+        for place, (session, _, _) in enumerate(given):
+            places.setdefault(session.key, []).append(place)
+
+        async def append(mine: list[int]) -> None:
+            for place in mine:
+                session, messages, key = given[place]
+                try:
+                    results[place] = await session.append(messages, key=key)
+                except RemoraError as e:
+                    results[place] = e
+
+        await map_concurrently(append, list(places.values()), concurrency=concurrency)
+        return results

@@ -1,0 +1,92 @@
+"""Messages as a request carries them, and what answers hold as the classes of a `Runtime`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, cast
+
+from remora.actors.user.messages import ScoredItem
+from remora.actors.user.working import WorkingItem
+from remora.api.turn import Spoken
+from remora.messages import ChatDict, ContextMessages, Message, MessageLike, Receipt
+from remora.recall.context import Context
+from remora.rest import shapes
+from remora.services.erasure import ErasureReceipt
+from remora.services.intake import as_batch
+
+__all__ = [
+    "all_of",
+    "context_of",
+    "erasure_of",
+    "plain_messages",
+    "receipt_of",
+    "spoken_messages",
+]
+
+
+def plain_messages(messages: MessageLike | Iterable[MessageLike]) -> list[ChatDict]:
+    """One message or many as plain dicts.
+
+    Raises:
+        InvalidMessage, InvalidInput: it is no message, or there is none, or there are too many.
+    """
+    return [_plain(one) for one in as_batch(messages)]
+
+
+def spoken_messages(spoken: Spoken, role: Literal["user", "assistant"]) -> list[ChatDict]:
+    """What is said in a turn."""
+    if isinstance(spoken, str):
+        return [{"role": role, "content": spoken}]
+    return plain_messages(spoken)
+
+
+def _plain(message: Any) -> ChatDict:
+    if not isinstance(message, Message):
+        return dict(message)
+    chat = message.to_chat()
+    for name in ("id", "created_at", "metadata"):
+        if (value := getattr(message, name)) is not None:
+            chat[name] = value
+    return chat
+
+
+def all_of(messages: Sequence[MessageLike] | None) -> list[ChatDict] | None:
+    """A conversation; None for none."""
+    return None if messages is None else [_plain(one) for one in messages]
+
+
+def receipt_of(answer: shapes.Appended) -> Receipt:
+    """What was stored."""
+    return Receipt(answer.seqs, answer.ids, answer.duplicate)
+
+
+def erasure_of(answer: shapes.Erased) -> ErasureReceipt:
+    """What was erased."""
+    return ErasureReceipt(answer.journal, answer.long_term, answer.actors, answer.jobs)
+
+
+def context_of(answer: shapes.ContextShown) -> Context:
+    """What a model should see; items of working memory are without their vectors."""
+    return Context(
+        messages=cast("ContextMessages", answer.messages),
+        tokens=answer.tokens,
+        summary=answer.summary,
+        memories=answer.memories,
+        sources=answer.sources,
+        prefix_changed=answer.prefix_changed,
+        pending=answer.pending,
+        omitted=answer.omitted,
+        awaiting=answer.awaiting,
+        orphans=answer.orphans,
+        working=tuple(
+            ScoredItem(
+                WorkingItem(
+                    one.id, one.text, one.source, one.session, one.created_at_us, one.tokens, b""
+                ),
+                one.score,
+            )
+            for one in answer.working
+        ),
+        synopsis=answer.synopsis,
+        entries=answer.entries,
+    )

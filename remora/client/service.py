@@ -1,0 +1,331 @@
+"""Requests to a memory over HTTP: sent, sent again where that is safe, and answered or refused."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote, urlsplit
+
+import anyio
+import msgspec
+
+from remora import errors
+from remora.errors import InvalidId, InvalidInput, OutcomeUnknown, OwnerUnreachable, RateLimited
+from remora.ids import validate_id
+from remora.messages import without_surrogates
+from remora.rest.operation import Asked, Operation
+from remora.rest.operations import OPERATIONS
+from remora.rest.problems import Problem
+from remora.runtime.threads import run_in_thread
+from remora.services.arguments import check_seconds
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["Service", "new_key"]
+
+Answer = TypeVar("Answer")
+
+_LARGE = 1 << 16  # bytes of an answer that is decoded in a thread
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_QUOTED = 200
+_OPERATIONS: dict[object, Operation] = {one.run: one for one in OPERATIONS}
+_PASSING = frozenset({"OutcomeUnknown", "RuntimeClosed", "OwnershipLost"})
+"""Refusals of a server whose memory is just being opened by another process, or closed."""
+
+
+def new_key() -> str:
+    """An idempotency key that nobody else has."""
+    return uuid.uuid4().hex
+
+
+class _Lost(Exception):
+    """There was no answer: the request may have run."""
+
+
+class Service:
+    """The connections of a `Client`.
+
+    Args:
+        url: of the server.
+        api_key: sent with each request.
+        timeout_s: seconds that a request takes at most, with all that are sent again.
+        http: sends the requests; None for a client of its own.
+    """
+
+    def __init__(
+        self, url: str, api_key: str, timeout_s: float, http: httpx2.AsyncClient | None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise InvalidInput(f"the address of a service begins with http:// or https://: {url!r}")
+        if not api_key.isascii() or not api_key.isprintable():
+            raise InvalidInput("an API key is printable ASCII, as remora keys made it")
+        self.url = url.rstrip("/")
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._given = http
+        self._http: httpx2.AsyncClient | None = None
+
+    async def open(self) -> None:
+        """Make the client; nothing is sent yet."""
+        if self._http is None:
+            self._http = self._given or await run_in_thread(_make_http)  # it reads certificates
+
+    async def aclose(self) -> None:
+        """Close the connections, unless they are those of a client that was given."""
+        http, self._http = self._http, None
+        if http is not None and http is not self._given:
+            await http.aclose()
+
+    async def call(
+        self,
+        run: Callable[[Asked], Awaitable[Answer]],
+        names: Mapping[str, str],
+        given: msgspec.Struct | None = None,
+        *,
+        key: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Ask the server to do what `run`, a function of `remora.rest`, does there.
+
+        A request that is safe to repeat is sent again until there is an answer, or until the time
+        is over; any other one only if it cannot have run.
+
+        Args:
+            run: the operation.
+            names: what its path names.
+            given: its body, or its query's parameters.
+            key: idempotency key.
+            timeout_s: seconds; None for the client's own.
+
+        Raises:
+            OwnerUnreachable: there was no answer in time, and nothing ran, or it only reads.
+            OutcomeUnknown: there was no answer; it may have run.
+            RemoraError: what the server answered.
+        """
+        operation = _OPERATIONS[run]
+        limit_s = self._timeout_s if check_seconds(timeout_s, "timeout_s") is None else timeout_s
+        assert limit_s is not None
+        deadline = anyio.current_time() + limit_s
+        repeatable = operation.repeatable or key is not None
+        pause_s = _FIRST_PAUSE_S
+        request = self._encode(operation, names, given, key)
+        lost = False
+        while True:
+            try:
+                content = await self._send(request, deadline - anyio.current_time())
+                return cast("Answer", await _decode(content, operation.answers))
+            except _Lost as e:
+                lost = True
+                failure = self._unknown(operation, e)
+                again = repeatable
+            except RateLimited as e:
+                failure, again, pause_s = e, True, max(pause_s, e.retry_after_s)
+            except OwnerUnreachable as e:
+                failure, again = self._unknown(operation, e) if lost else e, True
+            pause = pause_s * random.uniform(0.5, 1)
+            if not again or anyio.current_time() + pause >= deadline:
+                raise failure
+            await anyio.sleep(pause)
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _unknown(self, operation: Operation, cause: Exception) -> errors.RemoraError:
+        """What to raise where there was no answer."""
+        reads = operation.method == "GET"
+        kind: type[errors.RemoraError] = OwnerUnreachable if reads else OutcomeUnknown
+        error = kind(
+            f"{self.url} gave no answer ({cause})"
+            + ("" if reads else ": it may have run; ask again, with the same key where it has one")
+        )
+        error.__cause__ = cause
+        return error
+
+    def _encode(
+        self,
+        operation: Operation,
+        names: Mapping[str, str],
+        given: msgspec.Struct | None,
+        key: str | None,
+    ) -> dict[str, Any]:
+        """A request as the HTTP client takes it.
+
+        Raises:
+            InvalidInput: what is given cannot be written as JSON.
+        """
+        path = operation.path.format(**{name: _segment(one) for name, one in names.items()})
+        headers: dict[str, str | bytes] = {"Authorization": f"Bearer {self._api_key}"}
+        request: dict[str, Any] = {
+            "method": operation.method,
+            "url": self.url + path,
+            "headers": headers,
+        }
+        if key is not None:
+            headers["Idempotency-Key"] = _check_key(key).encode()
+        if operation.query is not None and given is not None:
+            shown = msgspec.to_builtins(given)
+            request["params"] = {
+                name: str(value).lower() if isinstance(value, bool) else value
+                for name, value in shown.items()
+                if value is not None
+            }
+        elif given is not None:
+            headers["Content-Type"] = "application/json"
+            request["content"] = _encode_json(given)
+        return request
+
+    async def _send(self, request: dict[str, Any], limit_s: float) -> bytes:
+        """The body of an answer with status 200.
+
+        Raises:
+            OwnerUnreachable: nothing ran.
+            _Lost: it may have run.
+            RemoraError: what the server refused.
+        """
+        import httpx2  # noqa: PLC0415  # an extra
+
+        if self._http is None:
+            raise errors.RuntimeClosed("the client is not open: async with remora.Client(…)")
+        try:
+            answer = await self._http.request(**request, timeout=max(limit_s, 0.001))
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as e:
+            raise OwnerUnreachable(f"{self.url} cannot be reached: {_words(e)}") from e
+        except httpx2.UnsupportedProtocol as e:
+            raise InvalidInput(f"{self.url} is no address of a service: {e}") from e
+        except httpx2.HTTPError as e:
+            raise _Lost(_words(e)) from e
+        if answer.status_code == 200:
+            return answer.content
+        raise self._refusal(answer)
+
+    def _refusal(self, answer: httpx2.Response) -> Exception:
+        """The exception that the server would have raised in this process."""
+        problem: Problem | None = None
+        if answer.headers.get("content-type", "") == "application/problem+json":
+            with suppress(msgspec.MsgspecError):
+                problem = msgspec.json.decode(answer.content, type=Problem)
+        status = answer.status_code
+        if problem is None:
+            if status in {408, 425, 502, 503, 504}:  # of a proxy in front of the server
+                return _Lost(f"status {status}")
+            if status == 429:
+                return RateLimited(f"{self.url} takes no more requests now", retry_after_s=1.0)
+            text = answer.text[:_QUOTED]
+            return InvalidInput(f"{self.url} is no memory over HTTP: status {status}: {text!r}")
+        if problem.title in _PASSING:
+            return _Lost(problem.detail)
+        kind = getattr(errors, problem.title, None) if problem.title in errors.__all__ else None
+        if kind is None:
+            return _unnamed(problem)
+        error: errors.RemoraError = kind.__new__(kind, problem.detail)
+        error.args = (problem.detail,)
+        vars(error).update(_restored(problem.attributes))
+        return error
+
+
+def _make_http() -> httpx2.AsyncClient:
+    try:
+        import httpx2  # noqa: PLC0415  # an extra
+    except ImportError as e:
+        raise ImportError('remora.Client needs httpx2: pip install "remora[client]"') from e
+    return httpx2.AsyncClient(follow_redirects=False)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _segment(name: str) -> str:
+    """An id as a part of a path; HTTP clients would resolve one or two dots."""
+    quoted = quote(name.encode("utf-8", "surrogatepass"), safe="")
+    return quoted.replace(".", "%2E") if name in {".", ".."} else quoted
+
+
+def _check_key(key: object) -> str:
+    """An idempotency key.
+
+    Raises:
+        InvalidId: it is not valid, or a header would lose blanks of it.
+    """
+    valid = validate_id(key, "an idempotency key")
+    if valid != valid.strip():
+        raise InvalidId("an idempotency key that is sent has no blanks at its ends")
+    return valid
+
+
+def _encode_json(given: msgspec.Struct) -> bytes:
+    try:
+        try:
+            return msgspec.json.encode(given)
+        except UnicodeEncodeError:
+            _check_messages(given)  # a runtime refuses half of an emoji there, and replaces it
+            fields = {name: _clean(getattr(given, name)) for name in given.__struct_fields__}
+            return msgspec.json.encode(type(given)(**fields))  # in texts that are no messages
+    except errors.RemoraError:
+        raise
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as e:
+        raise InvalidInput(f"what is sent must be JSON: {e}; nothing was sent") from e
+
+
+def _check_messages(given: msgspec.Struct) -> None:
+    """Refuse messages that no JSON can hold.
+
+    Raises:
+        InvalidMessage: one has half of a surrogate pair.
+    """
+    for name in ("messages", "message", "reply", "override"):
+        for index, one in enumerate(getattr(given, name, None) or ()):
+            try:
+                msgspec.json.encode(one)
+            except UnicodeEncodeError as e:
+                text = f"message {index} cannot be encoded: {e}"
+                raise errors.InvalidMessage(text, index=index) from e
+
+
+def _clean(value: Any) -> Any:
+    """A text, or a list of texts, without halves of surrogate pairs."""
+    match value:
+        case str():
+            return without_surrogates(value)
+        case list():
+            return [without_surrogates(one) if isinstance(one, str) else one for one in value]
+        case _:
+            return value
+
+
+async def _decode(content: bytes, kind: Any) -> Any:
+    """An answer.
+
+    Raises:
+        InvalidInput: it is none: the server is another one, or newer.
+    """
+
+    def decode() -> Any:
+        return msgspec.json.decode(content, type=kind)
+
+    try:
+        return await run_in_thread(decode) if len(content) > _LARGE else decode()
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(
+            f"the service answers what this release of remora does not know: {e}"
+        ) from e
+
+
+def _unnamed(problem: Problem) -> Exception:
+    """For a refusal that is no class of `remora.errors`."""
+    if problem.title == "Disconnected" or problem.status == 408:
+        return _Lost(problem.detail)
+    if problem.status < 500:
+        return InvalidInput(problem.detail)
+    return errors.RemoraError(problem.detail)
+
+
+def _restored(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of an exception: JSON has no tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) and name != "value" else value
+        for name, value in attributes.items()
+    }
