@@ -19,8 +19,10 @@ from remora.api.options import JournalLike, Options
 from remora.api.status import make_answer
 from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.logging import get_logger
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.runtime.loops import LoopWatch
+from remora.runtime.switching import is_loading, wait_until_loaded
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
 from remora.services.index_directory import check_location
@@ -182,6 +184,7 @@ class Lifetime:
                     await run_in_thread(answering.stop)
                 if lock is not None:
                     await run_in_thread(lock.release)
+                await run_in_thread_if(is_loading(), wait_until_loaded)
 
     def _start_answering(self) -> AnswerThread | None:
         def opened() -> Sequence[Internals]:

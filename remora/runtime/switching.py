@@ -13,17 +13,23 @@ host that has set one of its own keeps it.
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-__all__ = ["frequent_switches", "load_module"]
+__all__ = ["frequent_switches", "is_loading", "load_module", "wait_until_loaded"]
 
 _DEFAULT_US = 5_000  # the interpreter's own
 _SHORT_US = 200
 
+_LONGEST_LOAD_S = 30.0
+
+_loading: list[threading.Event] = []
 _running: list[None] = []
 """One for each body that runs. Without a lock, because the event loop may be one of the callers:
 its changes are single steps of the interpreter, and every last body to end restores the interval.
@@ -52,7 +58,33 @@ def _interval_us() -> int:
     return round(sys.getswitchinterval() * 1e6)
 
 
-@frequent_switches()
 def load_module(name: str) -> ModuleType:
-    """Import a module that takes long. It blocks, so call it in a thread."""
-    return importlib.import_module(name)
+    """Import a module that takes long. It blocks, so call it in a thread.
+
+    A runtime that closes, and a program that ends, wait until it is loaded: an interpreter that is
+    taken down while a thread loads native code may abort, and one that Ctrl-C ended may not say so.
+    """
+    loaded = threading.Event()
+    _loading.append(loaded)
+    try:
+        with frequent_switches():
+            return importlib.import_module(name)
+    finally:
+        _loading.remove(loaded)
+        loaded.set()
+
+
+def is_loading() -> bool:
+    """Whether a `load_module` of another thread has not ended."""
+    return bool(_loading)
+
+
+def wait_until_loaded() -> None:
+    """Wait for other threads' `load_module`, half a minute at most."""
+    for one in _loading.copy():
+        one.wait(_LONGEST_LOAD_S)
+
+
+atexit.register(wait_until_loaded)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_loading.clear)  # no thread of the parent's goes on there

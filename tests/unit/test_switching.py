@@ -6,12 +6,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line
-from remora.runtime.switching import frequent_switches, load_module
+from remora.runtime.switching import (
+    frequent_switches,
+    is_loading,
+    load_module,
+    wait_until_loaded,
+)
 
 DEFAULT_S, SHORT_S = 0.005, 0.0002
 
@@ -79,3 +86,27 @@ def test_a_summary_is_extracted_with_the_short_interval() -> None:
     assert ExtractiveSummarizer(count).extract(None, lines, 40)
     assert seen == {SHORT_S}
     assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+def test_what_ends_waits_for_what_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interpreter must not be taken down while a thread loads native code."""
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "slow_events", SimpleNamespace(begun=begun, go_on=go_on))
+    (tmp_path / "slow_to_load.py").write_text(
+        "import slow_events\nslow_events.begun.set()\nslow_events.go_on.wait(60)\nDONE = True\n"
+    )
+    loading = threading.Thread(target=load_module, args=("slow_to_load",))
+    loading.start()
+    assert begun.wait(60)
+    assert is_loading()
+    waiting = threading.Thread(target=wait_until_loaded)
+    waiting.start()
+    assert waiting.is_alive()
+    go_on.set()
+    waiting.join(60)
+    assert sys.modules["slow_to_load"].DONE
+    loading.join(60)
+    assert not is_loading()
