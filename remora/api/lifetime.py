@@ -13,6 +13,7 @@ import anyio.abc
 import msgspec
 
 from remora.api.build import Internals, build
+from remora.api.database import open_database
 from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
@@ -220,6 +221,8 @@ class Lifetime:
         journal: Journal
         if options.journal is not None:
             journal = with_current_names(await _open_given(options.journal))
+        elif options.config.journal.dsn.reveal():
+            journal = await open_database(options.config.journal, options.path)
         elif options.path is None:
             journal = MemoryJournal()
         else:

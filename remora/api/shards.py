@@ -7,7 +7,7 @@ import msgspec
 from remora.api.build import Internals
 from remora.api.lifetime import Lifetime
 from remora.api.models import SharedModels
-from remora.api.options import Options
+from remora.api.options import JournalLike, Options
 from remora.api.runtime import Runtime
 from remora.config import Config, Secret
 from remora.errors import ConfigError
@@ -26,6 +26,7 @@ __all__ = [
     "options_of",
     "parts_of",
     "was_opened",
+    "with_journal",
     "with_models",
 ]
 
@@ -82,6 +83,14 @@ def made_for_owner(runtime: Runtime, embedder: Embedder | None = None) -> Runtim
     return made
 
 
+def with_journal(runtime: Runtime, journal: JournalLike) -> Runtime:
+    """The same runtime, not opened, which opens its journal with this function."""
+    runtime._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
+        msgspec.structs.replace(options_of(runtime), journal=journal)
+    )
+    return runtime
+
+
 def with_models(runtime: Runtime, models: SharedModels) -> Runtime:
     """The same runtime, not opened, with models that it shares with others."""
     given = options_of(runtime)
@@ -102,6 +111,12 @@ def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
         ConfigError: it was given a journal or a store, which cannot be several shards'.
     """
     options = options_of(runtime)
+    if options.config.journal.dsn.reveal():
+        raise ConfigError(
+            f"a journal in PostgreSQL is one shard, and this memory has {layout.shards}: leave out "
+            "journal.dsn, or name a directory whose memory is in one piece",
+            key="journal.dsn",
+        )
     for name in ("journal", "store"):
         if getattr(options, name) is not None:
             raise ConfigError(

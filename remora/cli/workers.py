@@ -80,7 +80,7 @@ def command_serve(console: Console, arguments: argparse.Namespace) -> int:
 def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     """Print the owner of a memory."""
     if arguments.target.startswith(("postgresql://", "postgres://")):
-        return _print_journal_owners(console, arguments)
+        return _print_journal_owners(console, arguments, arguments.target)
     sys.path.insert(0, "")
     from remora.cluster.control import Look, OwnerGone, OwnerSilent  # noqa: PLC0415  # likewise
     from remora.cluster.place import Place  # noqa: PLC0415
@@ -88,6 +88,8 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     from remora.cluster.watch import open_control  # noqa: PLC0415
 
     target = read_target(arguments.target)
+    if dsn := target.config.journal.dsn.reveal():
+        return _print_journal_owners(console, arguments, dsn, target.config.journal.schema)
     info = Place(target.directory).read_owner()
     if not target.directory.is_dir():
         raise InvalidInput(f"there is no directory {target.directory}")
@@ -132,14 +134,16 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_journal_owners(console: Console, arguments: argparse.Namespace) -> int:
-    """Print who owns the journals in a database."""
+def _print_journal_owners(
+    console: Console, arguments: argparse.Namespace, dsn: str, schema: str = ""
+) -> int:
+    """Print who owns the journals in a database, or that in one schema."""
     try:
         from remora.storage.postgres.owners import read_owners  # noqa: PLC0415  # an extra
     except ImportError as e:
         raise InvalidInput(str(e)) from e
 
-    owners = anyio.run(read_owners, arguments.target)
+    owners = [one for one in anyio.run(read_owners, dsn) if schema in {"", one.schema}]
     if not owners:
         raise InvalidInput("there is no journal in this database that the role may read")
     shards = [

@@ -6,11 +6,13 @@ import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from remora.api.shards import make_shards
+from remora.cluster.machines import read_machines
 from remora.cluster.place import Place
 from remora.cluster.remote import RemoteMemory
+from remora.cluster.seeking import OwnerSeeker
 from remora.cluster.sharded import Shard, ShardedRuntime
 from remora.cluster.sharding import choose_layout
 from remora.cluster.spawn import OwnerFinder
@@ -32,12 +34,20 @@ class ConnectedRuntime(ShardedRuntime):
     """
 
     def __init__(self, target: Target) -> None:
-        layout = choose_layout(target.directory, target.config.cluster.shards)
+        machines = read_machines(target.config)
+        layout = None
+        if machines is None:
+            layout = choose_layout(target.directory, target.config.cluster.shards)
         like = [target.runtime] if layout is None else make_shards(target.runtime, layout)
         self._target = target
         self._finder = OwnerFinder(target, Place(target.directory))
         self._watch: OwnerWatch | None = None
-        self._remote = RemoteMemory(like, self._dial, digest=target.digest)
+        self._seeker = None
+        if machines is not None:
+            self._seeker = OwnerSeeker(machines, target.config.cluster.wait_s, self._drop)
+        dial = self._dial if self._seeker is None else self._seeker.find
+        shares_files = machines is None
+        self._remote = RemoteMemory(like, dial, digest=target.digest, shares_files=shares_files)
         shards = cast("Sequence[Shard]", self._remote.shards)
         super().__init__(shards, transfers=self._remote.transfers)
         self._lifetime = _Lifetime(self._remote.shards[0].holder)
@@ -51,12 +61,26 @@ class ConnectedRuntime(ShardedRuntime):
         """The memory directory."""
         return self._target.directory
 
+    async def start(self) -> Self:
+        """Connect. See `remora.Runtime.start`."""
+        try:
+            return await super().start()
+        except BaseException:
+            if self._seeker is not None:
+                self._seeker.close()
+            raise
+
     async def aclose(self) -> None:
         """Finish what was begun, and disconnect. The owner goes on."""
         try:
             await super().aclose()
         finally:
             self._stop_watching()
+            if self._seeker is not None:
+                self._seeker.close()
+
+    def _drop(self) -> None:
+        self._remote.drop()
 
     async def _dial(self) -> str:
         """The socket of an owner that serves, which is watched from now on."""

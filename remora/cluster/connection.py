@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from remora.cluster.link import WINDOW, WorkerEnd
 from remora.cluster.router import Router
+from remora.cluster.tcp import RemoteOwner
 from remora.cluster.wire import Hello, Welcome, WireError
 from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 
-__all__ = ["PAUSE_S", "Connection"]
+__all__ = ["PAUSE_S", "Connection", "Dial"]
+
+Dial: TypeAlias = Callable[[], Awaitable[str | RemoteOwner]]
 
 _logger = get_logger(__name__)
 _SWEEP_S = 0.25
@@ -29,7 +32,8 @@ class Connection:
     """Keeps a router connected to the owner.
 
     Args:
-        dial: gives the path of the socket of an owner that listens; starts one if need be.
+        dial: gives the path of the socket of an owner that listens, or what connects to one on
+            another machine; starts one if need be.
         hello: what the worker says of itself.
         max_bytes: see `Router`.
         check: called with the welcome of each owner; raises what refuses it.
@@ -42,7 +46,7 @@ class Connection:
 
     def __init__(
         self,
-        dial: Callable[[], Awaitable[str]],
+        dial: Dial,
         hello: Hello,
         max_bytes: int,
         check: Callable[[Welcome], None],
@@ -84,6 +88,11 @@ class Connection:
         self._task = self._loop.create_task(self._keep(line), name="remora.connection")
         assert line.end.welcome is not None
         return line.end.welcome
+
+    def drop(self) -> None:
+        """End the connection, if there is one, and look for an owner again."""
+        if self._line is not None:
+            self._line.abort()
 
     async def drain(self) -> None:
         """Return when all requests are answered."""
@@ -145,8 +154,11 @@ class Connection:
         while True:
             line = _Line(self._hello, self.router, self._flush)
             try:
-                path = await self._dial()
-                await self._loop.create_unix_connection(partial(_same, line), path)
+                owner = await self._dial()
+                if isinstance(owner, RemoteOwner):
+                    await owner.connect(line)
+                else:
+                    await self._loop.create_unix_connection(partial(_same, line), owner)
                 async with asyncio.timeout(_GREETING_S):
                     await line.greeted.wait()
                 if line.refusal is not None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -24,20 +25,32 @@ from typing import cast
 
 import msgspec
 
+from remora.api.database import open_database
 from remora.api.runtime import Runtime
-from remora.api.shards import made_for_owner
+from remora.api.shards import made_for_owner, with_journal
 from remora.cluster.control import Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
+from remora.cluster.machines import read_machines
 from remora.cluster.place import Place, boot_time
 from remora.cluster.seat import Seat
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
-from remora.errors import OwnerUnreachable, RemoraError
+from remora.cluster.tcp import TcpListener
+from remora.config import JournalConfig
+from remora.errors import (
+    ConfigError,
+    JournalTooNew,
+    OwnerUnreachable,
+    RemoraError,
+    StorageError,
+)
 from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.storage.ports import Journal
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
 
@@ -50,6 +63,10 @@ _HAND_OVER_S = 2.0
 _BACKLOG = 1_024
 _FIRST_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class _Stopped(RemoraError):
+    """It was told to stop before it owned the memory."""
 
 
 class Owner:
@@ -73,6 +90,7 @@ class Owner:
         self._leave: Leave | None = None
         self._stop = asyncio.Event()
         self._code = 0
+        self._tcp: TcpListener | None = None
 
     def run(self) -> int:
         """Own the memory and serve it until the end; returns the exit code."""
@@ -97,14 +115,21 @@ class Owner:
         try:
             if target is None:
                 target = self._read_target()
+            target = self._read_machines(target)
             with asyncio.Runner() as runner:
                 return runner.run(self._serve(target, listener))
+        except _Stopped:
+            _logger.info("owner_left")
+            return 0
         except RemoraError as e:
             _logger.error("owner_failed", error=str(e), kind=type(e).__name__)
             self._report(Report(failed=f"{type(e).__name__}: {e}"))
             if self._stays:
                 raise
             return 1
+        finally:
+            if self._tcp is not None:
+                self._tcp.close()
 
     def release(self) -> None:
         """Let another process become the owner."""
@@ -118,6 +143,51 @@ class Owner:
                 f"{self._place.directory} in the worker: name the directory by an absolute path"
             )
         return msgspec.structs.replace(target, runtime=made_for_owner(target.runtime))
+
+    def _read_machines(self, target: Target) -> Target:
+        """The target, with a journal that waits for its lease where there are several machines."""
+        machines = read_machines(target.config)
+        if machines is None:
+            return target
+        if machines.listen is None:
+            raise ConfigError(
+                "cluster.listen must say where this owner takes connections of workers: "
+                "10.0.0.5:7731, an address of this machine; or 127.0.0.1:7731",
+                key="cluster.listen",
+            )
+        self._tcp = TcpListener(machines)
+        journal = partial(self._open_journal, target.config.journal, str(self._tcp.address))
+        return msgspec.structs.replace(target, runtime=with_journal(target.runtime, journal))
+
+    async def _open_journal(self, config: JournalConfig, address: str) -> Journal:
+        """Wait for the lease, also while PostgreSQL is away: a standby stays."""
+        outage = OutageLog(
+            _logger, "database_away", ended="database_back", monotonic=time.monotonic
+        )
+        stopped = asyncio.ensure_future(self._stop.wait())
+        opening: asyncio.Future[Journal] | None = None
+        try:
+            while True:
+                opening = asyncio.ensure_future(
+                    open_database(config, self._place.directory, wait_s=math.inf, address=address)
+                )
+                await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not opening.done():
+                    raise _Stopped("told to stop while another process has the lease")
+                try:
+                    return opening.result()
+                except (ConfigError, JournalTooNew):
+                    raise
+                except StorageError as e:
+                    outage.fail(e)
+                await asyncio.wait({stopped}, timeout=_LOOK_S)
+                if stopped.done():
+                    raise _Stopped("told to stop while PostgreSQL was away")
+        finally:
+            stopped.cancel()
+            if opening is not None and not opening.done():
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
 
     def _asked_to_leave(self, message: Leave) -> None:
         if not self._stays:
@@ -135,9 +205,14 @@ class Owner:
             before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forget_signals
         )
         limits = target.config.cluster
-        async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
+        shards = limits.shards if self._tcp is None else 1
+        async with ShardedRuntime.of(target.runtime, shards=shards) as memory:
             served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
-            accepting = loop.create_task(_accept(listener, served), name="remora.accept")
+            accept = _accept(listener, served)
+            if self._tcp is not None:
+                accept.close()  # workers of this machine find it by its lease as well
+                accept = self._tcp.accept(served.make_protocol)
+            accepting = loop.create_task(accept, name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
             await run_in_thread(self._seat.serve, target.digest)
             _logger.info(
@@ -157,6 +232,8 @@ class Owner:
             for task in (accepting, warming):
                 task.cancel()
             await asyncio.gather(accepting, warming, return_exceptions=True)
+            if self._tcp is not None:
+                self._tcp.close()
             drain_s = target.config.supervisor.drain_s
             await served.drain(min(drain_s, _HAND_OVER_S) if self._leave else drain_s)
         _logger.info("owner_left")

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -26,7 +26,7 @@ from remora.api.shards import options_of
 from remora.api.shared import SharedScope
 from remora.api.statistics import RuntimeStatistics
 from remora.api.user import User
-from remora.cluster.connection import Connection
+from remora.cluster.connection import Connection, Dial
 from remora.cluster.ports import (
     RemoteActors,
     RemoteArchive,
@@ -41,6 +41,7 @@ from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
 from remora.config import Config
 from remora.errors import (
     ConfigError,
+    InvalidInput,
     OwnershipLost,
     ProtocolMismatch,
     RemoraError,
@@ -86,8 +87,9 @@ class RemoteMemory:
     Args:
         like: a runtime for each shard, made as the owner makes it and not opened: it says how
             messages are checked, redacted, counted and embedded, which is done in this process.
-        dial: gives the path of the socket of an owner that listens; starts one if need be.
+        dial: see `Connection`.
         digest: of the configuration.
+        shares_files: the owner is on this machine.
 
     Attributes:
         shards: by number.
@@ -96,14 +98,21 @@ class RemoteMemory:
     """
 
     def __init__(
-        self, like: Sequence[Runtime], dial: Callable[[], Awaitable[str]], *, digest: str = ""
+        self,
+        like: Sequence[Runtime],
+        dial: Dial,
+        *,
+        digest: str = "",
+        shares_files: bool = True,
     ) -> None:
+        self.shares_files = shares_files
         self.shards = tuple(RemoteShard(self, number, one) for number, one in enumerate(like))
         self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
         self.hello = Hello(WIRE, release(), digest)
         self._host: Host | None = None
+        self._connection: Connection | None = None
         self._opening = anyio.Lock()
         self._instances: tuple[str, ...] = ()
 
@@ -119,6 +128,11 @@ class RemoteMemory:
                 self._host = Host(self._live)
                 await self._host.start()
         return self.shards
+
+    def drop(self) -> None:
+        """End the connection to an owner that is none any more, and look for the next."""
+        if self._connection is not None:
+            self._connection.drop()
 
     async def aclose(self) -> None:
         """Finish what was begun, and disconnect. The owner goes on."""
@@ -141,6 +155,7 @@ class RemoteMemory:
             config.mailbox.timeout_s,
             self._greet,
         )
+        self._connection = connection
         try:
             intake = await _build_intake(self._options, closers)
             welcome = await connection.open()
@@ -447,7 +462,17 @@ class RemoteShard:
         return waiting
 
     async def call_whole(self, name: str, path: Path, **named: Any) -> Any:
-        """A verb of the whole memory; the owner may have another working directory."""
+        """A verb of the whole memory; the owner may have another working directory.
+
+        Raises:
+            InvalidInput: the owner may be on another machine, with other files.
+        """
+        if not self._memory.shares_files:
+            raise InvalidInput(
+                "the owner of the memory may be on another machine, whose files are others: export "
+                "and import sessions (session.export, user.import_session); the journal's backup "
+                "is PostgreSQL's (pg_basebackup, pg_dump)"
+            )
         absolute = await run_in_thread(Path.absolute, path)
         return await self._verb(name, absolute, **named)
 

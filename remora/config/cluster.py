@@ -1,5 +1,6 @@
 """Configuration of several workers on one box."""
 
+from remora.config.secrets import Secret
 from remora.config.section import Section
 
 __all__ = ["ClusterConfig"]
@@ -24,6 +25,18 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     """An owner that answers no ping for this long is killed, and another one started."""
     stuck_s: float = 30.0
     """An owner whose event loop has not run for this long is killed, although it answers."""
+    listen: str = ""
+    """With journal.dsn: where `remora serve` takes connections of workers, host:port. Elsewhere
+    than on loopback it needs `certificate` and `key`."""
+    address: str = ""
+    """What workers on other machines connect to, host:port; empty: as in `listen`."""
+    secret: Secret = Secret()
+    """What owners and workers of all machines know, 32 characters or more: each side proves it to
+    the other."""
+    certificate: str = ""
+    """File with the certificate that `remora serve` shows (PEM); it may be self-signed."""
+    key: str = ""
+    """File with the certificate's private key (PEM)."""
     max_deaths: int = 3
     """Owners that may die within 30 s before workers stop starting others, and raise
     OwnerFailed."""

@@ -23,6 +23,13 @@ class JournalConfig(Section, frozen=True, kw_only=True):
     max_import_mb: float = 256.0
     """Largest session of an import of Parquet files, or user without the sessions: its texts, and
     half a kilobyte a row. It is read and committed as a whole, and small files may hold a lot."""
+    dsn: Secret = Secret()
+    """The journal is in this PostgreSQL, postgresql://user@host/database, and not in the
+    directory."""
+    schema: str = "remora"
+    """The schema of that database that has the journal, and nothing else."""
+    lease_s: float = 10.0
+    """An owner of that journal that renews nothing is replaced after so long."""
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):

@@ -359,17 +359,17 @@ def test_interpolation(
         (
             {"models": {"chat_model": "${{ secrets.KEY }}"}},
             "models.chat_model",
-            "these may: long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"directory": "x/${{secrets.KEY}}"},
             "directory",
-            "these may: long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"buffer": {"size": "${{ secrets.KEY }}"}},
             "buffer.size",
-            "these may: long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
         ),
         (
             {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}},

@@ -1,0 +1,371 @@
+"""Several machines: owners that wait for the lease, and workers that find them over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import remora
+from remora.cli.main import main
+from remora.cluster.machines import Address, Machines, parse_address, read_machines
+from remora.cluster.remote import RemoteMemory
+from remora.cluster.target import read_target
+from remora.cluster.tcp import RemoteOwner
+from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable
+from tests.machines import SECRET, Machine, owner_after, running_owner, write_certificate
+from tests.postgres import Cluster, running_cluster
+from tests.processes import stop
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def machines_of(machine: Machine) -> Machines:
+    found = read_machines(read_target(machine.file).config)
+    assert found is not None
+    return found
+
+
+async def say(memory: Any, number: int) -> None:
+    await memory.session("alice", "chat").append(
+        {"role": "user", "content": str(number)}, key=f"k{number}"
+    )
+
+
+async def heard(memory: Any) -> list[str]:
+    history = await memory.session("alice", "chat").history()
+    return [str(one.content) for one in history]
+
+
+# -- an owner that goes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+async def test_another_machine_takes_over(
+    cluster: Cluster, tmp_path: Path, how: signal.Signals
+) -> None:
+    """G3, G12: the owner is killed, told to leave, or stands still, while a worker appends: the
+    other one serves, no append fails, nothing is lost, doubled or out of order.
+    """
+    schema = f"over_{how.name.lower()}"
+    one, two = (Machine(tmp_path / name, cluster.dsn(), schema) for name in ("one", "two"))
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running_owner(one))
+        await first.said("owner_serves")
+        second = await stack.enter_async_context(running_owner(two))
+        await second.said("journal_owned")
+        memory = await stack.enter_async_context(remora.connect(two.file))
+        for number in range(20):
+            await say(memory, number)
+        if how is signal.SIGSTOP:
+            await anyio.to_thread.run_sync(stop, first.pid)
+        else:
+            os.kill(first.pid, how)
+        with anyio.fail_after(_SECONDS):
+            for number in range(20, 40):
+                await say(memory, number)
+            assert await heard(memory) == [str(number) for number in range(40)]
+        assert (await owner_after(cluster, schema, 1)).epoch == 2
+        if how is signal.SIGTERM:
+            assert await first.ended() == 0
+        if how is signal.SIGSTOP:
+            os.kill(first.pid, signal.SIGCONT)
+            assert await first.ended() == 1
+            await say(memory, 40)
+            assert await heard(memory) == [str(number) for number in range(41)]
+
+
+async def test_a_worker_that_knows_the_former_owner_only(cluster: Cluster, tmp_path: Path) -> None:
+    """G2: its requests to an owner that stood still get no answer from before."""
+    one, two = (Machine(tmp_path / name, cluster.dsn(), "unaware") for name in ("one", "two"))
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running_owner(one))
+        found = await owner_after(cluster, "unaware", 0)
+        address = parse_address(found.address, "address")
+
+        async def dial() -> RemoteOwner:
+            return RemoteOwner(machines_of(one), address, found.epoch)
+
+        target = read_target(one.file)
+        unaware = RemoteMemory([target.runtime], dial, shares_files=False)
+        (shard,) = await unaware.open()
+        stack.push_async_callback(unaware.aclose)
+        chat = shard.session("alice", "chat")
+        await chat.append({"role": "user", "content": "0"})
+        await anyio.to_thread.run_sync(stop, first.pid)
+        await stack.enter_async_context(running_owner(two))
+        memory = await stack.enter_async_context(remora.connect(two.file))
+        await say(memory, 1)
+        answers: list[object] = []
+
+        async def load() -> None:
+            try:
+                answers.append((await chat.load()).messages)
+            except (OwnerUnreachable, OwnershipLost) as e:
+                answers.append(type(e).__name__)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(load)
+            await anyio.wait_all_tasks_blocked()
+            os.kill(first.pid, signal.SIGCONT)
+            with anyio.fail_after(_SECONDS):
+                while not answers:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        assert set(map(str, answers)) <= {"OwnerUnreachable", "OwnershipLost"}, answers
+        assert await heard(memory) == ["0", "1"]
+
+
+async def test_a_standby_that_is_told_to_stop(cluster: Cluster, tmp_path: Path) -> None:
+    """G12: it ends in order; the owner goes on."""
+    one, two = (Machine(tmp_path / name, cluster.dsn(), "idle") for name in ("one", "two"))
+    async with running_owner(one) as first, running_owner(two) as second:
+        waiting = first
+        with anyio.fail_after(_SECONDS):
+            while True:
+                texts = [await anyio.Path(m.log).read_text() for m in (one, two)]
+                held = ["journal_owned" in text for text in texts]
+                if any(held) and any("owner_serves" in text for text in texts):
+                    waiting = (first, second)[held.index(True)]
+                    break
+                await anyio.sleep(0.02)
+        os.kill(waiting.pid, signal.SIGTERM)
+        assert await waiting.ended() == 0
+        async with remora.connect(one.file) as memory:
+            await say(memory, 1)
+            assert await heard(memory) == ["1"]
+
+
+async def test_people_and_workers_of_an_owner(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S3.26: `remora owners` of the configuration; files of the owner's machine are refused."""
+    one = Machine(tmp_path / "one", cluster.dsn(), "people")
+    async with running_owner(one) as owner:
+        await owner.said("owner_serves")
+        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
+        shown = capsys.readouterr().out
+        assert f":{owner.pid} " in shown
+        assert "127.0.0.1:" in shown
+        async with remora.connect(one.file) as memory:
+            with pytest.raises(InvalidInput, match="whose files are others"):
+                await memory.export(tmp_path / "all")
+        assert not await anyio.Path(tmp_path / "all").exists()
+
+
+# -- who may connect -------------------------------------------------------------------------------
+
+
+async def test_tls_and_the_secret(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: an encrypted connection serves; another secret, none, garbage, and somebody in between
+    with a certificate of his own get nothing.
+    """
+    more = await write_certificate(tmp_path)
+    one = Machine(tmp_path / "one", cluster.dsn(), "tls", more=more)
+    stranger = Machine(tmp_path / "two", cluster.dsn(), "tls", secret="x" * 40, more=more)
+    async with running_owner(one) as owner:
+        await owner.said("owner_serves")
+        async with remora.connect(one.file) as memory:
+            await say(memory, 1)
+            assert await heard(memory) == ["1"]
+        with pytest.raises(ConfigError, match=r"cluster\.secret must be the same on all machines"):
+            async with remora.connect(stranger.file):
+                pass
+        found = await owner_after(cluster, "tls", 0)
+        address = parse_address(found.address, "address")
+        await knock(address, b"GET / HTTP/1.1\r\n\r\n", encrypted=False)
+        await knock(address, b"x" * 64, encrypted=True)
+        await knock(address, b"x" * 100_000, encrypted=True)
+        await knock(address, b"", encrypted=True)  # it waits no longer for a proof
+        await owner.said("another secret")
+        other = tmp_path / "other"
+        other.mkdir()
+        await write_certificate(other)
+        await between(machines_of(one), address, other)
+        async with remora.connect(one.file) as memory:
+            assert await heard(memory) == ["1"]
+
+
+def anybody() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def knock(address: Address, data: bytes, *, encrypted: bool) -> None:
+    """Say something to an owner: the connection ends, and it has said a nonce and no more."""
+    context = anybody() if encrypted else None
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    answer = b""
+    try:
+        with anyio.fail_after(_SECONDS):
+            writer.write(data)
+            answer = await reader.read(1 << 20)
+            while more := await reader.read(1 << 20):
+                answer += more
+    except OSError:
+        pass
+    finally:
+        writer.close()
+    if encrypted:
+        assert answer[:8] in {b"", b"remora1\0"}  # what is reset loses what was on its way
+        assert len(answer) <= 40 + 33
+        assert answer[40:] in {b"", bytes(33)}
+
+
+async def between(machines: Machines, address: Address, certificate: Path) -> None:
+    """Somebody who forwards everything, and decrypts it with a certificate of his own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        theirs, ours = await asyncio.open_connection(address.host, address.port, ssl=anybody())
+
+        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            try:
+                while data := await source.read(1 << 16):
+                    sink.write(data)
+            except OSError:
+                pass
+            finally:
+                sink.close()
+
+        await asyncio.gather(copy(reader, ours), copy(theirs, writer))
+        for end in (ours, writer):
+            end.transport.abort()
+        ended.set()
+
+    ended = asyncio.Event()
+    server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        owner = RemoteOwner(machines, Address("127.0.0.1", port), 1)
+        with pytest.raises(ConfigError, match=r"cluster\.secret"):
+            await owner.connect(asyncio.Protocol())
+        with anyio.fail_after(_SECONDS):
+            await ended.wait()
+            await asyncio.sleep(0)  # the connections are closed by then
+
+
+async def test_an_owner_that_knows_no_secret(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: a process that says yes and proves nothing gets no message."""
+    got = b""
+    ended = asyncio.Event()
+
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal got
+        writer.write(b"remora1\0" + bytes(32))
+        await reader.readexactly(64)
+        writer.write(b"\1" + bytes(32))
+        with suppress(ConnectionError):  # it closed the connection
+            got = await reader.read()
+        writer.transport.abort()
+        ended.set()
+
+    machine = Machine(tmp_path / "one", cluster.dsn(), "pretended")
+    async with await asyncio.start_server(pretend, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        owner = RemoteOwner(machines_of(machine), Address("127.0.0.1", port), 1)
+        with pytest.raises(ConfigError, match="does not prove that it knows"):
+            await owner.connect(asyncio.Protocol())
+        with anyio.fail_after(_SECONDS):
+            await ended.wait()
+            await asyncio.sleep(0)  # the connection is closed by then
+    assert got == b""
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [
+        ({"cluster": {"listen": "127.0.0.1:1"}, "journal": {}}, "set journal.dsn"),
+        ({"cluster": {"secret": "short"}}, "openssl rand -hex 32"),
+        ({"cluster": {"shards": 8}}, "one shard, not 8"),
+        ({"cluster": {"standby": True}}, "start `remora serve` on a second one"),
+        ({"long_term": {"enabled": True}}, "object store"),
+        ({"cluster": {"listen": "10.0.0.5:7731"}}, "certificate and cluster.key are needed"),
+        ({"cluster": {"listen": "127.0.0.1:1", "address": "db:7731"}}, "are needed"),
+        ({"cluster": {"listen": "0.0.0.0:7731"}}, "say in cluster.address"),
+        ({"cluster": {"listen": "7731"}}, "must be like 10.0.0.5:7731"),
+        ({"cluster": {"listen": "a:99999"}}, "must be like 10.0.0.5:7731"),
+        ({"cluster": {"certificate": "cert.pem"}}, "go together"),
+    ],
+)
+def test_configurations_that_cannot_work(
+    tree: dict[str, dict[str, object]], text: str, tmp_path: Path
+) -> None:
+    """S3.26: refused when a worker or an owner starts; the text says what to do."""
+    whole = {
+        "directory": str(tmp_path),
+        "journal": tree.get("journal", {"dsn": "postgresql://x@/y"}),
+        "long_term": tree.get("long_term", {"enabled": False}),
+        "cluster": {"secret": SECRET, **tree.get("cluster", {})},
+    }
+    with pytest.raises(ConfigError) as refused:
+        read_machines(remora.Config.from_dict(whole))
+    assert text in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+async def test_owners_that_cannot_start(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: no address to listen on, one that is not this machine's, no such certificate, and a
+    directory that has a journal of its own.
+    """
+    for number, (said, more) in enumerate(
+        {
+            "cluster.listen must say where": 'listen: ""',
+            "cannot be listened on": 'listen: "192.0.2.1:7731", certificate: c, key: k',
+            "openssl req -x509": 'certificate: "/nowhere/c", key: "/nowhere/k"',
+        }.items()
+    ):
+        machine = Machine(tmp_path / str(number), cluster.dsn(), "never")
+        text = machine.file.read_text()
+        if "listen" in more:
+            text = text.replace('listen: "127.0.0.1:0"', more)
+        else:
+            text = text.replace("wait_s: 30", f"wait_s: 30, {more}")
+        if "192" in more:
+            keys = await write_certificate(tmp_path)
+            text = text.replace("certificate: c, key: k", keys)
+        machine.file.write_text(text)
+        async with running_owner(machine) as owner:
+            assert await owner.ended() == 1
+            assert said in machine.log.read_text().replace("\n", " ")
+    machine = Machine(tmp_path / "own", cluster.dsn(), "never")
+    async with remora.Runtime(
+        tmp_path / "own" / "memory",
+        config=remora.Config.from_dict({"long_term": {"enabled": False}}),
+    ):
+        pass
+    async with running_owner(machine) as owner:
+        assert await owner.ended() == 1
+        assert "has a journal of its own" in machine.log.read_text().replace("\n", " ")

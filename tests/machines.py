@@ -1,0 +1,147 @@
+"""Owners on several machines, which are directories and processes of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from remora.storage.postgres.owners import JournalOwner, read_owner
+from tests.postgres import Cluster
+
+__all__ = ["NO_OPENSSL", "SECRET", "Machine", "owner_after", "running_owner", "write_certificate"]
+
+SECRET = "of-all-machines-" * 3
+NO_OPENSSL = "openssl is not installed"
+_SECONDS = 60
+_CONFIG = """\
+directory: {directory}
+journal: {{dsn: "{dsn}", schema: {schema}, lease_s: {lease_s}, durability: process}}
+long_term: {{enabled: false}}
+tokens: {{counter: heuristic}}
+cluster: {{listen: "127.0.0.1:0", secret: "{secret}", wait_s: 30{more}}}
+"""
+
+
+class Machine:
+    """A configuration and a directory.
+
+    Args:
+        path: for both.
+        dsn: of the database.
+        schema: of the journal.
+        more: keys of the section ``cluster``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dsn: str,
+        schema: str,
+        *,
+        lease_s: float = 2,
+        secret: str = SECRET,
+        more: str = "",
+    ) -> None:
+        path.mkdir(exist_ok=True)
+        self.file = path / "remora.yaml"
+        self.log = path / "log"
+        self.file.write_text(
+            _CONFIG.format(
+                directory=path / "memory",
+                dsn=dsn,
+                schema=schema,
+                lease_s=lease_s,
+                secret=secret,
+                more=f", {more}" if more else "",
+            )
+        )
+
+
+class ServingOwner:
+    """A process that runs `remora serve`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def said(self, text: str) -> None:
+        """Return when its log has this text."""
+        with anyio.fail_after(_SECONDS):
+            while text not in await anyio.Path(self._log).read_text():
+                assert self.process.returncode is None, await anyio.Path(self._log).read_text()
+                await anyio.sleep(0.02)
+
+    async def ended(self) -> int:
+        """Its exit code, when it has ended."""
+        with anyio.fail_after(_SECONDS):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def running_owner(machine: Machine) -> AsyncIterator[ServingOwner]:
+    """`remora serve` with the machine's configuration; it is killed in the end."""
+    with machine.log.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "remora", "serve", str(machine.file)),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    try:
+        yield ServingOwner(process, machine.log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def owner_after(cluster: Cluster, schema: str, epoch: int) -> JournalOwner:
+    """The first owner after the one of an epoch, when its lease runs."""
+    with anyio.fail_after(_SECONDS):
+        while True:
+            found = await read_owner(cluster.dsn(), schema)
+            if found is not None and found.epoch > epoch and found.left_s:
+                return found
+            await anyio.sleep(0.02)
+
+
+async def write_certificate(path: Path) -> str:
+    """Make a certificate; returns the keys of ``cluster`` that name it."""
+    import pytest  # noqa: PLC0415
+
+    if shutil.which("openssl") is None:
+        pytest.skip(NO_OPENSSL)
+    certificate, key = path / "cert.pem", path / "key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ed25519",
+        "-nodes",
+        "-subj",
+        "/CN=remora",
+        "-days",
+        "2",
+    ]
+    await anyio.to_thread.run_sync(
+        lambda: subprocess.run(
+            [*command, "-out", str(certificate), "-keyout", str(key)],
+            check=True,
+            capture_output=True,
+        )
+    )
+    return f'certificate: "{certificate}", key: "{key}"'
