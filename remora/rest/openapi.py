@@ -15,14 +15,21 @@ from remora.rest.problems import Problem
 __all__ = ["describe_service"]
 
 _REFERENCE = "#/components/schemas/{name}"
+_PRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f]+$"
 _REFUSALS = {
     "400": "the request is not valid; nothing was written",
     "401": "no valid API key",
+    "403": "the agent may not do this in the shared scope",
     "404": "there is no such thing",
+    "408": "the body did not arrive in time; nothing was written",
     "409": "it conflicts with what is stored; nothing was written",
     "413": "the body is too long; nothing was written",
+    "415": "the body is not JSON; nothing was written",
     "429": "too many requests; nothing ran",
+    "500": "the memory is configured wrongly, or failed; its log says why",
+    "502": "a model gave an invalid answer",
     "503": "the memory does not answer; retry with the same idempotency key",
+    "504": "a model did not answer in time",
 }
 
 
@@ -53,7 +60,7 @@ def describe_service(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _describe(op: Operation, known: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:
-    text = {"type": "string", "minLength": 1, "maxLength": 512}
+    text = {"type": "string", "minLength": 1, "maxLength": 512, "pattern": _PRINTABLE}
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": text}
         for name in re.findall(r"{(\w+)}", op.path)
