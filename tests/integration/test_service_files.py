@@ -1,0 +1,89 @@
+"""The files by which `remora http` is deployed: checked, and run as far as one machine can."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+from tests.integration.test_client import free_port
+
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "examples" / "deployment"
+pytestmark = pytest.mark.blocking
+
+
+def instructions() -> dict[str, str]:
+    """The last instruction of each kind in the container's file."""
+    found = {}
+    for line in (FILES / "http.Containerfile").read_text().splitlines():
+        kind, _, rest = line.partition(" ")
+        found[kind] = rest
+    return found
+
+
+def test_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    text = (FILES / "http.service").read_text()
+    program = tmp_path / "remora"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "http.service"
+    unit.write_text(text.replace("/opt/remora/bin/remora", str(program)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    wrong = [line for line in done.stderr.splitlines() if "http.service" in line]
+    assert not wrong
+
+
+def test_the_composition() -> None:
+    (memory,) = yaml.safe_load((FILES / "compose.yaml").read_text())["services"].values()
+    build = memory["build"]
+    context = (FILES / build["context"]).resolve()
+    assert context == ROOT
+    assert (context / build["dockerfile"]).is_file()
+    (volume,) = memory["volumes"]
+    assert volume.endswith(f":{instructions()['VOLUME']}")
+    (port,) = memory["ports"]
+    assert port.endswith(f":{instructions()['EXPOSE']}")
+
+
+def test_the_command_of_the_container(tmp_path: Path) -> None:
+    """Its key, its server and its probe, run here with another directory and port."""
+    found, port = instructions(), free_port()
+    assert found["USER"] == "remora"
+    assert json.loads(found["ENTRYPOINT"]) == ["remora"]
+    remora = [sys.executable, "-m", "remora"]
+    keys = str(tmp_path / "keys.txt")
+    made = subprocess.run(
+        [*remora, "keys", keys, "--add", "shop"], capture_output=True, text=True, check=True
+    )
+    command = [one.replace("/memory", str(tmp_path)) for one in json.loads(found["CMD"])]
+    command[command.index("0.0.0.0")] = "127.0.0.1"
+    probe = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
+    probe = [sys.executable, *(one.replace("8765", str(port)) for one in probe[1:])]
+    with subprocess.Popen(
+        [*remora, *command, "--port", str(port)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "serving" in process.stdout.readline()
+            headers = {"authorization": f"Bearer {made.stdout.strip()}"}
+            asked = Request(f"http://127.0.0.1:{port}/v1/users", headers=headers)
+            assert json.load(urlopen(asked, timeout=30)) == {"users": [], "after": None}
+            deadline = 60
+            while deadline and subprocess.run(probe, capture_output=True, check=False).returncode:
+                deadline -= 1
+            assert deadline, "never ready"
+        finally:
+            process.terminate()
+            assert process.wait(60) in {0, -15}
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
