@@ -28,6 +28,7 @@ from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.opening import check_server
 from remora.storage.running import running_journal
 from remora.testing import HashEmbedder
+from tests.pgbouncer import running_pooler
 from tests.postgres import Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -262,3 +263,15 @@ async def test_a_pooler_in_transaction_mode(cluster: Cluster) -> None:
     async with connected(cluster.dsn()) as shared:
         with pytest.raises(ConfigError, match="pooler in transaction mode"):
             await check_server(shared, shared, "process")
+
+
+@pytest.mark.blocking
+@pytest.mark.parametrize("mode", ["transaction", "statement", "session"])
+async def test_a_real_pooler(cluster: Cluster, mode: str) -> None:
+    """S3.26: PgBouncer is refused unless it gives each connection a session of its own."""
+    with running_pooler(cluster, mode) as dsn:
+        if mode == "session":
+            await (await PostgresJournal.open(dsn, schema="pooled", durability="process")).aclose()
+            return
+        with pytest.raises(ConfigError, match="pool in session mode"):
+            await PostgresJournal.open(dsn, schema="pooled", durability="process")
