@@ -7,7 +7,6 @@ import logging
 import socket
 import sys
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from remora.errors import InvalidInput
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
 from remora.runtime.clock import SystemClock
+from remora.storage.sockets import is_loopback, listen_tcp
 
 __all__ = ["add_http_parsers", "command_http", "command_keys"]
 
@@ -141,7 +141,7 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
                     highlight=False,
                     soft_wrap=True,
                 )
-                if not _is_loopback(host):
+                if not is_loopback(host):
                     console.print("keys travel in clear text: put TLS in front of it")
                 await server.serve(sockets=[listener])
 
@@ -152,19 +152,9 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        return listen_tcp(host, port)
     except OSError as e:
         text = e.strerror or e
         raise InvalidInput(
             f"{host}:{port} cannot be served: {text}; --port 0 takes a free port"
         ) from e
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

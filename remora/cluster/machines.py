@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import ssl
 from pathlib import Path
 
@@ -11,8 +10,9 @@ import msgspec
 
 from remora.config import Config
 from remora.errors import ConfigError
+from remora.storage.sockets import is_loopback
 
-__all__ = ["Address", "Machines", "is_loopback", "parse_address", "read_machines"]
+__all__ = ["Address", "Machines", "parse_address", "read_machines"]
 
 _LEAST_SECRET = 32
 _ANY = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104  # compared with, not bound to
@@ -82,14 +82,6 @@ class Machines(msgspec.Struct, frozen=True):
 def digest_of(certificate: bytes) -> bytes:
     """What both ends know of a certificate (DER)."""
     return hashlib.sha256(certificate).digest()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name or number."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def parse_address(text: str, key: str) -> Address:

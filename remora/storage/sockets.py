@@ -1,4 +1,4 @@
-"""Sockets in a memory directory, for processes of the same account."""
+"""Sockets: in a memory directory, for processes of the same account; and of TCP."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
-__all__ = ["connect_socket", "has_sockets", "is_ours", "listen_at", "peer_of"]
+__all__ = [
+    "connect_socket",
+    "has_sockets",
+    "is_loopback",
+    "is_ours",
+    "listen_at",
+    "listen_tcp",
+    "peer_of",
+]
 
 _MOST_BYTES = 100
 """Linux has room for 107 in an address; some are left for the name of a temporary file."""
@@ -52,6 +61,32 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address of this machine; port 0 takes one that is free.
+
+    What it accepts sends each write at once. asyncio sees to that only for a socket that says it is
+    of TCP, which those of `socket.create_server` do not; the second write of an answer would wait
+    40 ms for the peer to acknowledge the first.
+
+    Raises:
+        OSError: it is no address of this machine, or the port is in use.
+    """
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listener = socket.create_server((host, port), family=family)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or a name."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def connect_socket(path: Path, timeout_s: float) -> socket.socket:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 
 from remora.cluster.reading import MemoryReader
 from remora.config import Config
 from remora.errors import InvalidInput
+from remora.storage.sockets import is_loopback, listen_tcp
 from remora.view.app import ViewOptions, build_app
 
 try:
@@ -37,7 +36,7 @@ def choose_token(host: str, file: Path | None) -> str:
         InvalidInput: the file cannot be used, or is missing though others can reach `host`.
     """
     if file is None:
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise InvalidInput(
                 f"--host {host} can be reached from other machines: name a file with a token of "
                 f"{_LEAST_TOKEN} or more characters with --token-file, and put TLS in front of it"
@@ -84,7 +83,7 @@ def serve_view(
         InvalidInput: the address cannot be bound.
     """
     try:
-        listener = socket.create_server((host, port), family=_family(host, port))
+        listener = listen_tcp(host, port)
     except OSError as e:
         raise InvalidInput(
             f"{host}:{port} cannot be served: {e.strerror or e}; --port 0 takes a free port"
@@ -95,7 +94,7 @@ def serve_view(
             token,
             bound,
             names | {host.lower()},
-            any_address=not _is_loopback(host),
+            any_address=not is_loopback(host),
             allow_changes=allow_changes,
         )
         app = build_app(MemoryReader(directory, config), options)
@@ -122,16 +121,3 @@ def _give_way() -> None:
     """Let the server that owns the memory go first, where both want the processor."""
     with suppress(OSError):
         os.nice(_NICE)
-
-
-def _family(host: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -27,6 +28,7 @@ from remora.rest.operation import Operation
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem, describe
 from remora.runtime.clock import SystemClock
+from remora.storage.sockets import listen_tcp
 from remora.testing import HashEmbedder, VirtualClock
 from tests.integration.test_examples import SERVER_ANSWERS
 
@@ -606,3 +608,12 @@ def test_a_server_that_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "to 65535" in " ".join(capsys.readouterr().err.split())
     assert main(["http", memory, "--keys", str(keys), "--rate", "-1"]) == 1
     assert "--rate" in capsys.readouterr().err
+
+
+def test_connections_send_each_write_at_once() -> None:
+    """Otherwise each answer, which is two writes, waits 40 ms for an acknowledgement."""
+    with listen_tcp("127.0.0.1", 0) as listener:
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
