@@ -36,6 +36,7 @@ from remora.rest.keys import add_key
 
 TEXT = "I moved to Lisbon last spring, and I still look for a good place to buy cheese. "
 CONFIG = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+A_TENANT = 50  # connections; the server answers 64 requests of a tenant at once
 Work = Callable[[int, int], Awaitable[None]]
 """Does one operation; of which caller, and its how-manieth."""
 
@@ -98,7 +99,8 @@ async def run(work: Work, callers: int, seconds: float, pid: int | None) -> dict
 
 async def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[str, float]]]:
     keys = directory / "keys.txt"
-    key = add_key(keys, "shop")
+    tenants = -(-given.connections // A_TENANT)
+    own = [add_key(keys, f"shop-{number}") for number in range(tenants)]
     file = directory / "remora.yaml"
     file.write_text(json.dumps({"directory": str(directory / "served"), **CONFIG}))
     command = [sys.executable, "-m", "remora", "http", str(file), "--keys", str(keys)]
@@ -110,27 +112,32 @@ async def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[
             assert server.stdout is not None
             port = int(server.stdout.readline().rpartition(":")[2])
             async with Runtime(directory / "own", config=Config.from_dict(CONFIG)) as runtime:
-                links = [
-                    Connection(*await asyncio.open_connection("127.0.0.1", port))
-                    for _ in range(given.connections)
-                ]
                 for round_ in range(given.rounds + 1):
-                    ways = make_ways(links, runtime, key, round_)
+                    links = [  # of each round: the server closes those that are idle
+                        Connection(*await asyncio.open_connection("127.0.0.1", port))
+                        for _ in range(given.connections)
+                    ]
+                    ways = make_ways(links, runtime, own, round_)
                     for name, work in ways.items():
                         pid = None if name.startswith("embedded") else server.pid
                         figures = await run(work, given.connections, given.seconds, pid)
                         if round_:  # the first one warms up
                             found.setdefault(name, []).append(figures)
-                for one in links:
-                    one.writer.close()
+                    for one in links:
+                        one.writer.close()
         finally:
             server.terminate()
     return found
 
 
-def make_ways(links: list[Connection], runtime: Runtime, key: str, round_: int) -> dict[str, Work]:
+def make_ways(
+    links: list[Connection], runtime: Runtime, keys: list[str], round_: int
+) -> dict[str, Work]:
     healthz = b"GET /healthz HTTP/1.1\r\nHost: memory\r\n\r\n"
     message = {"role": "user", "content": TEXT}
+
+    def key(caller: int) -> str:
+        return keys[caller // A_TENANT]
 
     def path(caller: int) -> str:
         return f"/v1/users/u{caller}/sessions/r{round_}"
@@ -140,14 +147,14 @@ def make_ways(links: list[Connection], runtime: Runtime, key: str, round_: int) 
 
     async def append(caller: int, number: int) -> None:
         name = f"{path(caller)}/messages"
-        await links[caller].ask(post(name, key, f"a{number}", {"messages": [message]}))
+        await links[caller].ask(post(name, key(caller), f"a{number}", {"messages": [message]}))
 
     async def turn(caller: int, number: int) -> None:
         name, own = f"{path(caller)}t/turns", f"t{number}"
         asked = {"message": TEXT, "recall": False}
-        await links[caller].ask(post(name, key, own, asked))
+        await links[caller].ask(post(name, key(caller), own, asked))
         reply = {"message": TEXT, "reply": "So do I."}
-        await links[caller].ask(post(f"{name}/replies", key, own, reply))
+        await links[caller].ask(post(f"{name}/replies", key(caller), own, reply))
 
     async def embedded_append(caller: int, number: int) -> None:
         chat = runtime.session(f"u{caller}", f"r{round_}")
