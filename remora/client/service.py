@@ -31,6 +31,7 @@ Answer = TypeVar("Answer")
 
 _LARGE = 1 << 16  # bytes of an answer that is decoded in a thread
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_LEAST_S = 0.02  # for one more request
 _QUOTED = 200
 _OPERATIONS: dict[object, Operation] = {one.run: one for one in OPERATIONS}
 _PASSING = frozenset({"OutcomeUnknown", "RuntimeClosed", "OwnershipLost"})
@@ -127,10 +128,11 @@ class Service:
                 failure, again, pause_s = e, True, max(pause_s, e.retry_after_s)
             except OwnerUnreachable as e:
                 failure, again = self._unknown(operation, e) if lost else e, True
-            pause = pause_s * random.uniform(0.5, 1)
-            if not again or anyio.current_time() + pause >= deadline:
+            left_s = deadline - anyio.current_time()
+            too_long = isinstance(failure, RateLimited) and failure.retry_after_s > left_s
+            if not again or too_long or left_s < _LEAST_S:
                 raise failure
-            await anyio.sleep(pause)
+            await anyio.sleep(min(pause_s * random.uniform(0.5, 1), left_s / 2))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def _unknown(self, operation: Operation, cause: Exception) -> errors.RemoraError:
@@ -192,7 +194,9 @@ class Service:
         try:
             answer = await self._http.request(**request, timeout=max(limit_s, 0.001))
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as e:
-            raise OwnerUnreachable(f"{self.url} cannot be reached: {_words(e)}") from e
+            raise OwnerUnreachable(
+                f"{self.url} cannot be reached: {_words(e)}; is `remora http` running there?"
+            ) from e
         except httpx2.UnsupportedProtocol as e:
             raise InvalidInput(f"{self.url} is no address of a service: {e}") from e
         except httpx2.HTTPError as e:
@@ -205,7 +209,7 @@ class Service:
         """The exception that the server would have raised in this process."""
         problem: Problem | None = None
         if answer.headers.get("content-type", "") == "application/problem+json":
-            with suppress(msgspec.MsgspecError):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 problem = msgspec.json.decode(answer.content, type=Problem)
         status = answer.status_code
         if problem is None:
@@ -220,8 +224,11 @@ class Service:
         kind = getattr(errors, problem.title, None) if problem.title in errors.__all__ else None
         if kind is None:
             return _unnamed(problem)
-        error: errors.RemoraError = kind.__new__(kind, problem.detail)
-        error.args = (problem.detail,)
+        detail = problem.detail
+        if kind is errors.KeyRefused:
+            detail = f"{self.url} does not know the api_key, or REMORA_API_KEY: use another"
+        error: errors.RemoraError = kind.__new__(kind, detail)
+        error.args = (detail,)
         vars(error).update(_restored(problem.attributes))
         return error
 
@@ -308,7 +315,7 @@ async def _decode(content: bytes, kind: Any) -> Any:
 
     try:
         return await run_in_thread(decode) if len(content) > _LARGE else decode()
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise InvalidInput(
             f"the service answers what this release of remora does not know: {e}"
         ) from e

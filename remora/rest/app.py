@@ -28,6 +28,7 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _OPEN = ("/healthz", "/readyz", "/openapi.json")
+_ONCE = frozenset({b"authorization", b"content-type", b"idempotency-key"})
 _KEYS_S = 1.0
 _LARGE = 1 << 16
 _MANY = 20  # values of keyed state
@@ -127,7 +128,7 @@ class _Service:
         path = _path(scope)
         if path in _OPEN:
             return self._answer_open(path, scope["method"])
-        headers = {name.lower(): value for name, value in scope["headers"]}
+        headers = _read_headers(scope["headers"])
         tenant = self._find_tenant(headers)
         self._rate.take(tenant)
         working = self._working.get(tenant, 0)
@@ -173,10 +174,11 @@ class _Service:
         key = _key(headers, operation)
         given: Any = None
         if operation.body is not None:
+            body = await self._body(receive, headers)
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-            if kind != b"application/json":
+            if (body or kind) and kind != b"application/json":
                 raise Refusal(415, "UnsupportedMediaType", "send Content-Type: application/json")
-            given = msgspec.json.decode(await self._body(receive, headers), type=operation.body)
+            given = _decode(body or b"{}", operation.body)
         elif operation.query is not None:
             given = _parameters(scope["query_string"], operation.query)
         return Asked(self._runtime, tenant, names, given, key), operation
@@ -218,6 +220,31 @@ class _Service:
         except TimeoutError:
             detail = f"the body took over {self._options.timeout_s:g} s: nothing ran"
             raise Refusal(408, "RequestTimeout", detail) from None
+
+
+def _read_headers(given: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; a proxy may have looked at another one of two than this does."""
+    headers: dict[bytes, bytes] = {}
+    for spelt, value in given:
+        name = spelt.lower()
+        if name in headers and name in _ONCE:
+            raise Refusal(400, "InvalidRequest", f"{name.decode()} is given twice")
+        headers[name] = value
+    return headers
+
+
+def _decode(body: bytes, kind: type) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as e:
+        if "unknown field" not in str(e):
+            raise
+        fields: Any = kind
+        takes = ", ".join(fields.__struct_fields__)
+        raise Refusal(400, "InvalidRequest", f"{e}; the request takes {takes}") from None
+    except (UnicodeDecodeError, RecursionError):
+        detail = "the body is not JSON in UTF-8, or is nested too deep: nothing was written"
+        raise Refusal(400, "InvalidRequest", detail) from None
 
 
 def _raw_path(scope: Scope) -> bytes:

@@ -467,6 +467,55 @@ async def test_bad_requests(
     assert await contents(service) == []
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"messages": [{"role": "user", "content": "x", "more": ' + b"[" * 5_000 + b"]" * 5_000,
+        b'{"messages": [{"role": "user", "content": "\xff"}]}',
+    ],
+    ids=["deep", "deep within", "no UTF-8"],
+)
+async def test_bodies_that_no_parser_takes(
+    service: Service, shop: httpx.AsyncClient, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = {"content-type": "application/json"}
+    refused(
+        await shop.post(f"{CHAT}/messages", content=content, headers=kind), 400, "InvalidRequest"
+    )
+    assert "rest_failed" not in caplog.text
+    assert await contents(service) == []
+
+
+@pytest.mark.parametrize("name", ["authorization", "idempotency-key", "content-type"])
+async def test_a_header_that_is_given_twice(
+    service: Service, shop: httpx.AsyncClient, name: str
+) -> None:
+    """What a proxy has checked must be what counts."""
+    given = {
+        "authorization": shop.headers["authorization"],
+        "idempotency-key": "k1",
+        "content-type": "application/json",
+    }
+    del shop.headers["authorization"]
+    other = f"Bearer {add_key(service.file, 'other')}" if name == "authorization" else "k2"
+    body = json.dumps({"messages": [user("Hello")]})
+    headers = [*given.items(), (name, other)]
+    problem = refused(
+        await shop.post(f"{CHAT}/messages", content=body, headers=headers), 400, "InvalidRequest"
+    )
+    assert "twice" in problem.detail
+    assert await contents(service) == []
+
+
+async def test_a_body_may_be_left_out_where_all_has_a_default(shop: httpx.AsyncClient) -> None:
+    assert (await shop.post("/v1/users/alice/synopsis")).status_code == 200
+    refused(await shop.post(f"{CHAT}/rewind"), 400, "InvalidRequest")
+    body = {"text": "Alice plays the violin."}
+    problem = refused(await shop.post("/v1/users/alice/memories", json=body), 400, "InvalidRequest")
+    assert "takes content, type" in problem.detail
+
+
 async def test_a_body_that_is_too_long(tmp_path: Path) -> None:
     async with serving(tmp_path, options=RestOptions(body=1000)) as service:
         async with service.client("shop") as shop:
