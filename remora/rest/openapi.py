@@ -94,7 +94,7 @@ def _describe(op: Operation, known: dict[type, Any], components: dict[str, Any])
     }
     if op.body is not None:
         described["requestBody"] = {
-            "required": True,
+            "required": bool(components[op.body.__name__]["required"]),
             "content": {"application/json": {"schema": known[op.body]}},
         }
     return described
