@@ -56,4 +56,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 def test_requests_of_the_description(case: Any, service: tuple[str, str]) -> None:
     address, key = service
     headers = {**(case.headers or {}), "Authorization": f"Bearer {key}"}
-    case.call_and_validate(base_url=address, headers=headers, checks=CHECKS)
+    answer = case.call(base_url=address, headers=headers)
+    too_long = answer.status_code == 413  # which schemathesis does not count as a rejection
+    checks = [one for one in CHECKS if not (too_long and one is negative_data_rejection)]
+    case.validate_response(answer, checks=checks)
