@@ -30,7 +30,7 @@ from remora.api.threads import Mirror, call_on_loop, is_open, mirror, name_openi
 from remora.api.tools import MemoryTools as AsyncMemoryTools
 from remora.errors import InvalidInput, RemoraError
 from remora.faces import publish
-from remora.messages import MessageLike, Receipt
+from remora.messages import Message, MessageLike, Receipt
 
 if TYPE_CHECKING:
     from remora.cluster.connected import ConnectedRuntime
@@ -122,6 +122,15 @@ class KeyedState(Mirror):
 @mirror(remora.Session)
 class Session(Mirror):
     """See `remora.Session`; every call returns when it is done."""
+
+    def follow(self, *, after: int | None = None) -> Generator[Message]:
+        """See `remora.Session.follow`; the thread that iterates the result waits."""
+        followed = call_on_loop(self._runtime, self._original.follow, after=after)
+        try:
+            while (message := call_on_loop(self._runtime, anext, followed, None)) is not None:
+                yield message
+        finally:
+            call_on_loop(self._runtime, followed.aclose)
 
 
 @mirror(remora.Agent)

@@ -15,6 +15,7 @@ from typing import Any
 from remora.rest.openapi import describe_service
 from remora.rest.operation import Operation
 from remora.rest.operations import OPERATIONS
+from remora.rest.streams import EVENTS
 
 __all__ = ["FILE", "main", "render"]
 
@@ -24,6 +25,7 @@ _HEAD = """// Written by tools/typescript.py from the description of `remora htt
 import { Service, type CallOptions, type Operation } from "./service.ts";
 
 export { RemoraError, type CallOptions, type ClientOptions } from "./service.ts";
+export { follow } from "./follow.ts";
 export { Turn } from "./turn.ts";
 
 /** A message in the OpenAI chat format. */
@@ -43,7 +45,7 @@ _MESSAGES = {"messages", "message", "reply", "override"}
 
 def render() -> str:
     """The text of the file."""
-    schemas = describe_service(OPERATIONS)["components"]["schemas"]
+    schemas = describe_service(OPERATIONS, [EVENTS])["components"]["schemas"]
     types = [_interface(name, schema) for name, schema in sorted(schemas.items())]
     names = [_camel(one.name) for one in OPERATIONS]
     table = [_entry(name, one) for name, one in zip(names, OPERATIONS, strict=True)]

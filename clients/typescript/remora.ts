@@ -3,6 +3,7 @@
 import { Service, type CallOptions, type Operation } from "./service.ts";
 
 export { RemoraError, type CallOptions, type ClientOptions } from "./service.ts";
+export { follow } from "./follow.ts";
 export { Turn } from "./turn.ts";
 
 /** A message in the OpenAI chat format. */
@@ -19,6 +20,11 @@ export interface Appended {
   seqs: number[];
   ids: string[];
   duplicate: boolean;
+}
+
+/** The stream begins behind this number. */
+export interface Begun {
+  after: number | null;
 }
 
 /** Messages of the buffer: of a role, with these pairs in their metadata, the newest `limit`. */
@@ -38,6 +44,11 @@ export interface BufferSearch {
 /** Messages of the buffer, oldest first. */
 export interface Buffered {
   messages: Message[];
+}
+
+/** How many jobs were changed. */
+export interface Changed {
+  jobs: number;
 }
 
 /** How many messages left the buffer. */
@@ -77,6 +88,22 @@ export interface ContextShown {
   entries: (ContextEntry | null)[];
 }
 
+/** Background work that failed too often: it runs no more until it is retried. `user` is null for that of the shared scope `scope`; `error` is the last failure. */
+export interface DeadLetter {
+  id: string;
+  queue: string;
+  user: string | null;
+  session: string | null;
+  scope: string | null;
+  attempts: number;
+  error: string;
+}
+
+/** The tenant's dead letters. */
+export interface DeadLetters {
+  jobs: DeadLetter[];
+}
+
 /** How many were deleted. */
 export interface Deleted {
   deleted: number;
@@ -92,12 +119,27 @@ export interface Deletion {
 export interface Done {
 }
 
+/** Which jobs to drop. */
+export interface Dropping {
+  ids: string[];
+}
+
+/** The session was erased. */
+export interface Ended {
+}
+
 /** How many rows were erased: of the journal, by table, and of long-term memory. `actors` were evicted from memory, and `jobs` were cancelled. */
 export interface Erased {
   journal: Record<string, number>;
   long_term: number;
   actors?: number;
   jobs?: number;
+}
+
+/** Messages after number `after`; without it, those that come from now on. `cursor`: the id of the last event that was received, as `Last-Event-ID` has it, instead. */
+export interface Followed {
+  after?: number | null;
+  cursor?: string | null;
 }
 
 /** The id of the copy. */
@@ -328,6 +370,11 @@ export interface Reply {
   stored?: number;
 }
 
+/** Which jobs to try again; null for all of the tenant. */
+export interface Retrying {
+  ids?: string[] | null;
+}
+
 /** The number of the message that is the newest afterwards. */
 export interface Rewinding {
   to: number;
@@ -511,6 +558,19 @@ export interface TurnShown {
   stored?: Appended | null;
 }
 
+/** An erasure whose rows are gone, and whose files are not rewritten yet. `since_us`: when it was first tried, in microseconds since the epoch; 0 if it never failed. */
+export interface UnfinishedErasure {
+  id: string;
+  attempts: number;
+  since_us: number;
+  error: string;
+}
+
+/** Erasures of a user that are not confirmed yet; none: all that were asked for are done. */
+export interface UnfinishedErasures {
+  erasures: UnfinishedErasure[];
+}
+
 /** A user, with the number of sessions and the time of the newest message. `cursor` asks for those behind this one. */
 export interface UserItem {
   user: string;
@@ -634,6 +694,10 @@ const OPERATIONS = {
   claimScope: { method: "POST", path: "/v1/shared/{scope}/as/{agent}/claim", query: false, keyed: false, repeatable: true },
   grantRight: { method: "POST", path: "/v1/shared/{scope}/as/{agent}/grant", query: false, keyed: false, repeatable: false },
   revokeRight: { method: "POST", path: "/v1/shared/{scope}/as/{agent}/revoke", query: false, keyed: false, repeatable: false },
+  listDeadLetters: { method: "GET", path: "/v1/dead-letters", query: false, keyed: false, repeatable: true },
+  retryDeadLetters: { method: "POST", path: "/v1/dead-letters/retry", query: false, keyed: false, repeatable: false },
+  dropDeadLetters: { method: "POST", path: "/v1/dead-letters/drop", query: false, keyed: false, repeatable: false },
+  listErasures: { method: "GET", path: "/v1/users/{user}/erasures", query: false, keyed: false, repeatable: true },
 } satisfies Record<string, Operation>;
 
 /** A memory that `remora http` serves. Ids of users and sessions are in `names`. */
@@ -916,5 +980,25 @@ export class Client extends Service {
   /** Take rights away. */
   revokeRight(names: { scope: string; agent: string }, given: MemberNamed, options: CallOptions = {}): Promise<Done> {
     return this.call(OPERATIONS.revokeRight, names, given, options);
+  }
+
+  /** List background jobs that failed too often. */
+  listDeadLetters(options: CallOptions = {}): Promise<DeadLetters> {
+    return this.call(OPERATIONS.listDeadLetters, {}, undefined, options);
+  }
+
+  /** Retry dead letters. */
+  retryDeadLetters(given: Retrying = {}, options: CallOptions = {}): Promise<Changed> {
+    return this.call(OPERATIONS.retryDeadLetters, {}, given, options);
+  }
+
+  /** Drop dead letters. */
+  dropDeadLetters(given: Dropping, options: CallOptions = {}): Promise<Changed> {
+    return this.call(OPERATIONS.dropDeadLetters, {}, given, options);
+  }
+
+  /** List erasures of a user that are not done yet. */
+  listErasures(names: { user: string }, options: CallOptions = {}): Promise<UnfinishedErasures> {
+    return this.call(OPERATIONS.listErasures, names, undefined, options);
   }
 }

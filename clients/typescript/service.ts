@@ -52,6 +52,20 @@ export class RemoraError extends Error {
   }
 }
 
+/** An event of a stream: its data is JSON. */
+export interface StreamEvent {
+  id: string;
+  kind: string;
+  data: unknown;
+}
+
+interface Problem {
+  title: string;
+  detail: string;
+  retry: boolean;
+  attributes?: Record<string, unknown>;
+}
+
 /** There was no answer, or none of the memory's: the request may have run. */
 class Lost extends Error {}
 
@@ -69,6 +83,7 @@ class Later extends Error {
 
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 2_000;
+const SILENT_MS = 45_000;
 const PASSING = new Set(["OutcomeUnknown", "RuntimeClosed", "OwnershipLost"]);
 
 export class Service {
@@ -126,6 +141,80 @@ export class Service {
     }
   }
 
+  /** Events of a stream; a connection that is lost is made again, and goes on behind the last one. */
+  async *events(
+    path: string,
+    names: Record<string, string>,
+    given: object,
+    signal?: AbortSignal,
+  ): AsyncGenerator<StreamEvent, void> {
+    let pause = FIRST_PAUSE_MS;
+    let silentSince = Date.now();
+    let last: string | undefined;
+    for (;;) {
+      let failure: RemoraError;
+      try {
+        for await (const event of this.#connect(path, names, given, last, signal)) {
+          silentSince = Date.now();
+          pause = FIRST_PAUSE_MS;
+          last = event.id || last;
+          if (event.kind === "problem") throw this.#named(event.data as Problem, 0, pause);
+          if (event.kind !== "") yield event;
+        }
+        failure = new RemoraError("OwnerUnreachable", 0, `${this.url} ended the stream`, true);
+      } catch (error) {
+        if (error instanceof Later) {
+          failure = error.refusal;
+          pause = Math.max(pause, error.waitMs);
+        } else if (error instanceof Lost) {
+          const detail = `${this.url} gave no answer (${error.message})`;
+          failure = new RemoraError("OwnerUnreachable", 0, detail, true);
+        } else {
+          throw error;
+        }
+      }
+      if (Date.now() - silentSince > this.#timeoutMs) throw failure;
+      await sleep(pause * (0.5 + Math.random() / 2), signal);
+      pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+    }
+  }
+
+  async *#connect(
+    path: string,
+    names: Record<string, string>,
+    given: object,
+    last: string | undefined,
+    signal: AbortSignal | undefined,
+  ): AsyncGenerator<StreamEvent, void> {
+    const silent = new AbortController();
+    const signals = signal ? AbortSignal.any([signal, silent.signal]) : silent.signal;
+    const watch = () => setTimeout(() => silent.abort(new Error("no sign of life")), SILENT_MS);
+    let timer = watch();
+    try {
+      const headers: Record<string, string> = { authorization: `Bearer ${this.#apiKey}` };
+      if (last !== undefined) headers["last-event-id"] = last;
+      const url = `${this.url}${filled(path, names)}?${last === undefined ? parameters(given) : ""}`;
+      const answer = await this.#fetch(url, { headers, signal: signals, redirect: "manual" });
+      if (answer.status !== 200) throw this.#refusal(answer, await answer.text());
+      const decoder = new TextDecoder();
+      let left = "";
+      for await (const part of answer.body ?? []) {
+        clearTimeout(timer);
+        const events = (left + decoder.decode(part, { stream: true })).split("\n\n");
+        left = events.pop() ?? "";
+        for (const event of events) yield fields(event);
+        timer = watch();
+      }
+    } catch (error) {
+      signal?.throwIfAborted();
+      if (error instanceof RemoraError || error instanceof Later || error instanceof Lost) throw error;
+      throw new Lost(error instanceof Error ? error.message : String(error));
+    } finally {
+      clearTimeout(timer);
+      silent.abort();
+    }
+  }
+
   async #send<Answer>(
     operation: Operation,
     names: Record<string, string>,
@@ -134,7 +223,7 @@ export class Service {
     deadline: number,
     signal: AbortSignal | undefined,
   ): Promise<Answer> {
-    const path = operation.path.replace(/{(\w+)}/g, (_, name: string) => segment(names[name] ?? ""));
+    const path = filled(operation.path, names);
     const headers: Record<string, string> = { authorization: `Bearer ${this.#apiKey}` };
     if (key !== undefined) headers["idempotency-key"] = latin1(key);
     let url = this.url + path;
@@ -175,18 +264,31 @@ export class Service {
       const refusal = new RemoraError(kind, answer.status, detail, answer.status === 429);
       return answer.status === 429 ? new Later(refusal, waitMs) : refusal;
     }
-    const problem = JSON.parse(text) as {
-      title: string;
-      detail: string;
-      retry: boolean;
-      attributes?: Record<string, unknown>;
-    };
+    return this.#named(JSON.parse(text) as Problem, answer.status, waitMs);
+  }
+
+  #named(problem: Problem, status: number, waitMs: number): Error {
     if (PASSING.has(problem.title) || problem.title === "RequestTimeout") return new Lost(problem.detail);
     const { title, detail, retry, attributes } = problem;
-    const refusal = new RemoraError(title, answer.status, detail, retry, attributes);
+    const refusal = new RemoraError(title, status, detail, retry, attributes);
     if (title === "RateLimited") return new Later(refusal, waitMs);
     return title === "OwnerUnreachable" ? new Later(refusal, 0) : refusal;
   }
+}
+
+function filled(path: string, names: Record<string, string>): string {
+  return path.replace(/{(\w+)}/g, (_, name: string) => segment(names[name] ?? ""));
+}
+
+/** An event's fields; the server writes each of them in one line. */
+function fields(event: string): StreamEvent {
+  const found: Record<string, string> = {};
+  for (const line of event.split("\n")) {
+    const at = line.indexOf(": ");
+    if (at > 0) found[line.slice(0, at)] = line.slice(at + 2);
+  }
+  const data: unknown = found.data === undefined ? null : JSON.parse(found.data);
+  return { id: found.id ?? "", kind: found.event ?? "", data };
 }
 
 /** An id as a part of a path; `fetch` would resolve one or two dots, so an id must not be them. */

@@ -5,7 +5,7 @@ The handle is the scope: no verb takes another user's id, so none can reach anot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
 
 from remora.actors.session.messages import (
@@ -20,6 +20,7 @@ from remora.actors.session.messages import (
 )
 from remora.actors.user.messages import ExpireSynopsis
 from remora.api.exclusive import Exclusive
+from remora.api.following import Following
 from remora.api.keyed_state import KeyedState
 from remora.api.old_names import OldSessionNames, renamed_arguments
 from remora.api.session_buffer import (
@@ -308,6 +309,25 @@ class Session(OldSessionNames):
         return await self._holder.parts.archive.history(
             self.key, include_archived=include_archived, at=at, after=after, limit=limit
         )
+
+    def follow(self, *, after: int | None = None) -> AsyncGenerator[Message]:
+        """Iterate over the session's messages when they are durable, those to come included.
+
+        Each message comes once, in the order of numbers; what was deleted before it was read does
+        not come. The iteration goes on across idle times and changes of the owning process, and
+        ends when the session is erased. Leave it by `break`; close it where that must happen at
+        once (`contextlib.aclosing`).
+
+        Args:
+            after: only messages with a larger number; None for those that are not there yet.
+
+        Raises:
+            InvalidInput: `after` is out of range.
+            RuntimeClosed: the runtime closed.
+        """
+        if after is not None:
+            check_int(after, "after")
+        return Following(self._holder.parts.archive, self.key, after).messages()
 
     async def stats(self) -> SessionStatistics:
         """Count the session's messages, tokens and summaries."""

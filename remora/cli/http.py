@@ -130,7 +130,13 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_LEAVE_S,
         )
-        server = uvicorn.Server(settings)
+
+        class Server(uvicorn.Server):
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                app.end_streams()  # else their connections are waited for
+                await super().shutdown(sockets)
+
+        server = Server(settings)
 
         async def serve() -> None:
             async with runtime:

@@ -17,11 +17,19 @@ from remora.client.shared import ClientScope
 from remora.client.user import ClientUser
 from remora.config import TurnConfig
 from remora.errors import InvalidInput, RemoraError, RuntimeClosed
-from remora.ids import validate_id
+from remora.ids import SHARED_PREFIX, SessionKey, UserKey, validate_id
 from remora.messages import MessageLike, Receipt
-from remora.rest import session_operations, shapes
+from remora.rest import job_operations, session_operations, shapes
 from remora.runtime.concurrency import map_concurrently
-from remora.services.arguments import check_int, check_page, check_seconds, collect
+from remora.runtime.jobs import Job
+from remora.services.arguments import (
+    MAX_IDS,
+    check_int,
+    check_page,
+    check_seconds,
+    check_text,
+    collect,
+)
 from remora.services.turns import LocalTurns
 from remora.storage.listing import ListingOrder, UserListing
 
@@ -130,6 +138,28 @@ class Client:
 
     # -- many --------------------------------------------------------------------------------------
 
+    async def dead_letters(self) -> list[Job]:
+        """Background jobs that failed too often; see `remora.Runtime.dead_letters`.
+
+        Their payloads stay on the server.
+        """
+        found = await self._service.call(job_operations.list_dead_letters, {})
+        return [_job_of(one) for one in found.jobs]
+
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
+        """Run dead letters again, by default all; see `remora.Runtime.retry_dead_letters`."""
+        given = job_operations.Retrying(
+            ids=None if ids is None else collect(ids, "ids", check_text, most=MAX_IDS)
+        )
+        answer = await self._service.call(job_operations.retry_dead_letters, {}, given)
+        return answer.jobs
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
+        """Give dead letters up; see `remora.Runtime.drop_dead_letters`."""
+        given = job_operations.Dropping(ids=collect(ids, "ids", check_text, most=MAX_IDS))
+        answer = await self._service.call(job_operations.drop_dead_letters, {}, given)
+        return answer.jobs
+
     async def users(
         self,
         *,
@@ -177,3 +207,9 @@ class Client:
 
         await map_concurrently(append, list(places.values()), concurrency=concurrency)
         return results
+
+
+def _job_of(one: job_operations.DeadLetter) -> Job:
+    user = SHARED_PREFIX + (one.scope or "") if one.user is None else one.user
+    key = UserKey(user) if one.session is None else SessionKey(user, one.session)
+    return Job(one.id, one.queue, key, None, attempts=one.attempts, dead=True, error=one.error)

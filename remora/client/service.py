@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
@@ -19,6 +19,7 @@ from remora.messages import without_surrogates
 from remora.rest.operation import Asked, Operation
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem
+from remora.rest.streams import EventStream
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_seconds
 
@@ -33,6 +34,7 @@ _LARGE = 1 << 16  # bytes of an answer that is decoded in a thread
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LEAST_S = 0.02  # for one more request
 _QUOTED = 200
+_SILENT_S = 45.0  # of a stream: three signs of life were missed
 _OPERATIONS: dict[object, Operation] = {one.run: one for one in OPERATIONS}
 _PASSING = frozenset({"OutcomeUnknown", "RuntimeClosed", "OwnershipLost"})
 """Refusals of a server whose memory is just being opened by another process, or closed."""
@@ -135,6 +137,90 @@ class Service:
             await anyio.sleep(min(pause_s * random.uniform(0.5, 1), left_s / 2))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
+    async def events(
+        self, stream: EventStream, names: Mapping[str, str], given: msgspec.Struct
+    ) -> AsyncGenerator[tuple[str, bytes]]:
+        """Events of a stream, and their data, over as many connections as it takes.
+
+        A connection that is lost is made again, and goes on behind the last event.
+
+        Raises:
+            OwnerUnreachable: there was no answer for as long as a request may take.
+            RemoraError: what the server answered.
+        """
+        request = self._encode(stream, names, given, None)
+        headers = request["headers"]
+        silent_since = anyio.current_time()
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                async for id_, kind, data in self._read_events(request):
+                    silent_since, pause_s = anyio.current_time(), _FIRST_PAUSE_S
+                    if id_:
+                        request.pop("params", None)
+                        headers["Last-Event-ID"] = id_
+                    if kind == "problem":
+                        raise self._named(msgspec.json.decode(data, type=Problem))
+                    if kind:
+                        yield kind, data
+                failure: errors.RemoraError = OwnerUnreachable(f"{self.url} ended the stream")
+            except _Lost as e:
+                failure = OwnerUnreachable(f"{self.url} gave no answer ({e})")
+            except (OwnerUnreachable, RateLimited) as e:
+                failure = e
+            except msgspec.MsgspecError as e:
+                raise InvalidInput(f"the service answers what remora does not know: {e}") from e
+            if anyio.current_time() - silent_since > self._timeout_s:
+                raise failure
+            if isinstance(failure, RateLimited):
+                pause_s = max(pause_s, failure.retry_after_s)
+            await anyio.sleep(pause_s * random.uniform(0.5, 1))
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _read_events(self, request: dict[str, Any]) -> AsyncGenerator[tuple[str, str, bytes]]:
+        """The id, kind and data of each event of one connection; all empty for a sign of life.
+
+        Raises:
+            OwnerUnreachable: the server cannot be reached.
+            _Lost: the connection was lost.
+            RemoraError: what the server refused.
+        """
+        import httpx2  # noqa: PLC0415  # an extra
+
+        limits = httpx2.Timeout(self._timeout_s, read=_SILENT_S)
+        try:
+            async with self._opened().stream(**request, timeout=limits) as answer:
+                if answer.status_code != 200:
+                    await answer.aread()
+                    raise self._refusal(answer)
+                left = b""
+                async for data in answer.aiter_bytes():
+                    *events, left = (left + data).split(b"\n\n")
+                    for event in events:
+                        yield _fields(event)
+        except httpx2.HTTPError as e:
+            raise self._failure(e) from e
+
+    def _opened(self) -> httpx2.AsyncClient:
+        if self._http is None:
+            raise errors.RuntimeClosed("the client is not open: async with remora.Client(…)")
+        return self._http
+
+    def _failure(self, error: httpx2.HTTPError) -> Exception:
+        """What it means that there was no answer."""
+        import httpx2  # noqa: PLC0415  # an extra
+
+        match error:
+            case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+                return OwnerUnreachable(
+                    f"{self.url} cannot be reached: {_words(error)}; is `remora http` running "
+                    "there?"
+                )
+            case httpx2.UnsupportedProtocol():
+                return InvalidInput(f"{self.url} is no address of a service: {error}")
+            case _:
+                return _Lost(_words(error))
+
     def _unknown(self, operation: Operation, cause: Exception) -> errors.RemoraError:
         """What to raise where there was no answer."""
         reads = operation.method == "GET"
@@ -148,7 +234,7 @@ class Service:
 
     def _encode(
         self,
-        operation: Operation,
+        operation: Operation | EventStream,
         names: Mapping[str, str],
         given: msgspec.Struct | None,
         key: str | None,
@@ -189,18 +275,10 @@ class Service:
         """
         import httpx2  # noqa: PLC0415  # an extra
 
-        if self._http is None:
-            raise errors.RuntimeClosed("the client is not open: async with remora.Client(…)")
         try:
-            answer = await self._http.request(**request, timeout=max(limit_s, 0.001))
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as e:
-            raise OwnerUnreachable(
-                f"{self.url} cannot be reached: {_words(e)}; is `remora http` running there?"
-            ) from e
-        except httpx2.UnsupportedProtocol as e:
-            raise InvalidInput(f"{self.url} is no address of a service: {e}") from e
+            answer = await self._opened().request(**request, timeout=max(limit_s, 0.001))
         except httpx2.HTTPError as e:
-            raise _Lost(_words(e)) from e
+            raise self._failure(e) from e
         if answer.status_code == 200:
             return answer.content
         raise self._refusal(answer)
@@ -219,6 +297,10 @@ class Service:
                 return RateLimited(f"{self.url} takes no more requests now", retry_after_s=1.0)
             text = answer.text[:_QUOTED]
             return InvalidInput(f"{self.url} is no memory over HTTP: status {status}: {text!r}")
+        return self._named(problem)
+
+    def _named(self, problem: Problem) -> Exception:
+        """The exception that a problem document tells of."""
         if problem.title in _PASSING:
             return _Lost(problem.detail)
         kind = getattr(errors, problem.title, None) if problem.title in errors.__all__ else None
@@ -239,6 +321,14 @@ def _make_http() -> httpx2.AsyncClient:
     except ImportError as e:
         raise ImportError('remora.Client needs httpx2: pip install "remora[client]"') from e
     return httpx2.AsyncClient(follow_redirects=False)
+
+
+def _fields(event: bytes) -> tuple[str, str, bytes]:
+    """The id, kind and data of an event; the server writes each of them in one line."""
+    lines = (line.partition(b": ") for line in event.split(b"\n"))
+    found = {name: value for name, _, value in lines}
+    data = found.get(b"data", b"")
+    return found.get(b"id", b"").decode(), found.get(b"event", b"").decode(), data
 
 
 def _words(error: Exception) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Self, get_args
+
+import msgspec
 
 from remora.api.session_buffer import BufferHit
 from remora.api.turn import Query, Spoken
@@ -16,7 +19,7 @@ from remora.ids import SessionKey, validate_id
 from remora.messages import Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.rest import session_operations as ask
-from remora.rest import shapes
+from remora.rest import shapes, streams
 from remora.rest.state_operations import SESSION_STATE
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
@@ -184,6 +187,24 @@ class ClientSession:
         page = await self._service.call(ask.list_messages, self._names, given)
         more = page.after if limit is None or limit > size else None
         return page.messages, more
+
+    def follow(self, *, after: int | None = None) -> AsyncGenerator[Message]:
+        """Iterate over the messages when they are durable. See `remora.Session.follow`.
+
+        A connection that is lost is made again; `OwnerUnreachable` is raised if that fails for as
+        long as a request may take.
+        """
+        given = streams.Followed(after=None if after is None else check_int(after, "after"))
+        return self._follow(given)
+
+    async def _follow(self, given: streams.Followed) -> AsyncGenerator[Message]:
+        events = self._service.events(streams.EVENTS, self._names, given)
+        async with aclosing(events):
+            async for kind, data in events:
+                if kind == "erased":
+                    return
+                if kind == "message":
+                    yield msgspec.json.decode(data, type=Message)
 
     async def stats(self) -> SessionStatistics:
         """Count the session's messages, tokens and summaries."""

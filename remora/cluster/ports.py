@@ -21,7 +21,7 @@ from remora.recall.memory import Memory
 from remora.recall.planner import show_snapshot
 from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.promise import AwaitablePromise, new_promise
-from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.archive import Followed, SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage
@@ -297,6 +297,13 @@ class RemoteArchive:
             after=after,
             limit=limit,
         )
+        return found
+
+    async def follow(
+        self, key: SessionKey, *, after: int | None = None, sid: int = 0, limit: int = 100
+    ) -> Followed:
+        """See `remora.Session.follow`."""
+        found: Followed = await self._call("archive.follow", key, after=after, sid=sid, limit=limit)
         return found
 
     async def stats(self, key: SessionKey) -> SessionStatistics:

@@ -37,12 +37,12 @@ from remora.ids import SessionKey, actor_key
 from remora.logging import get_logger
 from remora.storage.forks import give_up_in_children, keep_in_children
 
-__all__ = ["MOST_OPEN", "MOST_TURNS", "Served"]
+__all__ = ["MOST_OPEN", "MOST_WAITING", "Served"]
 
 _logger = get_logger(__name__)
 _AT_ONCE = 256  # requests of a worker that are begun before others have their turn
 MOST_OPEN = 4_096  # requests of a worker that are not answered; more are not read
-MOST_TURNS = 16_384  # turns of a worker that wait; what they wait for may come after them
+MOST_WAITING = 16_384  # requests of a worker that wait for others, which may come after them
 _POLL_S = 0.01
 _OF_ALL = frozenset({"runtime.backup", "runtime.export", "runtime.import_"})
 
@@ -153,7 +153,7 @@ class _Link(asyncio.Protocol):
         self._todo: deque[Work] = deque()
         self._open: dict[int, Answer | asyncio.Task[None]] = {}
         self._again: set[int] = set()  # of these, what the worker sends to the next owner as well
-        self._waiting: set[int] = set()  # of these, turns
+        self._waiting: set[int] = set()  # of these, turns, and who follows a session
         self._posted: set[asyncio.Task[None]] = set()
         self._turns: dict[_Turn, int] = {}
         self._begun: dict[int, _Turn] = {}
@@ -315,6 +315,8 @@ class _Link(asyncio.Protocol):
                 self._start_turn(shard, number, kind, call.arguments)
             elif kind.name == "turns.end":
                 self._end_turn(shard, **kind.decode_arguments(call.arguments))
+            elif kind.name == "archive.follow":
+                self._wait(number, partial(self._perform, shard, call))
             else:
                 function = partial(self._perform, shard, call)
                 self._start(number, function, again=kind.repeat == "read")
@@ -368,15 +370,19 @@ class _Link(asyncio.Protocol):
     # -- turns -------------------------------------------------------------------------------------
 
     def _start_turn(self, shard: _Shard, number: int, kind: CallType, data: bytes) -> None:
-        if not number:
-            raise WireError("a turn that nobody would end")
         arguments = kind.decode_arguments(data)
-        if len(self._waiting) >= MOST_TURNS:
-            text = f"{MOST_TURNS} turns of this process wait; nothing ran, retry later"
+        self._wait(number, partial(self._begin_turn, shard, number, kind, arguments))
+
+    def _wait(self, number: int, function: Callable[[], Awaitable[Outcome]]) -> None:
+        """Start what may wait for another request."""
+        if not number:
+            raise WireError("a request that waits, of somebody who does not")
+        if len(self._waiting) >= MOST_WAITING:
+            text = f"{MOST_WAITING} requests of this process wait; nothing ran, retry later"
             self._refuse_call(number, MailboxFull(text, limit="total"))
             return
         self._waiting.add(number)
-        self._start(number, partial(self._begin_turn, shard, number, kind, arguments), again=True)
+        self._start(number, function, again=True)
 
     async def _begin_turn(
         self, shard: _Shard, number: int, kind: CallType, arguments: dict[str, Any]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -19,16 +22,17 @@ from remora.rest.openapi import describe_service
 from remora.rest.operation import Asked, Operation, Served
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem, Refusal, describe
+from remora.rest.streams import EVENTS, send_events
 from remora.runtime.concurrency import run_in_thread_if
 
-__all__ = ["RestOptions", "build_app"]
+__all__ = ["RestApp", "RestOptions", "build_app"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _OPEN = ("/healthz", "/readyz", "/openapi.json")
-_ONCE = frozenset({b"authorization", b"content-type", b"idempotency-key"})
+_ONCE = frozenset({b"authorization", b"content-type", b"idempotency-key", b"last-event-id"})
 _KEYS_S = 1.0
 _LARGE = 1 << 16
 _MANY = 20  # values of keyed state
@@ -41,11 +45,13 @@ class RestOptions(NamedTuple):
     Attributes:
         body: bytes of a request's body, at most.
         at_once: requests that one tenant has answered at the same time; more are refused.
+        streams: event streams that one tenant may have open.
         timeout_s: seconds until an unfinished body is given up.
     """
 
     body: int = 4 << 20
     at_once: int = 64
+    streams: int = 256
     timeout_s: float = 30.0
 
 
@@ -59,7 +65,7 @@ class ServedMemory(Served, Protocol):
 
 def build_app(
     runtime: Any, keys: KeyFile, rate: RateLimit, options: RestOptions | None = None
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+) -> RestApp:
     """An ASGI application over a runtime that its caller opens, and closes after the last request.
 
     Args:
@@ -68,7 +74,7 @@ def build_app(
         rate: how many requests a tenant may send.
         options: other bounds.
     """
-    return _Service(runtime, keys, rate, options or RestOptions())
+    return RestApp(runtime, keys, rate, options or RestOptions())
 
 
 class _Route(NamedTuple):
@@ -87,41 +93,47 @@ class _Route(NamedTuple):
         return names
 
 
-class _Service:
+class RestApp:
+    """The application; see `build_app`."""
+
     def __init__(
         self, runtime: ServedMemory, keys: KeyFile, rate: RateLimit, options: RestOptions
     ) -> None:
         self._runtime, self._keys, self._rate, self._options = runtime, keys, rate, options
         self._looked_at = time.monotonic()
-        self._working: dict[str, int] = {}
+        self._working: Counter[str] = Counter()
+        self._streaming: Counter[str] = Counter()
+        self._ended = anyio.Event()
         routes: dict[str, _Route] = {}
         for one in OPERATIONS:
             route = routes.setdefault(one.path, _Route(tuple(one.path.split("/")[1:]), {}))
             route.operations[one.method] = one
         self._routes = list(routes.values())
-        self._description = msgspec.json.encode(describe_service(OPERATIONS))
+        self._events = _Route(tuple(EVENTS.path.split("/")[1:]), {})
+        self._description = msgspec.json.encode(describe_service(OPERATIONS, [EVENTS]))
+
+    def end_streams(self) -> None:
+        """End all event streams: the server is stopping, and their clients come back."""
+        self._ended.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; see ASGI."""
         if scope["type"] != "http":
             return
         try:
+            if scope["method"] == "GET" and _raw_path(scope).endswith(b"/events"):
+                names = self._events.match(_parts(_raw_path(scope)))
+                if names is not None:
+                    await self._stream(names, scope, receive, send)
+                    return
             status, body = await self._answer(scope, receive)
             await _send(send, status, body, "application/json")
         except Exception as e:
             refusal = describe(e)
-            kind = f"urn:remora:{refusal.title}"
-            problem = Problem(
-                kind,
-                refusal.title,
-                refusal.status,
-                refusal.detail,
-                refusal.wait_s is not None,
-                refusal.attributes,
-            )
             headers = dict(refusal.headers)
             if refusal.wait_s is not None:
                 headers["retry-after"] = str(refusal.wait_s)
-            body = msgspec.json.encode(problem)
+            body = msgspec.json.encode(_problem(refusal))
             await _send(send, refusal.status, body, "application/problem+json", headers)
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
@@ -131,17 +143,59 @@ class _Service:
         headers = _read_headers(scope["headers"])
         tenant = self._find_tenant(headers)
         self._rate.take(tenant)
-        working = self._working.get(tenant, 0)
+        working = self._working[tenant]
         if working >= self._options.at_once:
             detail = f"this key has {working} requests that are not answered yet: nothing ran"
             raise RateLimited(detail, retry_after_s=1.0)
-        self._working[tenant] = working + 1
+        self._working[tenant] += 1
         try:
             asked, operation = await self._read(scope, receive, headers, tenant)
             answer = await operation.run(asked)
         finally:
             self._working[tenant] -= 1
         return 200, await _encode(answer)
+
+    async def _stream(
+        self, names: dict[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Answer with events until the client leaves, its key is removed, or the server stops."""
+        headers = _read_headers(scope["headers"])
+        tenant = self._find_tenant(headers)
+        self._rate.take(tenant)
+        if self._streaming[tenant] >= self._options.streams:
+            detail = f"this key has {self._options.streams} event streams open: close one"
+            raise RateLimited(detail, retry_after_s=1.0)
+        given = _parameters(scope["query_string"], EVENTS.query)
+        last = headers.get(b"last-event-id")
+        if last is not None:
+            given = msgspec.structs.replace(given, cursor=last.decode("latin-1"))
+        begun = False
+
+        async def send_part(data: bytes) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                await _send_head(send, 200, "text/event-stream", [(b"x-accel-buffering", b"no")])
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        def check() -> None:
+            if self._find_tenant(headers) != tenant:
+                raise KeyRefused("the key is another tenant's now")
+
+        self._streaming[tenant] += 1
+        try:
+            asked = Asked(self._runtime, tenant, names, given, None)
+            async with _until(partial(_wait_until_gone, receive), self._ended.wait):
+                await send_events(asked, send_part, check)
+        except Exception as e:
+            if not begun:
+                raise
+            problem = msgspec.json.encode(_problem(describe(e)))
+            await send_part(b"event: problem\ndata: %s\n\n" % problem)
+        finally:
+            self._streaming[tenant] -= 1
+        if begun:
+            await send({"type": "http.response.body", "body": b""})
 
     def _answer_open(self, path: str, method: str) -> tuple[int, bytes]:
         if method not in {"GET", "HEAD"}:
@@ -184,10 +238,7 @@ class _Service:
         return Asked(self._runtime, tenant, names, given, key), operation
 
     def _find(self, raw: bytes, method: str) -> tuple[Operation, dict[str, str]]:
-        try:
-            parts = [unquote_to_bytes(one).decode() for one in raw.split(b"/")[1:]]
-        except UnicodeDecodeError:
-            raise Refusal(400, "InvalidRequest", "the path is not UTF-8") from None
+        parts = _parts(raw)
         allowed: list[str] = []
         for route in self._routes:  # a key of keyed state may be called as a path of another method
             names = route.match(parts)
@@ -220,6 +271,50 @@ class _Service:
         except TimeoutError:
             detail = f"the body took over {self._options.timeout_s:g} s: nothing ran"
             raise Refusal(408, "RequestTimeout", detail) from None
+
+
+@asynccontextmanager
+async def _until(*events: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Leave the block when one of these returns; an exception of the block passes as it is."""
+    failure: Exception | None = None
+
+    async def leave_after(event: Callable[[], Awaitable[object]]) -> None:
+        await event()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for event in events:
+            tasks.start_soon(leave_after, event)
+        try:
+            yield
+        except Exception as e:  # a task group would wrap it
+            failure = e
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+def _problem(refusal: Refusal) -> Problem:
+    return Problem(
+        f"urn:remora:{refusal.title}",
+        refusal.title,
+        refusal.status,
+        refusal.detail,
+        refusal.wait_s is not None,
+        refusal.attributes,
+    )
+
+
+async def _wait_until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _parts(raw: bytes) -> list[str]:
+    try:
+        return [unquote_to_bytes(one).decode() for one in raw.split(b"/")[1:]]
+    except UnicodeDecodeError:
+        raise Refusal(400, "InvalidRequest", "the path is not UTF-8") from None
 
 
 def _read_headers(given: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -325,17 +420,20 @@ async def _send(
     send: Send, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None
 ) -> None:
     more = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    await _send_head(send, status, kind, [(b"content-length", str(len(body)).encode()), *more])
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_head(send: Send, status: int, kind: str, more: list[tuple[bytes, bytes]]) -> None:
     await send(
         {
             "type": "http.response.start",
             "status": status,
             "headers": [
                 (b"content-type", kind.encode()),
-                (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
                 (b"x-content-type-options", b"nosniff"),
                 *more,
             ],
         }
     )
-    await send({"type": "http.response.body", "body": body})

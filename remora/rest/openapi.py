@@ -11,11 +11,13 @@ import msgspec
 
 from remora.rest.operation import Operation
 from remora.rest.problems import Problem
+from remora.rest.streams import EventStream
 
 __all__ = ["describe_service"]
 
 _REFERENCE = "#/components/schemas/{name}"
 _PRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+_TEXT = {"type": "string", "minLength": 1, "maxLength": 512, "pattern": _PRINTABLE}
 _REFUSALS = {
     "400": "the request is not valid; nothing was written",
     "401": "no valid API key",
@@ -33,15 +35,22 @@ _REFUSALS = {
 }
 
 
-def describe_service(operations: Sequence[Operation]) -> dict[str, Any]:
+def describe_service(
+    operations: Sequence[Operation], streams: Sequence[EventStream] = ()
+) -> dict[str, Any]:
     """The description, as plain data for JSON."""
     types = {one for op in operations for one in (op.answers, op.body, op.query) if one is not None}
-    ordered = sorted(types | {Problem}, key=lambda one: one.__name__)
+    types.add(Problem)
+    for stream in streams:
+        types |= {stream.query, *stream.events.values()}
+    ordered = sorted(types, key=lambda one: one.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
     known = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for op in operations:
         paths.setdefault(op.path, {})[op.method.lower()] = _describe(op, known, components)
+    for stream in streams:
+        paths[stream.path] = {"get": _describe_stream(stream, known, components)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -60,36 +69,24 @@ def describe_service(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _describe(op: Operation, known: dict[type, Any], components: dict[str, Any]) -> dict[str, Any]:
-    text = {"type": "string", "minLength": 1, "maxLength": 512, "pattern": _PRINTABLE}
-    parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": text}
-        for name in re.findall(r"{(\w+)}", op.path)
-    ]
+    parameters = _parameters(op.path, op.query, components)
     if op.keyed:
         parameters.append(
             {
                 "name": "Idempotency-Key",
                 "in": "header",
                 "required": op.keyed == "required",
-                "schema": text,
+                "schema": _TEXT,
                 "description": "The same request with the same key has one effect.",
             }
         )
-    if op.query is not None:
-        fields = components[op.query.__name__]["properties"]
-        parameters += [
-            {"name": name, "in": "query", "schema": schema} for name, schema in fields.items()
-        ]
     described: dict[str, Any] = {
         "operationId": op.name,
         "summary": op.summary,
         "parameters": parameters,
         "responses": {
             "200": _content("done", "application/json", known[op.answers]),
-            **{
-                status: _content(text, "application/problem+json", known[Problem])
-                for status, text in _REFUSALS.items()
-            },
+            **_describe_refusals(known),
         },
     }
     if op.body is not None:
@@ -98,6 +95,40 @@ def _describe(op: Operation, known: dict[type, Any], components: dict[str, Any])
             "content": {"application/json": {"schema": known[op.body]}},
         }
     return described
+
+
+def _describe_stream(
+    stream: EventStream, known: dict[type, Any], components: dict[str, Any]
+) -> dict[str, Any]:
+    listed = ", ".join(f"`{name}` ({kind.__name__})" for name, kind in stream.events.items())
+    schema = {"type": "string", "description": f"Events and their data: {listed}, `problem`."}
+    return {
+        "operationId": stream.name,
+        "summary": stream.summary,
+        "parameters": _parameters(stream.path, stream.query, components),
+        "responses": {
+            "200": _content("server-sent events", "text/event-stream", schema),
+            **_describe_refusals(known),
+        },
+    }
+
+
+def _parameters(path: str, query: type | None, components: dict[str, Any]) -> list[dict[str, Any]]:
+    fields = {} if query is None else components[query.__name__]["properties"]
+    return [
+        *(
+            {"name": name, "in": "path", "required": True, "schema": _TEXT}
+            for name in re.findall(r"{(\w+)}", path)
+        ),
+        *({"name": name, "in": "query", "schema": schema} for name, schema in fields.items()),
+    ]
+
+
+def _describe_refusals(known: dict[type, Any]) -> dict[str, Any]:
+    return {
+        status: _content(text, "application/problem+json", known[Problem])
+        for status, text in _REFUSALS.items()
+    }
 
 
 def _content(description: str, kind: str, schema: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from remora.api.session import Session
 from remora.api.shared import SharedMember, SharedScope
 from remora.api.user import User
 from remora.ids import validate_id
+from remora.runtime.jobs import Job
+from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import UserListing
 
 __all__ = ["SESSION", "USER", "Asked", "Operation", "Served"]
@@ -32,6 +34,22 @@ class Served(Protocol):
         self, *, prefix: str, order: Any, limit: int | None, after: str | None
     ) -> Sequence[UserListing]:
         """A page of users."""
+        ...
+
+    async def dead_letters(self) -> list[Job]:
+        """Jobs that failed too often."""
+        ...
+
+    async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
+        """Run dead letters again."""
+        ...
+
+    async def drop_dead_letters(self, ids: Sequence[str]) -> int:
+        """Give dead letters up."""
+        ...
+
+    def erasures(self, user: str | None = None) -> list[WaitingErasure]:
+        """Erasures whose files are not rewritten yet."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remora.rest.job_operations import JOB_OPERATIONS
 from remora.rest.operation import Operation
 from remora.rest.session_operations import SESSION_OPERATIONS
 from remora.rest.shared_operations import SHARED_OPERATIONS
@@ -15,5 +16,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *USER_OPERATIONS,
     *STATE_OPERATIONS,
     *SHARED_OPERATIONS,
+    *JOB_OPERATIONS,
 )
 """A path's fixed parts are looked at before names: those that have more of them come first."""

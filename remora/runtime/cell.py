@@ -41,6 +41,7 @@ from remora.runtime.log import Log, Write
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
+from remora.runtime.watchers import Watchers
 
 __all__ = ["Cell", "CellHost", "CellStatus"]
 
@@ -73,6 +74,7 @@ class CellHost(msgspec.Struct, frozen=True):
         restore: the cell lost its state, and the log is past the writes that were fenced.
         look_up: the cell needs a cold record before it can handle the message.
         carry_out: does what a durable decision asked of the supervisor.
+        watchers: are woken when the log holds more of the cell.
     """
 
     log: Log
@@ -81,6 +83,7 @@ class CellHost(msgspec.Struct, frozen=True):
     restore: Callable[[Cell], None]
     look_up: Callable[[Cell, Envelope, NeedsLookup], None]
     carry_out: Callable[[Decision], None]
+    watchers: Watchers
 
 
 class _HeldReply:
@@ -197,7 +200,12 @@ class Cell:
         """Take the state that the log holds."""
         self.state = self.behavior.restore(self.key, image)
         self.status = CellStatus.VALID
-        self.quota.note_change(self.key)  # a write whose outcome was unknown may be stored
+        self._note_change()  # a write whose outcome was unknown may be stored
+
+    def _note_change(self) -> None:
+        self.quota.note_change(self.key)
+        if self._host.watchers.events:
+            self._host.watchers.wake(self.key)
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -271,7 +279,7 @@ class Cell:
             self.fail(error)
             return
         self.durable += 1
-        self.quota.note_change(self.key)
+        self._note_change()
         held, durable = self._held, self.durable
         while held and held[0].after <= durable:
             reply = held.popleft()

@@ -11,6 +11,7 @@ from remora.runtime.deadlines import Deadlines
 from remora.runtime.dispatch import Dispatcher
 from remora.runtime.passivation import Passivation
 from remora.runtime.probes import probe
+from remora.runtime.watchers import Watchers
 
 __all__ = ["Eviction"]
 
@@ -27,12 +28,14 @@ class Eviction:
         dispatcher: Dispatcher,
         deadlines: Deadlines,
         passivation: Passivation,
+        watchers: Watchers,
     ) -> None:
         self._clock = clock
         self._cells = cells
         self._dispatcher = dispatcher
         self._deadlines = deadlines
         self._passivation = passivation
+        self._watchers = watchers
         self._bars: list[tuple[Callable[[Hashable], bool], Callable[[], Exception]]] = []
 
     @contextmanager
@@ -42,6 +45,7 @@ class Eviction:
         """While this is open, no actor that matches is activated: messages raise `error()`."""
         bar = (matches, error)
         self._bars.append(bar)
+        self._watchers.wake_all(matches)
         try:
             yield
         finally:

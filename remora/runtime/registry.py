@@ -33,6 +33,7 @@ from remora.runtime.passivation import Passivation, handle_last_message
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.waking import Waking
+from remora.runtime.watchers import Watchers
 
 __all__ = ["ActorRegistry"]
 
@@ -55,6 +56,7 @@ class ActorRegistry:
 
     Attributes:
         eviction: takes actors out of memory, and keeps them out.
+        watchers: are woken when an actor has changed, or is barred, and when intake stops.
     """
 
     def __init__(
@@ -77,8 +79,14 @@ class ActorRegistry:
         self._deadlines = Deadlines(self._sweeping)
         self._passivation = Passivation(clock, limits, self._cells, self._sweeping)
         self._dispatcher = Dispatcher(clock, limits, self._pool, self._deadlines, self._passivation)
+        self.watchers = Watchers()
         self.eviction = Eviction(
-            clock, self._cells, self._dispatcher, self._deadlines, self._passivation
+            clock,
+            self._cells,
+            self._dispatcher,
+            self._deadlines,
+            self._passivation,
+            self.watchers,
         )
         self._lookups = Lookups(log, self._dispatcher, self._deadlines)
         self._activation = Activation(
@@ -92,6 +100,7 @@ class ActorRegistry:
             restore=self._activation.enqueue,
             look_up=self._lookups.start,
             carry_out=carry_out,
+            watchers=self.watchers,
         )
 
     def _new_cell(self, key: Hashable) -> Cell:
@@ -260,6 +269,7 @@ class ActorRegistry:
     def stop_intake(self) -> None:
         """Refuse requests from now on; control messages still pass."""
         self._closed = True
+        self.watchers.wake_all()
 
     async def drain(self) -> None:
         """Wait until all accepted messages are handled and everything is durable.

@@ -9,7 +9,7 @@ import msgspec
 from remora.actors.blocks.state import copy_block_items, exclusion_item
 from remora.actors.session.messages import Adopt, Inspect, SessionView
 from remora.actors.user.messages import InspectUser, UserView
-from remora.errors import InvalidInput
+from remora.errors import ErasureInProgress, InvalidInput
 from remora.ids import SessionKey, UserKey, message_id
 from remora.messages import Entry, Message, restore_message
 from remora.models.cache import CachingEmbedder
@@ -29,7 +29,14 @@ from remora.storage.ports import (
 )
 from remora.storage.records import MessageRange
 
-__all__ = ["LocalArchive", "SessionStatistics", "UserStatistics", "are_long", "restore_messages"]
+__all__ = [
+    "Followed",
+    "LocalArchive",
+    "SessionStatistics",
+    "UserStatistics",
+    "are_long",
+    "restore_messages",
+]
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
@@ -104,6 +111,23 @@ class UserStatistics(msgspec.Struct, frozen=True):
     state_keys: int = 0
 
 
+class Followed(msgspec.Struct, frozen=True):
+    """What a session has behind a number.
+
+    Attributes:
+        messages: oldest first.
+        after: the number behind which to go on.
+        sid: the session's number in its journal, 0 before its first message: a session that begins
+            with the same id after an erasure has another one.
+        ended: the session was erased.
+    """
+
+    messages: list[Message]
+    after: int
+    sid: int
+    ended: bool = False
+
+
 def restore_messages(instance: str, sid: int, entries: Sequence[Entry]) -> list[Message]:
     """Entries as messages, with the ids that they were given or that are made of their numbers."""
     return [
@@ -157,9 +181,49 @@ class LocalArchive:
         first = 1 if include_archived else view.watermarks.archived_through + 1
         last = view.last_seq if at is None else min(at, view.last_seq)
         entries = await self._read(key, max(first, after + 1), last, limit)
-        return await run_in_thread_if(
-            are_long(entries), restore_messages, self._journal.instance, view.sid, entries
-        )
+        return await self._restore(view.sid, entries)
+
+    async def follow(
+        self, key: SessionKey, *, after: int | None = None, sid: int = 0, limit: int = 100
+    ) -> Followed:
+        """Messages with numbers larger than `after`, at most `limit`, when there are some.
+
+        Args:
+            key: of the session.
+            after: None to return at once, with the number of the newest message.
+            sid: what the session had before; 0 if it is not known.
+            limit: how many at most.
+        """
+        while True:
+            with self._actors.watchers.watch(key) as changed:
+                try:
+                    view: SessionView = await self._actors.ask(key, Inspect())
+                except ErasureInProgress:
+                    return Followed([], after or 0, sid, ended=True)
+                now = view.sid if view.last_seq else 0
+                if sid and now != sid:
+                    return Followed([], after or 0, sid, ended=True)
+                if after is None:
+                    return Followed([], view.last_seq, now)
+                entries = await self._read(key, after + 1, view.last_seq, limit)
+                if entries and (not changed.is_set() or await self._is(key, view.sid)):
+                    messages = await self._restore(view.sid, entries)
+                    return Followed(messages, entries[-1].seq, now)
+                if not entries:  # what came was deleted
+                    after, sid = max(after, view.last_seq), now or sid
+                    await changed.wait()
+
+    async def _is(self, key: SessionKey, sid: int) -> bool:
+        """Whether this is the session of the id: it may have been erased, and begun again."""
+        try:
+            view: SessionView = await self._actors.ask(key, Inspect())
+        except ErasureInProgress:
+            return False
+        return view.sid == sid
+
+    async def _restore(self, sid: int, entries: Sequence[Entry]) -> list[Message]:
+        instance = self._journal.instance
+        return await run_in_thread_if(are_long(entries), restore_messages, instance, sid, entries)
 
     async def _read(self, key: SessionKey, first: int, last: int, limit: int | None) -> list[Entry]:
         """Entries from `first` to `last`, at most `limit`: numbers may be missing between them.

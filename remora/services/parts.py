@@ -23,7 +23,7 @@ from remora.recall.memory import Memory
 from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
-from remora.services.archive import SessionStatistics, UserStatistics
+from remora.services.archive import Followed, SessionStatistics, UserStatistics
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake
 from remora.services.metadata import MetadataFilter
@@ -153,6 +153,12 @@ class Archive(Protocol):
         limit: int | None = None,
     ) -> list[Message]:
         """The session's messages, oldest first."""
+        ...
+
+    async def follow(
+        self, key: SessionKey, *, after: int | None = None, sid: int = 0, limit: int = 100
+    ) -> Followed:
+        """Messages with larger numbers, when there are some; None: those that are not there yet."""
         ...
 
     async def stats(self, key: SessionKey) -> SessionStatistics:

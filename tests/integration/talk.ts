@@ -1,7 +1,7 @@
 // What `test_typescript` runs: a conversation with a served memory, through a network that fails.
 
 import assert from "node:assert/strict";
-import { Client, RemoraError, Turn } from "../../clients/typescript/remora.ts";
+import { Client, follow, RemoraError, Turn } from "../../clients/typescript/remora.ts";
 
 const [address = "", apiKey = ""] = process.argv.slice(2);
 const lost: ("before" | "after")[] = [];
@@ -81,6 +81,16 @@ assert.deepEqual([gone.kind, gone.retry], ["OwnerUnreachable", true]);
 const stop = AbortSignal.abort(new Error("enough"));
 await assert.rejects(client.listUsers({}, { signal: stop }), /enough/);
 lost.length = 0;
+const heard: unknown[] = [];
+const aside = { user: "alice", session: "aside" };
+await client.appendMessages(aside, { messages: [said("first")] });
+lost.push("before", "after");
+for await (const message of follow(client, aside, { after: 0 })) {
+  heard.push(message.content);
+  if (heard.length < 3) await client.appendMessages(aside, { messages: [said(`${heard.length}`)] });
+  else await client.forgetSession(aside);
+}
+assert.deepEqual(heard, ["first", "1", "2"]);
 const erased = await client.forgetUser({ user: "alice" });
 assert.ok((erased.journal.messages ?? 0) > 0);
 console.log(JSON.stringify(texts));

@@ -51,9 +51,9 @@ PAIRS = (
     (SharedMember, ClientMember),
 )
 NOT_SERVED = {
-    "Runtime": """aclose backup config counts dead_letters drop_dead_letters erasures export
+    "Runtime": """aclose backup config counts erasures export
         from_file health import_ in_memory internals long_term_statistics message_tokens path ready
-        reembedded reembedding reschedule retry_dead_letters retry_erasures settle start
+        reembedded reembedding reschedule retry_erasures settle start
         statistics""",
     "User": "agent export_arrow import_session inspect record_many settle tools",
     "Session": "contents exclusive export inspect load_state_dict settle state_dict",
@@ -150,7 +150,7 @@ WHO_RUNS_IT = frozenset(
     """
     a backup over something, a context is recorded, a past that was rewritten, a periodic task,
     agents, an agent's memory, an exclusive block, an export of nothing, an import over another,
-    another session, figures, listings, no dead letter, no export at all, no interval, no such task,
+    another session, figures, listings, no export at all, no interval, no such task,
     no user, nothing to import, sessions that exist, tokens, tools, what is configured
     """.replace("\n    ", " ")
     .strip()

@@ -278,7 +278,7 @@ async def test_turns_that_wait_do_not_keep_out_what_ends_them(
 
 
 async def test_turns_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_TURNS", 2)
+    monkeypatch.setattr(serving, "MOST_WAITING", 2)
     async with workers(tmp_path, 1) as (_, (shard,)):
         async with shard.session("ann", "one").turn("first"):
             waiting = [asyncio.create_task(whole_turn(shard, "one", str(n))) for n in range(2)]

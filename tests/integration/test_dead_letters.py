@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 
-from remora import Config, Runtime, Session
+from remora import Client, Config, Runtime, Session
 from remora.cli.main import main
 from remora.errors import InvalidInput, NoDeadLetter
-from remora.ids import row_id
+from remora.ids import SessionKey, row_id
+from remora.rest.app import build_app
+from remora.rest.keys import KeyFile, add_key
+from remora.rest.limits import RateLimit
+from remora.runtime.clock import SystemClock
 from remora.runtime.jobs import Job, JobDeadLettered
 from remora.runtime.log import commit_records
 from remora.storage.memory.store import MemoryStore
@@ -246,3 +251,37 @@ async def test_the_command_line(
         await runtime.settle()
         assert await rows(runtime) == ids(runtime.session("alice", "one"), 1)
         assert [m.content for m in await runtime.session("alice", "two").history()] == ["zebra two"]
+
+
+@pytest.mark.blocking
+async def test_a_tenant_sees_its_own_over_http(tmp_path: Path, poison: Poison) -> None:
+    """Other tenants' are neither shown, nor retried or dropped, not even all at once."""
+    keys = tmp_path / "keys.txt"
+    tenants = {name: add_key(keys, name) for name in ("shop", "other")}
+    async with opened(tmp_path / "memory", poison) as runtime, AsyncExitStack() as stack:
+        app = build_app(runtime, KeyFile(keys), RateLimit(0, SystemClock()))
+        http = await stack.enter_async_context(
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app))
+        )
+        shop, other = [
+            await stack.enter_async_context(Client("http://memory", api_key=key, http=http))
+            for key in tenants.values()
+        ]
+        for client in (shop, other):
+            chat = client.session("alice", "chat")
+            await chat.append(user("zebra"))
+            await chat.flush()
+            await runtime.settle()
+        ((own,), (others,)) = await shop.dead_letters(), await other.dead_letters()
+        assert (own.key, own.dead, own.attempts) == (SessionKey("alice", "chat"), True, 2)
+        assert own.id != others.id
+        for change in (shop.retry_dead_letters, shop.drop_dead_letters):
+            with pytest.raises(NoDeadLetter) as refused:
+                await change([own.id, others.id])
+            assert refused.value.ids == (others.id,)
+        poison.words = ()
+        assert await shop.retry_dead_letters() == 1
+        await runtime.settle()
+        assert (await shop.dead_letters(), await other.dead_letters()) == ([], [others])
+        assert await other.drop_dead_letters([others.id]) == 1
+        assert await runtime.dead_letters() == []

@@ -63,8 +63,8 @@ VERBS: dict[type, str] = {
         start statistics user users
     """,
     Session: """
-        append clear contents delete exclusive export flush forget fork get_messages history
-        inspect key load load_state_dict rewind search settle size state state_dict stats
+        append clear contents delete exclusive export flush follow forget fork get_messages
+        history inspect key load load_state_dict rewind search settle size state state_dict stats
         truncate_to_size turn
     """,
     Turn: "context key load replayed replies reply resumed stream",

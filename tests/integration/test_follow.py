@@ -1,0 +1,394 @@
+"""`Session.follow`: messages as they become durable, here, through an owner, and over HTTP."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import httpx2
+import pytest
+
+import remora
+import remora.blocking
+from remora import Client, Config, Runtime
+from remora.api.following import start_following
+from remora.errors import InvalidInput, KeyRefused, RuntimeClosed
+from remora.rest.app import RestOptions, build_app
+from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
+from remora.rest.limits import RateLimit
+from remora.runtime.clock import SystemClock
+from tests.harness import user
+from tests.integration.test_client import free_port, serving
+from tests.integration.test_cluster_socket import workers
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+PLAIN = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}})
+OPENED = ("embedded", "owner")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def opened(kind: str, path: Path) -> AsyncIterator[Any]:
+    if kind == "embedded":
+        async with Runtime(path / "memory", config=PLAIN) as runtime:
+            yield runtime
+    else:
+        async with workers(path, 1) as (_, (shard,)):
+            yield shard
+
+
+class Heard:
+    """What a follower has heard, and whether that has ended."""
+
+    def __init__(self) -> None:
+        self.texts: list[Any] = []
+        self.ended = anyio.Event()
+        self._more = anyio.Event()
+
+    async def listen(
+        self, session: Any, after: int | None, *, task_status: anyio.abc.TaskStatus[None]
+    ) -> None:
+        messages = session.follow(after=after)
+        if after is None:  # what is appended from now on is heard
+            following = start_following(session, None, 0)
+            assert await following.read() == []
+            messages = following.messages()
+        task_status.started()
+        async with aclosing(messages):
+            async for message in messages:
+                self.texts.append(message.content)
+                self._more.set()
+                self._more = anyio.Event()
+        self.ended.set()
+
+    async def wait(self, count: int) -> list[Any]:
+        with anyio.fail_after(60):
+            while len(self.texts) < count:
+                await self._more.wait()
+        return self.texts
+
+
+@pytest.mark.parametrize("kind", OPENED)
+async def test_each_message_comes_once_and_in_order(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as memory, anyio.create_task_group() as tasks:
+        chat = memory.session("alice", "chat")
+        await chat.append([user("a"), user("b")])
+        every, later, new = Heard(), Heard(), Heard()
+        await tasks.start(every.listen, chat, 0)
+        await tasks.start(later.listen, chat, 1)
+        await tasks.start(new.listen, chat, None)
+        for number in range(30):
+            await chat.append(user(str(number)))
+        expected = [str(number) for number in range(30)]
+        assert await every.wait(32) == ["a", "b", *expected]
+        assert await later.wait(31) == ["b", *expected]
+        assert await new.wait(30) == expected
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", OPENED)
+async def test_what_is_gone_does_not_come(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as memory, anyio.create_task_group() as tasks:
+        chat = memory.session("alice", "chat")
+        receipt = await chat.append([user("a"), user("b"), user("c"), user("d")])
+        await chat.delete(ids=[receipt.ids[1]])
+        await chat.rewind(3)
+        heard = Heard()
+        await tasks.start(heard.listen, chat, 0)
+        assert await heard.wait(2) == ["a", "c"]
+        await chat.clear()
+        await chat.append(user("after"))
+        assert await heard.wait(3) == ["a", "c", "after"]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["session", "user"])
+@pytest.mark.parametrize("kind", OPENED)
+async def test_an_erasure_ends_it(kind: str, whole: bool, tmp_path: Path) -> None:
+    """Also for who is away while a session of the same id begins; others go on."""
+    async with opened(kind, tmp_path) as memory, anyio.create_task_group() as tasks:
+        chat, other = memory.session("alice", "chat"), memory.session("bob", "chat")
+        await chat.append(user("a"))
+        await other.append(user("mine"))
+        waiting, away, others, empty = Heard(), chat.follow(after=0), Heard(), Heard()
+        await tasks.start(waiting.listen, chat, 0)
+        await tasks.start(others.listen, other, 0)
+        await waiting.wait(1)
+        assert (await anext(away)).content == "a"
+        await (memory.user("alice") if whole else chat).forget()
+        with anyio.fail_after(60):
+            await waiting.ended.wait()
+        await chat.append([user("new"), user("newer")])
+        assert await anext(away, None) is None
+        await tasks.start(empty.listen, chat, 0)
+        assert await empty.wait(2) == ["new", "newer"]
+        await other.append(user("too"))
+        assert await others.wait(2) == ["mine", "too"]
+        assert waiting.texts == ["a"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_runtime_that_closes(tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append(user("a"))
+        messages = chat.follow(after=0)
+        assert (await anext(messages)).content == "a"
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(RuntimeClosed):
+                tasks.start_soon(runtime.aclose)
+                await anext(messages)
+
+
+@pytest.mark.parametrize("kind", OPENED)
+async def test_a_follower_that_stops_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
+    """And takes nothing from those who go on."""
+    async with opened(kind, tmp_path) as memory:
+        chat = memory.session("alice", "chat")
+        going_on = chat.follow(after=0)
+        for number in range(20):
+            with anyio.move_on_after(0):
+                await anext(chat.follow(after=number))
+            async with anyio.create_task_group() as tasks:
+                heard = Heard()
+                await tasks.start(heard.listen, chat, number)
+                await chat.append(user(str(number)))
+                await heard.wait(1)
+                tasks.cancel_scope.cancel()
+            assert heard.texts == [str(number)]
+            assert (await anext(going_on)).content == str(number)
+        await going_on.aclose()
+        if kind == "embedded":
+            assert not memory.internals.registry.watchers.events
+
+
+async def test_an_owner_that_is_replaced(tmp_path: Path) -> None:
+    async with workers(tmp_path, 2) as (owner, (one, two)), anyio.create_task_group() as tasks:
+        heard = Heard()
+        await tasks.start(heard.listen, one.session("alice", "chat"), None)
+        for number in range(6):
+            await two.session("alice", "chat").append(user(str(number)))
+            if number % 2:
+                await owner.stop(600)
+                await owner.start()
+        assert await heard.wait(6) == [str(number) for number in range(6)]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("after", [-1, 1.5, "1", True])
+async def test_a_number_that_is_none(after: Any, tmp_path: Path) -> None:
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        with pytest.raises(InvalidInput):
+            runtime.session("alice", "chat").follow(after=after)
+
+
+def test_a_thread_that_follows(tmp_path: Path) -> None:
+    heard: list[str] = []
+    three = threading.Event()
+
+    def listen(chat: Any) -> None:
+        for message in chat.follow(after=0):
+            heard.append(message.content)
+            if len(heard) == 3:
+                three.set()
+
+    with remora.blocking.Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        chat.append(user("a"))
+        thread = threading.Thread(target=listen, args=(chat,))
+        thread.start()
+        chat.append(user("b"))
+        chat.append(user("c"))
+        assert three.wait(60)
+        chat.forget()
+        thread.join(60)
+        assert not thread.is_alive()
+    assert heard == ["a", "b", "c"]
+
+
+# -- over HTTP -------------------------------------------------------------------------------------
+
+
+async def listen_to(client: Client, heard: list[Any], until: int) -> None:
+    async for message in client.session("alice", "chat").follow(after=0):
+        heard.append(message.content)
+        if len(heard) == until:
+            return
+
+
+async def test_a_server_that_is_killed_and_started_again(tmp_path: Path) -> None:
+    """The follower hears everything once; what is said has a character that ends lines."""
+    keys, port = tmp_path / "keys.txt", free_port()
+    key = add_key(keys, "shop")
+    heard: list[Any] = []
+    said = [f"{number}\u2028\n\r\x85" for number in range(9)]
+    async with Client(f"http://127.0.0.1:{port}", api_key=key, timeout_s=120) as client:
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen_to, client, heard, len(said))
+                for first in range(0, 9, 3):
+                    server = serving(tmp_path / "memory", keys, port)
+                    process = await anyio.to_thread.run_sync(server.__enter__)
+                    for one in said[first : first + 3]:
+                        await client.session("alice", "chat").append(user(one))
+                    process.kill()
+                    await anyio.to_thread.run_sync(partial(server.__exit__, None, None, None))
+                with serving(tmp_path / "memory", keys, port):
+                    while len(heard) < len(said):  # the other task hears them
+                        await anyio.sleep(0.05)
+    assert heard == said
+
+
+def test_a_server_that_is_told_to_stop_does_not_wait_for_streams(tmp_path: Path) -> None:
+    keys, port = tmp_path / "keys.txt", free_port()
+    key = add_key(keys, "shop")
+    with serving(tmp_path / "memory", keys, port) as process:
+        address = f"http://127.0.0.1:{port}/v1/users/a/sessions/b/events"
+        headers = {"authorization": f"Bearer {key}"}
+        with httpx2.stream("GET", address, headers=headers, timeout=60) as answer:
+            parts = answer.iter_bytes()
+            assert b"event: begun" in next(parts)
+            process.send_signal(signal.SIGTERM)
+            assert not b"".join(parts)
+        assert process.wait(60) in {0, -signal.SIGTERM}
+
+
+class Stream:
+    """A request for events to an application in this process, and its answer so far."""
+
+    def __init__(self, app: Any, key: str, query: str = "") -> None:
+        path = "/v1/users/alice/sessions/chat/events"
+        self.scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"authorization", b"Bearer " + key.encode())],
+        }
+        self.app, self.status, self.body = app, 0, b""
+        self.gone, self.ended, self._more = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def run(self) -> None:
+        await self.app(self.scope, self._receive, self._send)
+        self.ended.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, event: Any) -> None:
+        self.status = event.get("status", self.status)
+        self.body += event.get("body", b"")
+        self._more.set()
+        self._more = anyio.Event()
+
+    async def wait(self, wanted: bytes) -> None:
+        with anyio.fail_after(60):
+            while wanted not in self.body:
+                await self._more.wait()
+
+
+@asynccontextmanager
+async def streaming(
+    path: Path, **options: Any
+) -> AsyncIterator[tuple[Runtime, KeyFile, Path, Callable[..., Awaitable[Stream]]]]:
+    keys = path / "keys.txt"
+    for tenant in ("shop", "other"):
+        add_key(keys, tenant)
+    async with Runtime(path / "memory", config=PLAIN) as runtime:
+        rate = RateLimit(0, SystemClock())
+        file = KeyFile(keys)
+        app = build_app(runtime, file, rate, RestOptions(**options))
+        async with anyio.create_task_group() as tasks:
+
+            async def begin(tenant: str, query: str = "") -> Stream:
+                stream = Stream(app, add_key(keys, tenant), query)
+                file.refresh()
+                tasks.start_soon(stream.run)
+                await stream.wait(b"}")
+                return stream
+
+            yield runtime, file, keys, begin
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_tenant_hears_its_own_users_only(tmp_path: Path) -> None:
+    async with streaming(tmp_path) as (runtime, _, _, begin):
+        shop, other = await begin("shop"), await begin("other")
+        await runtime.session("shop/alice", "chat").append(user("of the shop"))
+        await shop.wait(b"of the shop")
+        await runtime.session("other/alice", "chat").append(user("of the other"))
+        await other.wait(b"of the other")
+        assert b"of the other" not in shop.body
+        assert b"of the shop" not in other.body
+
+
+async def test_a_stream_goes_on_behind_a_cursor(tmp_path: Path) -> None:
+    async with streaming(tmp_path) as (runtime, _, _, begin):
+        chat = runtime.session("shop/alice", "chat")
+        await chat.append([user("a"), user("b"), user("c")])
+        stream = await begin("shop", "after=0")
+        await stream.wait(b'"c"')
+        ids = [line[4:].decode() for line in stream.body.split(b"\n") if line[:4] == b"id: "]
+        resumed = await begin("shop", f"cursor={ids[2]}")
+        await resumed.wait(b'"c"')
+        assert b'"b"' not in resumed.body
+        await chat.forget()
+        await resumed.wait(b"event: erased")
+        await chat.append([user("x"), user("y"), user("z"), user("of another session")])
+        late = await begin("shop", f"cursor={ids[-1]}")
+        await late.wait(b"event: erased")
+        assert b"another" not in late.body
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "cursor=1", "cursor=1.2.3", "other=1"])
+async def test_a_stream_that_is_asked_for_wrongly(query: str, tmp_path: Path) -> None:
+    async with streaming(tmp_path) as (_, _, _, begin):
+        assert (await begin("shop", query)).status == 400
+
+
+async def test_streams_are_bounded_and_end_with_their_clients(tmp_path: Path) -> None:
+    async with streaming(tmp_path, streams=2) as (runtime, _, _, begin):
+        one, _two = await begin("shop"), await begin("shop")
+        assert (await begin("shop")).status == 429
+        assert (await begin("other")).status == 200
+        one.gone.set()
+        with anyio.fail_after(60):
+            await one.ended.wait()
+        assert (await begin("shop")).status == 200
+        assert len(runtime.internals.registry.watchers.events) == 2
+
+
+async def test_a_key_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
+    async with streaming(tmp_path) as (runtime, file, keys, begin):
+        stream = await begin("shop")
+        for one in read_keys(keys):
+            remove_key(keys, one.name)
+        add_key(keys, "shop")
+        file.refresh()
+        await runtime.session("shop/alice", "chat").append(user("secret"))
+        await stream.wait(b"event: problem")
+        assert b"KeyRefused" in stream.body
+        assert b"secret" not in stream.body
+
+
+async def test_a_client_is_told_what_is_wrong(tmp_path: Path) -> None:
+    keys, port = tmp_path / "keys.txt", free_port()
+    add_key(keys, "shop")
+    with serving(tmp_path / "memory", keys, port):
+        async with Client(f"http://127.0.0.1:{port}", api_key="remora_wrong") as client:
+            with pytest.raises(KeyRefused):
+                await anext(client.session("alice", "chat").follow())
