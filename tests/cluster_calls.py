@@ -5,6 +5,7 @@ is no coroutine.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -188,6 +189,21 @@ async def _rewritten(w: World) -> list[Any]:
     ]
 
 
+async def _followed(w: World) -> list[Any]:
+    """What is there, then what comes."""
+    session = w.other.session("followed")
+    await session.append([said("one"), said("two")])
+    heard: list[Any] = []
+    async with aclosing(session.follow(after=0)) as messages:
+        async for message in messages:
+            heard.append(message)
+            if len(heard) == 2:
+                await session.append(said("three"))
+            if len(heard) == 3:
+                break
+    return heard
+
+
 async def _moved(w: World) -> list[Any]:
     exported = await w.session.export()
     copy = await w.other.import_session(exported, session="copy")
@@ -257,6 +273,7 @@ MORE: dict[str, Call] = {
     "listings": _listings,
     "several appends": _many,
     "a past that was rewritten": _rewritten,
+    "a session that is followed": _followed,
     "another session": _moved,
     "grants": _grants,
     "figures": _figures,

@@ -77,8 +77,8 @@ async def test_the_guard_notices_blocking() -> None:
 
 @pytest.mark.parametrize("handle", [Session, User])
 def test_verbs_are_async(handle: type) -> None:
-    """S4.02: what a handle does is awaited; the others make handles, and do no I/O."""
-    made = {"session", "agent", "exclusive", "tools", "turn"}
+    """S4.02: what a handle does is awaited; the others make handles and iterators, and do no I/O."""
+    made = {"session", "agent", "exclusive", "follow", "tools", "turn"}
     verbs = {
         name
         for name, value in inspect.getmembers(handle, inspect.isfunction)
