@@ -61,7 +61,7 @@ class Conversation:
 
     def message(self) -> dict[str, Any]:
         number = next(self._numbers)
-        words = " ".join(self._texts.message().split()[:10])
+        words = self._texts.words(10)
         role = "assistant" if number % 2 else "user"
         about = f"topic {number % 997} and the harbour of town {number % 31}"
         return {"role": role, "content": f"message {number} about {about}: {words}"}

@@ -110,7 +110,10 @@ class Texts:
         )
 
     def message(self) -> str:
-        return " ".join(self._rng.choices(self._words, cum_weights=self._weights, k=WORDS_A_ROW))
+        return self.words(WORDS_A_ROW)
+
+    def words(self, count: int) -> str:
+        return " ".join(self._rng.choices(self._words, cum_weights=self._weights, k=count))
 
 
 def rows_of(user: str, count: int, texts: Texts, first: int = 0) -> list[MemoryRow]:

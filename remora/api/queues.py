@@ -91,11 +91,14 @@ class Foundation(msgspec.Struct, frozen=True):
         handler: Any,
         concurrency: int,
         line: Callable[[Any], Hashable] | None = None,
+        *,
+        hurries: bool = True,
     ) -> None:
-        """Have the supervisor run the jobs of this queue; see `JobQueue` for `line`."""
-        self.supervisor.add_queue(
-            JobQueue(name, handler, concurrency=concurrency, retry=self.retry, line=line)
+        """Have the supervisor run the jobs of this queue; see `JobQueue` for the rest."""
+        queue = JobQueue(
+            name, handler, concurrency=concurrency, retry=self.retry, line=line, hurries=hurries
         )
+        self.supervisor.add_queue(queue)
 
 
 def add_summaries(base: Foundation) -> CircuitBreaker:
@@ -133,7 +136,9 @@ def add_summaries(base: Foundation) -> CircuitBreaker:
         prompt=config.synopsis.prompt,
         timeout_s=config.models.timeout_s,
     )
-    base.add_queue(SUMMARIZE_QUEUE, summarize, config.supervisor.summarize_concurrency)
+    at_once = config.supervisor.summarize_concurrency
+    # the quick way of a summary is to extract it
+    base.add_queue(SUMMARIZE_QUEUE, summarize, at_once, hurries=not models.summarizer.extracts)
     base.add_queue(SYNOPSIS_QUEUE, synopsis, config.supervisor.summarize_concurrency)
     return breaker
 

@@ -13,6 +13,7 @@ sentences.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import re
@@ -31,10 +32,11 @@ from remora.models.ports import Line
 from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["ExtractiveSummarizer", "extracted_lines"]
+__all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
+_DAY_US = 86_400_000_000
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
@@ -105,34 +107,20 @@ class ExtractiveSummarizer:
         for order, sentence in enumerate(sentences):
             sentence.order = order
         _score(sentences)
-        candidates = sorted(sentences, key=lambda s: -s.score)[:_MAX_CANDIDATES]
-        chosen: list[_Sentence] = []
-        similarity = [0.0] * len(candidates)
-        postings = _postings(candidates)
+        candidates = MostRelevant(sentences)
         left = max_tokens
         longest = 0.0  # characters of a token, in the lines that were counted
-        top = candidates[0].score or 1.0
-        open_ = set(range(len(candidates)))
-        while open_ and left > 0:
-            for best in sorted(
-                open_,
-                key=lambda i: _LAMBDA * candidates[i].score / top - (1 - _LAMBDA) * similarity[i],
-                reverse=True,
-            ):  # the order does not change until one of them is chosen
-                open_.discard(best)
-                sentence = candidates[best]
-                line = sentence.line + "\n"
-                if longest and len(line) > left * longest:
-                    continue  # it does not fit; counting all that do not takes most of the time
-                cost = self._count(line)
-                longest = max(longest, len(line) / max(cost, 1))
-                if cost <= left:
-                    left -= cost
-                    chosen.append(sentence)
-                    for i, cosine in _cosines(sentence.vector, postings).items():
-                        similarity[i] = max(similarity[i], cosine)
-                    break
-        return "\n".join(s.line for s in sorted(chosen, key=lambda s: s.order))
+        while left > 0 and (sentence := candidates.take_best()) is not None:
+            line = sentence.line + "\n"
+            if longest and len(line) > left * longest:
+                continue  # it does not fit; counting all that do not takes most of the time
+            cost = self._count(line)
+            longest = max(longest, len(line) / max(cost, 1))
+            if cost <= left:
+                left -= cost
+                candidates.choose(sentence)
+        chosen = sorted(candidates.chosen, key=lambda s: s.order)
+        return "\n".join([sentence.line for sentence in chosen])
 
     def _whole(self, sentences: Sequence[_Sentence], max_tokens: int) -> str:
         """All sentences, if they fit; otherwise nothing."""
@@ -191,8 +179,13 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
 
 
 def _head(line: Line) -> str:
-    at = datetime.fromtimestamp(line.at_us / 1_000_000, UTC)
-    return f"{at.day} {at:%b %Y}, {line.speaker}"
+    return f"{_date(line.at_us // _DAY_US)}, {line.speaker}"
+
+
+@functools.lru_cache(maxsize=1_000)
+def _date(day: int) -> str:
+    at = datetime.fromtimestamp(day * 86_400, UTC)
+    return f"{at.day} {at:%b %Y}"
 
 
 def _language_of(text: str) -> str:
@@ -236,13 +229,20 @@ def _score(sentences: Sequence[_Sentence]) -> None:
     appearances = Counter(word for sentence in sentences for word in set(sentence.words))
     idf = {word: math.log(1 + len(sentences) / count) for word, count in appearances.items()}
     for sentence in sentences:
-        if not sentence.words:
+        words = sentence.words
+        if not words:
             continue
-        counts = Counter(sentence.words)
-        vector = {word: count * idf[word] for word, count in counts.items()}
-        length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
+        weights = [idf[word] for word in words]
+        vector = dict(zip(words, weights, strict=True))
+        mass = sum(vector.values())
+        if len(vector) < len(words):  # a word that is said twice weighs twice
+            for word, weight in zip(words, weights, strict=True):
+                vector[word] += weight
+            for word in vector:
+                vector[word] -= idf[word]
+        length = math.sqrt(sum([value * value for value in vector.values()])) or 1.0
         sentence.vector = {word: value / length for word, value in vector.items()}
-        score = sum(idf[word] for word in counts) / math.sqrt(len(sentence.words))
+        score = mass / math.sqrt(len(words))
         said = {*_PLAIN_WORD.findall(sentence.text.lower())}
         if says_i(sentence.text, said, sentence.language):
             score *= 1.25
@@ -254,21 +254,51 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         sentence.score = score
 
 
-def _postings(sentences: Sequence[_Sentence]) -> dict[str, list[tuple[int, float]]]:
-    """For each word, the sentences that contain it, with its weight there."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for i, sentence in enumerate(sentences):
-        for word, value in sentence.vector.items():
-            found.setdefault(word, []).append((i, value))
-    return found
+class MostRelevant:
+    """Sentences by maximal marginal relevance: the best is what is said that was not said yet.
 
+    In arrays: thousands of sentences are compared with each of hundreds that are chosen.
 
-def _cosines(
-    vector: dict[str, float], postings: dict[str, list[tuple[int, float]]]
-) -> dict[int, float]:
-    """The cosine with each sentence that shares a word."""
-    found: dict[int, float] = {}
-    for word, value in vector.items():
-        for i, other in postings[word]:
-            found[i] = found.get(i, 0.0) + value * other
-    return found
+    Attributes:
+        chosen: the sentences that were chosen.
+    """
+
+    def __init__(self, sentences: Sequence[_Sentence]) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        self.chosen: list[_Sentence] = []
+        self._best = best = sorted(sentences, key=lambda one: -one.score)[:_MAX_CANDIDATES]
+        number_of: dict[str, int] = {}
+        numbers = [
+            number_of.setdefault(word, len(number_of)) for one in best for word in one.vector
+        ]
+        self._number_of = number_of
+        # the words of all sentences, one after the other
+        self._words = np.array(numbers, np.intp)
+        self._weights = np.array([weight for one in best for weight in one.vector.values()])
+        self._places = np.repeat(np.arange(len(best)), [len(one.vector) for one in best])
+        scores = np.array([one.score for one in best])
+        self._relevance = _LAMBDA * scores / (best[0].score or 1.0)
+        self._similarity = np.zeros(len(best))
+        self._worth = self._relevance.copy()  # of those that were not taken
+
+    def take_best(self) -> _Sentence | None:
+        """The best that was not taken before; of equals, the one with the higher score."""
+        place = int(self._worth.argmax())
+        if self._worth[place] == -math.inf:
+            return None
+        self._worth[place] = -math.inf
+        return self._best[place]
+
+    def choose(self, sentence: _Sentence) -> None:
+        """Choose a sentence that was taken: what is like it loses."""
+        import numpy as np  # noqa: PLC0415
+
+        self.chosen.append(sentence)
+        own = np.zeros(len(self._number_of))
+        own[[self._number_of[word] for word in sentence.vector]] = [*sentence.vector.values()]
+        products = own[self._words] * self._weights
+        cosines = np.bincount(self._places, products, len(self._best))
+        np.maximum(self._similarity, cosines, out=self._similarity)
+        worth = self._relevance - (1 - _LAMBDA) * self._similarity
+        self._worth = np.where(self._worth == -math.inf, -math.inf, worth)

@@ -197,6 +197,9 @@ class JobQueue:
     While a store refuses everything, a full disk for instance, each job's pause doubles. So one of
     them, the first in `stalled`, tries more often, and when it succeeds the others run, too:
     otherwise they would wait for a minute and more on a store that works.
+
+    With `hurries`, the handler has a quicker way than its usual one: an attempt that runs is ended
+    when its job is expedited. Without it that would only cost what the attempt has done.
     """
 
     def __init__(
@@ -207,9 +210,11 @@ class JobQueue:
         concurrency: int,
         retry: RetryPolicy,
         line: Callable[[Any], Hashable] | None = None,
+        hurries: bool = True,
     ) -> None:
         self.name = name
         self.handler = handler
+        self.hurries = hurries
         self.concurrency = concurrency
         self.retry = retry
         self._line = line

@@ -184,7 +184,7 @@ class Supervisor:
         return len(ids)
 
     def expedite(self, ids: Iterable[str]) -> None:
-        """Run jobs at once, the quick way: end a running attempt, or a back-off."""
+        """Run jobs at once, the quick way: end a back-off, or an attempt that takes another way."""
         for id_ in ids:
             job = self._known.get(id_)
             if job is None or id_ in self._expedited:
@@ -192,8 +192,9 @@ class Supervisor:
             self._expedited.add(id_)
             queue = self.queues[job.queue]
             if scope := self._scopes.get(id_):
-                probe("job_expedited_running")
-                scope.cancel()
+                if queue.hurries:
+                    probe("job_expedited_running")
+                    scope.cancel()
             elif queue.pull(job):
                 if self._tasks is None:
                     queue.push_first(job)

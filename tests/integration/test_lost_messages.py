@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from remora import Config, Runtime, Session
 from remora.errors import ModelUnavailable, OverdraftReached, RuntimeClosed
 from remora.models.ports import Line
+from tests.simulation.rare import reaching
 
 pytestmark = pytest.mark.anyio
 
@@ -426,3 +428,41 @@ async def test_a_model_that_stays_down_leaves_lost_messages_named() -> None:
                 await anyio.sleep(0.01)
             await chat.settle()
         assert await check(chat) == lost != set()
+
+
+class Extract:
+    """An extract that takes until it is told to go on."""
+
+    name = "slow extract"
+    extracts = True
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+        self.gate = anyio.Event()
+        self.given: list[str] = []
+
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
+        self.given += [TAG.findall(line.text)[0] for line in lines]
+        self.begun.set()
+        await self.gate.wait()
+        return "\n".join([*([previous] if previous else []), *(line.spoken for line in lines)])
+
+
+async def test_an_extract_that_is_made_is_not_made_anew() -> None:
+    """Where no model summarizes, the overdraft has no quicker way: it costs no second extract."""
+    extract = Extract()
+    made = config(buffer={"summary_tokens": 100_000})
+    async with Runtime.in_memory(config=made, summarizer=extract) as runtime:
+        chat = runtime.session("alice", "chat")
+        number = 0
+        while not extract.begun.is_set():
+            await chat.append(message(number := number + 1))
+            await anyio.lowlevel.checkpoint()
+        with reaching("overdraft_reached"):
+            for _ in range(40):
+                await chat.append(message(number := number + 1))
+        extract.gate.set()
+        await chat.settle()
+        assert len(extract.given) == len(set(extract.given)) > 0

@@ -18,7 +18,7 @@ from remora.models.compression import (
     LeadSummarizer,
     TailSummarizer,
 )
-from remora.models.extractive import ExtractiveSummarizer
+from remora.models.extractive import ExtractiveSummarizer, MostRelevant
 from remora.models.ports import Line, Summarizer
 from remora.tokens import HeuristicCounter
 
@@ -237,3 +237,57 @@ async def test_long_texts_are_cut_into_sentences_piece_by_piece(
     await summarizer.summarize(None, [Line("user", "User", text, 0)], max_tokens=200)
     assert "".join(pieces) == text
     assert max(map(len, pieces)) <= 4_000
+
+
+class _Said:
+    """A sentence as it is compared: its words and their weights, and its score."""
+
+    def __init__(self, score: float, vector: dict[str, float]) -> None:
+        self.score = score
+        self.vector = vector
+
+
+def _choose_by_definition(sentences: Sequence[_Said], count: int) -> list[int]:
+    """Maximal marginal relevance, each cosine by itself."""
+    order = sorted(range(len(sentences)), key=lambda place: -sentences[place].score)
+    top = sentences[order[0]].score
+    chosen: list[int] = []
+    while order and len(chosen) < count:
+
+        def worth(place: int) -> float:
+            one = sentences[place]
+            near = [
+                sum(value * one.vector.get(word, 0.0) for word, value in other.vector.items())
+                for other in (sentences[number] for number in chosen)
+            ]
+            return 0.8 * one.score / top - 0.2 * max(near, default=0.0)
+
+        best = max(order, key=worth)  # the first of equals
+        order.remove(best)
+        chosen.append(best)
+    return chosen
+
+
+@given(st.data())
+def test_what_is_said_already_comes_later(data: st.DataObject) -> None:
+    """The candidates of an extract come in the order of maximal marginal relevance."""
+    # sums of eighths are exact in any order, so that equals are equals
+    eighths = st.integers(1, 16).map(lambda number: number / 8)
+    vectors = st.dictionaries(st.sampled_from("abcdef"), eighths, min_size=1)
+    drawn = data.draw(st.lists(st.tuples(eighths, vectors), min_size=1, max_size=12))
+    sentences = [_Said(score, vector) for score, vector in drawn]
+    kept = data.draw(st.sets(st.sampled_from(range(len(sentences)))))
+    candidates: Any = MostRelevant(sentences)  # type: ignore[arg-type]
+    taken = []
+    while (one := candidates.take_best()) is not None:
+        taken.append(sentences.index(one))
+        if taken[-1] in kept:
+            candidates.choose(one)
+    assert sorted(taken) == list(range(len(sentences)))
+    everything = MostRelevant(sentences)  # type: ignore[arg-type]
+    found = []
+    while (one := everything.take_best()) is not None:
+        everything.choose(one)
+        found.append(sentences.index(one))
+    assert found == _choose_by_definition(sentences, len(sentences))
+    assert everything.chosen == [sentences[place] for place in found]
