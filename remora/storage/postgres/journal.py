@@ -18,8 +18,7 @@ from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipL
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.storage.journal_port import Erased, Retention
-from remora.storage.owning import OwnershipWatch
-from remora.storage.postgres.connection import READERS, Address, connect
+from remora.storage.postgres.connection import READERS, WRITING, Address, connect
 from remora.storage.postgres.erasing import delete_messages, delete_rows
 from remora.storage.postgres.lease import Lease, Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
@@ -31,6 +30,7 @@ from remora.storage.postgres.opening import (
     take_ownership,
 )
 from remora.storage.postgres.reading import JournalReader
+from remora.storage.postgres.schema import JOURNAL_ROW
 from remora.storage.postgres.trimming import PostgresArchive, trim_rows
 from remora.storage.postgres.writer import JournalWriter
 from remora.storage.trimming import trim_beyond
@@ -54,7 +54,7 @@ class PostgresJournal(JournalReader, JournalWriter):
         connection: asyncpg.Connection[Any],
         pool: asyncpg.Pool[Any],
         ownership: Ownership,
-        lease: Callable[[OwnershipWatch], Lease] | None,
+        lease: Callable[..., Lease] | None,
         *,
         max_batch_writes: int,
         reconnect_s: float,
@@ -74,7 +74,9 @@ class PostgresJournal(JournalReader, JournalWriter):
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
-        self._lease = None if lease is None else lease(self._owned)
+        self._lease = None
+        if lease is not None:
+            self._lease = lease(owned=self._owned, known=lambda: self.commit_number)
         if self._lease is not None:
             self._lease.start()
 
@@ -132,9 +134,9 @@ class PostgresJournal(JournalReader, JournalWriter):
         place = Address(dsn, check_schema_name(schema), command_timeout_s)
         connections: list[asyncpg.Connection[Any]] = []
         try:
-            writer = await connect(place, writing=True)
+            writer = await connect(place)
             connections.append(writer)
-            other = await connect(place, writing=True)
+            other = await connect(place)
             connections.append(other)
             await check_server(writer, other, durability)
             if lease_s:
@@ -155,6 +157,7 @@ class PostgresJournal(JournalReader, JournalWriter):
                 timeout=command_timeout_s,
                 command_timeout=command_timeout_s,
                 reset=_keep,
+                target_session_attrs=WRITING,
             )
         except BaseException as e:
             for connection in connections:
@@ -168,7 +171,7 @@ class PostgresJournal(JournalReader, JournalWriter):
             writer,
             pool,
             ownership,
-            None if lease is None else lambda owned: lease(owned=owned),
+            lease,
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
@@ -263,16 +266,20 @@ class PostgresJournal(JournalReader, JournalWriter):
     # -- upkeep ------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Notice a newer owner, though nothing is written."""
+        """Notice a newer owner or lost commits, though nothing is written."""
         if self._owned.lost is not None:
             return
-        ((epoch,),) = await self._read("SELECT epoch FROM remora.journal")
-        self._owned.check_epoch(epoch)
+        known = self.commit_number
+        ((epoch, commits),) = await self._read(JOURNAL_ROW)
+        self._owned.check_row(epoch, commits, known)
 
     def check_lease(self) -> None:
         self._owned.check()
         if self._lease is not None:
             self._lease.check()
+
+    async def _reconnected(self) -> None:
+        await self._pool.expire_connections()
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -75,7 +75,7 @@ async def _read(dsn: str, schema: str | None) -> list[JournalOwner]:
     address = Address(dsn, schema or "remora", _TIMEOUT_S)
     connection = None
     try:
-        connection = await connect(address, writing=True)
+        connection = await connect(address)
         schemas = [schema]
         if schema is None:
             schemas = [name for (name,) in await connection.fetch(_SCHEMAS)]
@@ -115,7 +115,7 @@ class OwnerLookup:
         async with self._reading:
             try:
                 if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._address, writing=True)
+                    self._connection = await connect(self._address)
                 row = await self._connection.fetchrow(in_schema(_LEASE, self._address.schema))
             except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
                 return None

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
 import asyncpg
 
-from remora.errors import CommitFailed, OutcomeUnknown
+from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
@@ -43,7 +44,7 @@ from remora.storage.postgres.connection import (
 from remora.storage.postgres.opening import Ownership
 from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.rows import Rows
-from remora.storage.postgres.schema import NEXT_NUMBER, OVERTAKEN, in_schema
+from remora.storage.postgres.schema import JOURNAL_ROW, NEXT_NUMBER, OVERTAKEN, in_schema
 from remora.storage.queueing import WriteQueue
 from remora.storage.rows import is_large
 
@@ -53,6 +54,7 @@ T = TypeVar("T")
 
 _logger = get_logger(__name__)
 _COMMIT = "SELECT remora.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+_NOT_OURS = (OVERTAKEN, NEXT_NUMBER)
 _MOST_BYTES = 32 << 20  # of one commit; PostgreSQL takes less than 1 GB
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 
@@ -174,7 +176,7 @@ class JournalWriter(WriteQueue):
         except BROKEN as e:
             found = None
             if not is_broken(e):
-                raise self._refused(e) from e
+                raise await self._refused(connection, e) from e
             probe("commit_unknown")
             self._disconnect()
             self._doubtful = True
@@ -201,17 +203,28 @@ class JournalWriter(WriteQueue):
     async def _send(self, connection: asyncpg.Connection[Any], sql: str, *arguments: Any) -> Any:
         return await connection.fetchval(sql, *arguments)
 
-    def _refused(self, error: BaseException) -> CommitFailed:
+    async def _refused(
+        self, connection: asyncpg.Connection[Any], error: BaseException
+    ) -> CommitFailed:
         """PostgreSQL said that it did nothing."""
-        state = getattr(error, "sqlstate", "")
-        if state == OVERTAKEN:
-            return self._owned.taken_over()
-        if state == NEXT_NUMBER:
-            return self._owned.commits_lost(self._commit_number)
+        if getattr(error, "sqlstate", "") in _NOT_OURS:
+            return await self._lost_to(connection, error)
         probe("commit_refused")
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             self._disconnect()  # the primary may be another server by now
         return CommitFailed(_REFUSED.format(describe(error)))
+
+    async def _lost_to(
+        self, connection: asyncpg.Connection[Any], error: BaseException
+    ) -> OwnershipLost:
+        """Why the fence refused: another owner, or a server without some commits."""
+        lost = None
+        with suppress(*BROKEN):
+            row = await connection.fetchrow(in_schema(JOURNAL_ROW, self._address.schema))
+            lost = self._owned.check_row(row["epoch"], row["commits"], self._commit_number)
+        if lost is None and getattr(error, "sqlstate", "") == OVERTAKEN:
+            return self._owned.taken_over()
+        return lost or self._owned.commits_lost(self._commit_number)
 
     # -- the connection ----------------------------------------------------------------------------
 
@@ -237,7 +250,8 @@ class JournalWriter(WriteQueue):
         while self._connection is None or self._doubtful:
             try:
                 if self._connection is None:
-                    self._connection = await connect(self._address, writing=True)
+                    self._connection = await connect(self._address)
+                    await self._reconnected()
                 if self._doubtful:
                     await self._find_out(self._connection)
             except BROKEN as e:
@@ -250,6 +264,9 @@ class JournalWriter(WriteQueue):
                 wait = min(2 * wait, _LONGEST_WAIT_S)
         return self._connection
 
+    async def _reconnected(self) -> None:
+        """The writing connection is a new one, and maybe to another server."""
+
     async def _find_out(self, connection: asyncpg.Connection[Any]) -> None:
         """Learn what became of the commit in doubt; it waits for one that still runs."""
         number = self._commit_number + 1
@@ -257,12 +274,9 @@ class JournalWriter(WriteQueue):
         try:
             self._settled = await connection.fetchval(sql, self.epoch, number)
         except asyncpg.PostgresError as e:
-            if e.sqlstate == OVERTAKEN:
-                self._owned.taken_over()
-            elif e.sqlstate == NEXT_NUMBER:
-                self._owned.commits_lost(self._commit_number)
-            else:
+            if e.sqlstate not in _NOT_OURS:
                 raise
+            await self._lost_to(connection, e)
             raise OutcomeUnknown(
                 f"the connection broke during the commit, and then: {self._owned.lost}"
             ) from e

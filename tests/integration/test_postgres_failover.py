@@ -1,0 +1,152 @@
+"""PostgreSQL fails over to a real standby: what is kept, and how a loss is noticed and told."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from remora import Runtime
+from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, OwnerUnreachable
+from remora.storage.postgres import PostgresJournal
+from tests.postgres import Cluster, running_cluster, running_standby
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+_SECONDS = 60
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Pair:
+    """A cluster and its standby."""
+
+    def __init__(self, primary: Cluster, standby: Cluster) -> None:
+        self.primary, self.standby = primary, standby
+        self.dsn = primary.dsn(other=standby)
+
+    async def open(self) -> Runtime:
+        journal = await PostgresJournal.open(
+            self.dsn, lease_s=20.0, command_timeout_s=3.0, reconnect_s=30, durability="process"
+        )
+        return Runtime.in_memory(journal=journal)
+
+    async def wait_for_commits(self) -> None:
+        """Return when each commit waits for the standby."""
+        await run_sync(self.primary.execute, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        await run_sync(self.primary.execute, "SELECT pg_reload_conf()")
+        await self.until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    async def fall_behind(self) -> None:
+        """The standby has what was committed so far, and gets nothing more."""
+        await self.until(
+            "SELECT 1 FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_flush_lsn()"
+        )
+        await run_sync(self.standby.execute, "ALTER SYSTEM SET primary_conninfo = ''")
+        await run_sync(self.standby.execute, "SELECT pg_reload_conf()")
+        await self.until("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_replication)")
+
+    async def until(self, sql: str) -> None:
+        with anyio.fail_after(_SECONDS):
+            while not await run_sync(self.primary.execute, sql):
+                await anyio.sleep(0.02)
+
+    async def fail_over(self) -> None:
+        """The primary ends as by a crash; the standby takes over."""
+        await run_sync(self.primary.stop, signal.SIGQUIT)
+        await run_sync(self.standby.promote)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with running_cluster() as primary, running_standby(primary) as standby:
+        yield Pair(primary, standby)
+
+
+async def say(runtime: Runtime, number: int) -> None:
+    message = {"role": "user", "content": str(number)}
+    await runtime.session("alice", "chat").append(message, key=f"k{number}")
+
+
+async def heard(runtime: Runtime) -> list[str]:
+    return [str(one.content) for one in await runtime.session("alice", "chat").history()]
+
+
+async def test_a_synchronous_standby_takes_over(pair: Pair) -> None:
+    """G3: under load: the same owner goes on, nothing acknowledged is lost, nothing is doubled."""
+    await pair.wait_for_commits()
+    async with await pair.open() as runtime:
+        said = 0
+
+        async def talk() -> None:
+            nonlocal said
+            ends = time.monotonic() + _SECONDS
+            while time.monotonic() < ends:
+                try:
+                    await say(runtime, said)
+                except (CommitFailed, OutcomeUnknown, OwnerUnreachable):
+                    await anyio.sleep(0.01)  # again, with the same key
+                else:
+                    said += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(talk)
+            await until_said(lambda: said > 20)
+            await pair.fail_over()
+            after = said + 20
+            await until_said(lambda: said > after)
+            tasks.cancel_scope.cancel()
+        found = await heard(runtime)
+        assert found[:said] == [str(number) for number in range(said)]
+        assert len(found) <= said + 1  # one may have been on its way
+
+
+async def until_said(done: Callable[[], bool]) -> None:
+    with anyio.fail_after(_SECONDS):
+        while not done():
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["a write", "nobody"])
+async def test_an_asynchronous_standby_lost_commits(
+    pair: Pair, writes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G3: the owner is told by its next write, or by its lease; a start has what PostgreSQL has."""
+    async with await pair.open() as runtime:
+        for number in range(5):
+            await say(runtime, number)
+        await pair.fall_behind()
+        for number in range(5, 8):
+            await say(runtime, number)
+        await pair.fail_over()
+        with anyio.fail_after(_SECONDS), pytest.raises(OwnershipLost) as lost:
+            if writes:
+                await say(runtime, 8)
+            while True:
+                await runtime.session("alice", "chat").size()
+                await anyio.sleep(0.02)
+    assert "3 of them are gone" in str(lost.value)
+    (line,) = [one.getMessage() for one in caplog.records if "journal_lost" in one.getMessage()]
+    assert "lost=3" in line
+    async with await pair.open() as runtime:
+        await say(runtime, 9)
+        assert await heard(runtime) == ["0", "1", "2", "3", "4", "9"]
+
+
+async def test_a_lost_claim_is_told(pair: Pair) -> None:
+    """G12: the new server does not know of this owner, and says so."""
+    async with await pair.open():
+        pass
+    await pair.fall_behind()
+    async with await pair.open() as runtime:
+        await say(runtime, 0)
+        await pair.fail_over()
+        with anyio.fail_after(_SECONDS), pytest.raises(OwnershipLost, match="failed over"):
+            while True:
+                await say(runtime, 1)
