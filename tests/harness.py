@@ -16,6 +16,7 @@ from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
 from remora.config import BufferConfig
 from remora.ids import SessionKey, key_digest
+from remora.jobs.durations import CompactionDurations
 from remora.jobs.repair import Resummarizer
 from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, decode_chat, encode_message
@@ -205,6 +206,7 @@ async def kernel(
         counter=COUNTER,
         buffer=BufferConfig(summary_tokens=100_000, summary_prefix=""),
         resummarizer=Resummarizer(journal, directory.ask_control, breaker),
+        durations=CompactionDurations(),
     )
     supervisor.add_queue(
         JobQueue(

@@ -39,6 +39,7 @@ from remora.api.transfers import LocalTransfers
 from remora.config import Config
 from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
+from remora.jobs.durations import CompactionDurations
 from remora.jobs.facts import FactsHandler
 from remora.languages.dates import compile_patterns
 from remora.logging import get_logger
@@ -90,6 +91,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
         warm_up: loads what the first recall needs.
         facts: None if facts are not extracted.
         breaker: of the chat model.
+        compactions: how long the newest took.
         verbs: count appends, loads and recalls.
     """
 
@@ -109,6 +111,7 @@ class Internals(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: SharedCall[None]
     facts: FactsHandler | None
     breaker: CircuitBreaker
+    compactions: CompactionDurations
     verbs: VerbMeters
     meters: tuple[CompressionMeter, ...]
     parts: Parts
@@ -158,6 +161,7 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         supervisor,
         Schedule(options.clock),
         _retry_policy(config),
+        CompactionDurations(),
     )
     breaker = add_summaries(base)
     schedule_upkeep(base)
@@ -403,6 +407,7 @@ def _build_internals(
         warm_up=warm_up,
         facts=facts,
         breaker=breaker,
+        compactions=base.durations,
         verbs=verbs,
         meters=(models.fallback, models.summarizer),
         parts=parts,

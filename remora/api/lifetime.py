@@ -13,12 +13,14 @@ import anyio.abc
 import msgspec
 
 from remora.api.build import Internals, build
+from remora.api.changes import Changes
 from remora.api.database import open_database
 from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
 from remora.api.status import make_answer
 from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
+from remora.ids import validate_id
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
@@ -26,6 +28,7 @@ from remora.runtime.loops import LoopWatch
 from remora.runtime.switching import is_loading, wait_until_loaded
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
+from remora.services.erasure import ErasureReceipt
 from remora.services.index_directory import check_location
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
@@ -192,8 +195,20 @@ class Lifetime:
             parts = self.opened
             return [] if parts is None else [parts]
 
+        async def forget(user: str, session: str | None) -> ErasureReceipt:
+            chosen = session if session is None else validate_id(session, "a session id")
+            return await self.internals.parts.work.forget(validate_id(user, "a user id"), chosen)
+
+        async def retry(ids: Sequence[str]) -> int:
+            return await self.internals.dead_letters.retry(ids)
+
+        async def drop(ids: Sequence[str]) -> int:
+            return await self.internals.dead_letters.drop(ids)
+
+        changes = Changes(lambda: self.home, retry=retry, drop=drop, forget=forget)
         assert self.options.path is not None
-        return start_answering(self.options.path, make_answer(self.health, opened))
+        answer = make_answer(self.health, opened, changes=changes)
+        return start_answering(self.options.path, answer)
 
     async def _check_whole(self, *, owned: bool = False) -> None:
         path = self.options.path

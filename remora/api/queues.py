@@ -27,6 +27,7 @@ from remora.api.options import Options
 from remora.config import Config
 from remora.ids import SessionKey, UserKey, topic_of_fact
 from remora.jobs.cleanup import WorkingMemoryCleanup
+from remora.jobs.durations import CompactionDurations
 from remora.jobs.fact_answers import KnownFact
 from remora.jobs.facts import FactsHandler
 from remora.jobs.feed_blocks import BlocksHandler
@@ -84,6 +85,7 @@ class Foundation(msgspec.Struct, frozen=True):
     supervisor: Supervisor
     schedule: Schedule
     retry: RetryPolicy
+    durations: CompactionDurations
 
     def add_queue(
         self,
@@ -123,6 +125,7 @@ def add_summaries(base: Foundation) -> CircuitBreaker:
         counter=models.counter,
         buffer=config.buffer,
         resummarizer=resummarizer,
+        durations=base.durations,
         timeout_s=config.models.timeout_s,
     )
     synopsis = SynopsisHandler(

@@ -20,6 +20,7 @@ __all__ = [
     "built_of",
     "divide_config",
     "holder_of",
+    "home_of",
     "made_for_owner",
     "make_shards",
     "opened_parts",
@@ -50,6 +51,15 @@ def parts_of(runtime: Runtime) -> Parts:
 def opened_parts(runtime: Runtime) -> Internals | None:
     """The parts of a runtime while it is open; any thread may ask."""
     return runtime._lifetime.opened  # noqa: SLF001  # a part of the runtime
+
+
+def home_of(runtime: Runtime) -> object:
+    """The event loop of an open runtime.
+
+    Raises:
+        RuntimeClosed: it is not open.
+    """
+    return runtime._lifetime.home  # noqa: SLF001  # a part of the runtime
 
 
 def holder_of(runtime: Runtime) -> PartsHolder:

@@ -12,9 +12,11 @@ from operator import itemgetter
 import msgspec
 
 from remora.api.build import Internals
+from remora.api.changes import Change, Changes
 from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics, statistics_of
 from remora.ids import SessionKey, UserKey
+from remora.storage.journal_port import IndexesUses
 
 __all__ = [
     "MAX_SESSIONS",
@@ -34,9 +36,19 @@ class StatusQuestion(msgspec.Struct, frozen=True):
 
     Attributes:
         sessions: are these in memory? User and session of each.
+        figures: whether statistics are wanted, and the fullest mailboxes.
+        uses: whether `RuntimeStatus.unwritten_uses` is wanted.
+        jobs: whether `RuntimeStatus.running` is wanted.
+        compactions: the session whose compactions are wanted.
+        change: the answer is a `remora.api.changes.ChangeAnswer` to this, and nothing else.
     """
 
     sessions: tuple[tuple[str, str], ...] = ()
+    figures: bool = True
+    uses: bool = False
+    jobs: bool = False
+    compactions: tuple[str, str] | None = None
+    change: Change | None = None
 
 
 class FullMailbox(msgspec.Struct, frozen=True):
@@ -65,6 +77,11 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
         statistics: see `remora.Runtime.statistics`, of all shards; None while it opens or closes.
         mailboxes: the actors for which most messages wait, at most twenty, the fullest first.
         live: those of the sessions in the question that are in memory.
+        unwritten_uses: for each shard, the numbers of the sessions whose last use is not in the
+            journal's index yet; None if the index of that shard cannot be relied on.
+        running: for each shard, the ids of its background jobs that run.
+        compactions: the newest compactions of the session in the question: the last message of
+            each, the tokens of its summary, and the seconds that it took.
     """
 
     pid: int
@@ -75,6 +92,9 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     statistics: RuntimeStatistics | None = None
     mailboxes: tuple[FullMailbox, ...] = ()
     live: tuple[tuple[str, str], ...] = ()
+    unwritten_uses: tuple[tuple[int, ...] | None, ...] = ()
+    running: tuple[tuple[str, ...], ...] = ()
+    compactions: tuple[tuple[int, int, float], ...] = ()
 
 
 _decode = msgspec.json.Decoder(StatusQuestion).decode
@@ -84,6 +104,7 @@ def make_answer(
     health: Callable[[], Health],
     opened: Callable[[], Sequence[Internals]],
     *,
+    changes: Changes,
     shards: int = 1,
     add: Callable[[Sequence[RuntimeStatistics]], RuntimeStatistics] = itemgetter(0),
 ) -> Callable[[bytes], bytes]:
@@ -92,6 +113,7 @@ def make_answer(
     Args:
         health: the memory's.
         opened: the parts of each shard; empty while one of them is not open.
+        changes: makes those that are asked for.
         shards: how many there are.
         add: makes one of the shards' statistics.
     """
@@ -99,16 +121,22 @@ def make_answer(
 
     def answer(question: bytes) -> bytes:
         asked = _decode(question)
+        if asked.change is not None:
+            return msgspec.json.encode(changes.ask(asked.change))
         parts = opened()
+        counted = parts if asked.figures else ()
         status = RuntimeStatus(
             pid=os.getpid(),
             since=since,
             at_s=time.monotonic(),
             shards=shards,
             health=health(),
-            statistics=add([statistics_of(one) for one in parts]) if parts else None,
-            mailboxes=_fullest(parts),
+            statistics=add([statistics_of(one) for one in counted]) if counted else None,
+            mailboxes=_fullest(counted),
             live=tuple(_live(parts, asked.sessions[:MAX_SESSIONS])),
+            unwritten_uses=tuple(map(_unwritten_uses, parts)) if asked.uses else (),
+            running=tuple(one.supervisor.running for one in parts) if asked.jobs else (),
+            compactions=_compactions(parts, asked.compactions),
         )
         return msgspec.json.encode(status)
 
@@ -131,3 +159,17 @@ def _live(
     for user, session in sessions:
         if any(one.registry.is_live(SessionKey(user, session)) for one in shards):
             yield user, session
+
+
+def _unwritten_uses(shard: Internals) -> tuple[int, ...] | None:
+    journal = shard.journal
+    return journal.unwritten_uses() if isinstance(journal, IndexesUses) else None
+
+
+def _compactions(
+    shards: Sequence[Internals], session: tuple[str, str] | None
+) -> tuple[tuple[int, int, float], ...]:
+    if session is None:
+        return ()
+    key = SessionKey(*session)
+    return tuple(found for one in shards for found in one.compactions.of(key))

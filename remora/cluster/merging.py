@@ -89,10 +89,14 @@ class ShardIds:
             return list(listings[0])
         replace = msgspec.structs.replace
         return [
-            replace(one, id=f"{number}/{one.id}")
+            replace(one, id=self.name_one(number, one.id))
             for number, listing in enumerate(listings)
             for one in listing
         ]
+
+    def name_one(self, number: int, id_: str) -> str:
+        """The id of the whole memory for one of a shard's own."""
+        return id_ if self._shards == 1 else f"{number}/{id_}"
 
     def split(self, ids: Sequence[str]) -> dict[int, list[str]]:
         """The shards' own ids, by shard.

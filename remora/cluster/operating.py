@@ -45,7 +45,8 @@ class JobLine(msgspec.Struct, frozen=True):
     """A job as people and scripts read it.
 
     Attributes:
-        state: ``waiting``, ``delayed`` or ``dead``.
+        state: ``waiting``, ``delayed`` or ``dead``; ``running`` only where the process that runs
+            it was asked.
         lane: the job's queue.
         session: empty for a job of the user.
         next_try: when a delayed job runs again; ISO 8601.

@@ -11,11 +11,12 @@ import anyio
 
 from remora.api.batches import append_batches
 from remora.api.build import Internals
+from remora.api.changes import Changes
 from remora.api.dead_letters import check_droppable
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.session import Session
-from remora.api.shards import make_shards, opened_parts, options_of
+from remora.api.shards import home_of, make_shards, opened_parts, options_of
 from remora.api.shared import SharedScope
 from remora.api.statistics import RuntimeStatistics
 from remora.api.status import make_answer
@@ -46,6 +47,7 @@ from remora.services.arguments import (
     check_seconds,
     collect,
 )
+from remora.services.erasure import ErasureReceipt
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import TransferReport
@@ -272,7 +274,19 @@ class ShardedRuntime:
             parts = [one for one in map(opened_parts, local) if one is not None]
             return parts if len(parts) == len(local) else []
 
-        answer = make_answer(self.health, opened, shards=len(local), add=add_figures)
+        async def forget(user: str, session: str | None) -> ErasureReceipt:
+            who = self.user(user)
+            return await (who if session is None else who.session(session)).forget()
+
+        changes = Changes(
+            lambda: home_of(local[0]),
+            retry=self.retry_dead_letters,
+            drop=self.drop_dead_letters,
+            forget=forget,
+        )
+        answer = make_answer(
+            self.health, opened, changes=changes, shards=len(local), add=add_figures
+        )
         return start_answering(directory, answer)
 
     async def __aenter__(self) -> Self:

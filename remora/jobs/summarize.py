@@ -17,6 +17,7 @@ from remora.actors.session.messages import SessionView, SummaryReady
 from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
+from remora.jobs.durations import CompactionDurations
 from remora.jobs.fallback import FallbackWriter, lines_of, merge_ranges
 from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
@@ -81,6 +82,7 @@ class SummarizeHandler:
         counter: for the summary's size.
         buffer: sizes of summaries, and their first words.
         resummarizer: told of sessions with lost messages.
+        durations: told of each compaction.
         timeout_s: how long a model may take.
     """
 
@@ -95,6 +97,7 @@ class SummarizeHandler:
         counter: TokenCounter,
         buffer: BufferConfig,
         resummarizer: Resummarizer,
+        durations: CompactionDurations,
         timeout_s: float = 60.0,
     ) -> None:
         self._journal = journal
@@ -105,6 +108,7 @@ class SummarizeHandler:
         self._counter = counter
         self._buffer = buffer
         self._resummarizer = resummarizer
+        self._durations = durations
         self._timeout_s = timeout_s
         self._model = model_name(summarizer.name)
         self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
@@ -120,6 +124,9 @@ class SummarizeHandler:
         result = await self._run(attempt)
         ready, spec = result.message, attempt.job.payload
         if isinstance(ready, SummaryReady) and ready.text:
+            seconds = time.monotonic() - began
+            assert isinstance(attempt.job.key, SessionKey)
+            self._durations.add(attempt.job.key, spec.through, ready.tokens, seconds)
             _logger.info(
                 "buffer_compacted",
                 session=attempt.job.key,
@@ -129,7 +136,7 @@ class SummarizeHandler:
                 summary_tokens=ready.tokens,
                 model=ready.model,
                 degraded=ready.degraded,
-                seconds=time.monotonic() - began,
+                seconds=seconds,
             )
         return result
 

@@ -209,6 +209,11 @@ class Supervisor:
         """Whether the caller is one of the supervisor's own jobs."""
         return _working_for.get() is not None
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The ids of the jobs that run; any thread may ask."""
+        return tuple(self._scopes)
+
     def has_jobs(self, key: Hashable) -> bool:
         """Whether the actor has a job queued, delayed or running."""
         return key in self._job_counts

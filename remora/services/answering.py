@@ -1,7 +1,7 @@
 """Answers other processes of the same account about a memory that this process has open.
 
 A thread of its own answers, at a socket in the memory directory: also while the event loop is busy
-or stuck. One line of JSON is asked, one is answered; nothing can be changed.
+or stuck. One line of JSON is asked, one is answered, at once.
 """
 
 from __future__ import annotations

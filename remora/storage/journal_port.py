@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,7 @@ __all__ = [
     "Erased",
     "Erasure",
     "Finding",
+    "IndexesUses",
     "Journal",
     "JournalCounts",
     "Retention",
@@ -126,6 +127,18 @@ class Finding(msgspec.Struct, frozen=True):
     where: str
     detail: str
     repairable: bool
+
+
+@runtime_checkable
+class IndexesUses(Protocol):
+    """A journal whose index of last uses is behind its messages; other processes may read it."""
+
+    def unwritten_uses(self) -> tuple[int, ...] | None:
+        """The numbers of the sessions whose last use is not in the index yet.
+
+        Any thread may ask. None if the index cannot be relied on.
+        """
+        ...
 
 
 class Journal(Log, Protocol):

@@ -1,25 +1,39 @@
 """What the page may change, where it was started with ``--allow-changes``.
 
-All of it is done as the owner of the directory, so a server that owns it is in the way; the error
-says what to call there.
+The process that has the memory open does it, where there is one; otherwise it is done here, as the
+owner of the directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import msgspec
+
+from remora.api.asking import change_there
+from remora.api.changes import Change, ChangeAnswer
 from remora.api.dead_letters import DeadLetters, check_droppable
 from remora.cluster.operating import call_there, change_dead_letters, open_owned
 from remora.config import Config
 from remora.runtime.jobs import Job
 from remora.services.erasure import ErasureReceipt
+from remora.storage.sockets import has_sockets
 
-__all__ = ["Actions"]
+__all__ = ["Actions", "Changed"]
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """How many dead letters were changed, and whether a process has the memory open to run them."""
+
+    changed: int
+    open: bool
 
 
 class Actions:
-    """Changes a memory directory that no process has open.
+    """Changes a memory.
 
     Args:
         directory: of the memory.
@@ -30,26 +44,41 @@ class Actions:
         self._directory = directory
         self._config = config
 
-    async def retry(self, ids: Sequence[str]) -> int:
-        """Have dead letters run again when a server opens the directory; returns how many.
+    async def _ask_owner(self, **change: Any) -> ChangeAnswer | None:
+        """What the process that has the memory open did; None if there is none."""
+        if not has_sockets():
+            return None
+        answer = await change_there(self._directory, Change(uuid4().hex, **change))
+        if answer is not None:
+            answer.check()
+        return answer
+
+    async def retry(self, ids: Sequence[str]) -> Changed:
+        """Have dead letters run again: now, or when a server opens the directory.
 
         Raises:
-            DirectoryLocked: a server owns the directory.
-            NoDeadLetter: one of `ids` is none; nothing was changed.
+            DirectoryLocked: a process owns the directory that does not answer.
+            OwnerUnreachable: it answers no more, or is of an earlier release.
+            NoDeadLetter, InvalidInput: one of `ids` is none; nothing was changed.
         """
+        if (there := await self._ask_owner(verb="retry", ids=tuple(ids))) is not None:
+            return Changed(there.changed, open=True)
         verb = "retry_dead_letters([…])"
         durability = self._config.journal.durability
-        return await change_dead_letters(
+        count = await change_dead_letters(
             self._directory, durability, verb, DeadLetters.retry, list(ids)
         )
+        return Changed(count, open=False)
 
-    async def drop(self, ids: Sequence[str]) -> int:
-        """Drop dead letters permanently; returns how many.
+    async def drop(self, ids: Sequence[str]) -> Changed:
+        """Drop dead letters permanently.
 
         Raises:
-            DirectoryLocked, NoDeadLetter: see `retry`.
+            DirectoryLocked, OwnerUnreachable, NoDeadLetter: see `retry`.
             InvalidInput: one of them can only be retried; nothing was changed.
         """
+        if (there := await self._ask_owner(verb="drop", ids=tuple(ids))) is not None:
+            return Changed(there.changed, open=True)
 
         async def check(jobs: Sequence[Job]) -> None:
             for job in jobs:
@@ -58,7 +87,7 @@ class Actions:
         async def drop(dead: DeadLetters, own: Sequence[str] | None) -> int:
             return await dead.drop(own or ())
 
-        return await change_dead_letters(
+        count = await change_dead_letters(
             self._directory,
             self._config.journal.durability,
             "drop_dead_letters([…])",
@@ -66,14 +95,18 @@ class Actions:
             list(ids),
             confirmed=check,
         )
+        return Changed(count, open=False)
 
     async def forget(self, user: str, session: str | None) -> ErasureReceipt:
         """Erase a user, or one session, down to the bytes.
 
         Raises:
-            DirectoryLocked: a server owns the directory.
+            DirectoryLocked, OwnerUnreachable: see `retry`.
             StorageError: see `remora.User.forget`.
         """
+        there = await self._ask_owner(verb="forget", user=user, session=session)
+        if there is not None and there.receipt is not None:
+            return there.receipt
         verb = "user(…).forget()" if session is None else "session(…).forget()"
         with call_there(verb):
             async with open_owned(self._directory, self._config, journal_only=True) as memory:

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from remora.api.runtime import Runtime
-from remora.cluster.merging import merge_users
+from remora.api.status import RuntimeStatus
+from remora.cluster.merging import ShardIds, merge_users
 from remora.cluster.operating import JobLine, job_line, list_erasures, list_jobs
 from remora.cluster.reading import MemoryReader, find_journals
+from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import Entry, decode_chat, plain_text, restore_message
@@ -25,13 +27,14 @@ from remora.storage.records import MessageRange, Summary, Watermarks
 from remora.storage.sqlite.outline import Compaction, SessionOutline
 from remora.storage.sqlite.peek import peek_sessions, peek_users
 from remora.storage.sqlite.read_only import ReadOnlyJournal
-from remora.view.health import find_live
+from remora.view.health import ask_about
 
 __all__ = ["Answers", "MessageLine", "open_shard"]
 
 PAGE = 100
 _MOST_MESSAGES = 200
 _MOST_JOBS = 500
+_STATES = ("dead", "running", "delayed", "waiting")
 _CUT = 400  # characters of a message in a list
 _LONGEST = 100_000  # of a message alone
 
@@ -63,7 +66,12 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 
 class SessionAnswer(msgspec.Struct, frozen=True):
-    """A session without its messages."""
+    """A session without its messages.
+
+    Attributes:
+        seconds: how long compactions took, by their number in the journal; only the process that
+            made them knows, and only of the newest.
+    """
 
     user: str
     session: str
@@ -81,11 +89,15 @@ class SessionAnswer(msgspec.Struct, frozen=True):
     trimmed: int
     removed: Sequence[MessageRange]
     compactions: Sequence[Compaction]
+    seconds: dict[int, float]
     jobs: Sequence[JobLine]
 
 
 class JobsAnswer(msgspec.Struct, frozen=True):
-    """Background work. `jobs` has 500 at most, dead letters first; the figures count all."""
+    """Background work. `jobs` has 500 at most, dead letters and those that run first.
+
+    The figures count all.
+    """
 
     queues: dict[str, dict[str, int]]
     jobs: Sequence[JobLine]
@@ -116,18 +128,31 @@ class Answers:
         """A page of users."""
         page = check_page(order, prefix, PAGE, after)
         journals = await run_in_thread(find_journals, self.reader.directory)
-        return merge_users([await run_in_thread(peek_users, one, page) for one in journals], page)
+        uses = await self._unwritten_uses(len(journals))
+        found = [
+            await run_in_thread(peek_users, one, page, unwritten)
+            for one, unwritten in zip(journals, uses, strict=True)
+        ]
+        return merge_users(found, page)
+
+    async def _unwritten_uses(self, shards: int) -> Sequence[tuple[int, ...] | None]:
+        """What the process that has the memory open says of each shard's index of last uses."""
+        status = await ask_about(self.reader.directory, uses=True)
+        uses = () if status is None else status.unwritten_uses
+        return uses if len(uses) == shards else (None,) * shards
 
     async def sessions(
         self, user: str, prefix: str, after: str | None, order: str
     ) -> Sequence[SessionLine]:
         """A page of a user's sessions."""
         page = check_page(order, prefix, PAGE, after)
-        find = partial(find_journals, self.reader.directory, user)
-        (journal,) = await run_in_thread(find)
-        found = await run_in_thread(peek_sessions, journal, user, page)
+        journals = await run_in_thread(find_journals, self.reader.directory)
+        shard = shard_of(user, len(journals))
+        uses = (await self._unwritten_uses(len(journals)))[shard]
+        found = await run_in_thread(peek_sessions, journals[shard], user, page, uses)
         names = [(user, one.session) for one in found]
-        live = await find_live(self.reader.directory, names)
+        status = await ask_about(self.reader.directory, sessions=names)
+        live = None if status is None else set(status.live)
         return [
             SessionLine(
                 one.session,
@@ -151,6 +176,7 @@ class Answers:
             jobs = await runtime.internals.journal.user_jobs(key.user)
         if not view.last_seq and view.keyed is None:
             raise InvalidInput(f"{key.user} has no session {key.session}")
+        status = await ask_about(self.reader.directory, compactions=tuple(key))
         return SessionAnswer(
             key.user,
             key.session,
@@ -168,6 +194,7 @@ class Answers:
             outline.trimmed,
             outline.removed,
             outline.compactions,
+            _durations(outline, status),
             [job_line(job) for job in jobs if job.key == key],
         )
 
@@ -187,12 +214,18 @@ class Answers:
 
     async def jobs(self) -> JobsAnswer:
         """Background work of the whole memory."""
-        jobs = await list_jobs(self.reader.directory)
-        lines = sorted(map(job_line, jobs), key=lambda one: one.state != "dead")
+        status = await ask_about(self.reader.directory, jobs=True)
+        shards = () if status is None else status.running
+        name = ShardIds(len(shards)).name_one
+        running = {name(number, id_) for number, ids in enumerate(shards) for id_ in ids}
+        lines = [
+            msgspec.structs.replace(line, state="running") if line.id in running else line
+            for line in map(job_line, await list_jobs(self.reader.directory))
+        ]
+        lines.sort(key=lambda one: _STATES.index(one.state))
         queues: dict[str, dict[str, int]] = {}
         for line in lines:
-            states = queues.setdefault(line.lane, {"waiting": 0, "delayed": 0, "dead": 0})
-            states[line.state] += 1
+            queues.setdefault(line.lane, dict.fromkeys(_STATES, 0))[line.state] += 1
         erasures = await list_erasures(self.reader.directory)
         return JobsAnswer(queues, lines[:_MOST_JOBS], erasures)
 
@@ -201,6 +234,12 @@ async def _outline(runtime: Runtime, key: SessionKey) -> SessionOutline:
     journal = runtime.internals.journal
     assert isinstance(journal, ReadOnlyJournal)
     return await journal.outline(key)
+
+
+def _durations(outline: SessionOutline, status: RuntimeStatus | None) -> dict[int, float]:
+    took = {} if status is None else {known[:2]: known[2] for known in status.compactions}
+    places = {one.number: (one.summary.through, one.summary.tokens) for one in outline.compactions}
+    return {number: took[place] for number, place in places.items() if place in took}
 
 
 def _line(entry: Entry, *, cut: int, alone: bool) -> MessageLine:

@@ -14,6 +14,7 @@ from remora.cluster.reading import MemoryReader
 from remora.errors import (
     DirectoryLocked,
     InvalidInput,
+    OwnerUnreachable,
     RemoraError,
     StorageError,
 )
@@ -292,12 +293,12 @@ class _Page:
     async def retry(self, body: bytes) -> Any:
         """Run dead letters again."""
         ids = msgspec.json.decode(body, type=_Retry).ids
-        return {"changed": await self._actions.retry(ids)}
+        return await self._actions.retry(ids)
 
     async def drop(self, body: bytes) -> Any:
         """Drop dead letters."""
         ids = msgspec.json.decode(body, type=_Retry).ids
-        return {"changed": await self._actions.drop(ids)}
+        return await self._actions.drop(ids)
 
     async def forget(self, body: bytes) -> Any:
         """Erase a user or a session."""
@@ -335,7 +336,7 @@ def _explain(error: Exception) -> Response:
             return _error(400, str(error), kind)
         case TimeoutError():
             return _error(503, "it took too long; try again", kind)
-        case StorageError():
+        case StorageError() | OwnerUnreachable():
             return _error(503, str(error), kind)
         case RemoraError():
             return _error(500, str(error), kind)

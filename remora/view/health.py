@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
 
+from remora.api.asking import ask_status
 from remora.api.health import Health
-from remora.api.status import FullMailbox, RuntimeStatus
+from remora.api.status import FullMailbox, RuntimeStatus, StatusQuestion
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
 from remora.observe import ask
 from remora.runtime.histogram import Histogram
@@ -20,7 +22,7 @@ from remora.runtime.threads import run_in_thread
 from remora.view.disk import measure_files
 from remora.view.watching import Watch
 
-__all__ = ["HealthAnswer", "HealthSamples", "find_live"]
+__all__ = ["HealthAnswer", "HealthSamples", "ask_about"]
 
 _INTERVAL_S = 2.0
 _KEPT = 150  # five minutes
@@ -152,16 +154,18 @@ class HealthSamples:
                 self._samples.append(sample)
 
 
-async def find_live(
-    directory: Path, sessions: Sequence[tuple[str, str]]
-) -> set[tuple[str, str]] | None:
-    """Those of the sessions that are in a process's memory; None if no process says."""
-    question = partial(ask, directory, sessions=sessions, timeout_s=_PATIENCE_S)
+async def ask_about(directory: Path, **question: Any) -> RuntimeStatus | None:
+    """What the process says that has the memory open; None if no process says anything.
+
+    Args:
+        directory: the memory's.
+        question: see `StatusQuestion`; without statistics.
+    """
+    asked = StatusQuestion(figures=False, **question)
     try:
-        status = await run_in_thread(question)
+        return await run_in_thread(partial(ask_status, directory, asked, _PATIENCE_S))
     except (InvalidInput, DirectoryUnusable, OwnerUnreachable):
         return None
-    return None if status is None else set(status.live)
 
 
 def _compare(before: RuntimeStatus, after: RuntimeStatus) -> Sample | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,17 @@ import msgspec
 import pytest
 
 from remora import Config, Runtime
+from remora.api.asking import change_there
+from remora.api.changes import Change, ChangeAnswer, Changes
+from remora.api.health import of_problems
+from remora.api.status import RuntimeStatus
 from remora.cli.main import main
 from remora.cluster.sharded import ShardedRuntime
+from remora.errors import OwnerUnreachable
+from remora.services.answering import start_answering
+from remora.services.erasure import ErasureReceipt
+from remora.storage.listing import ListingOrder, ListingPage
+from remora.storage.sqlite.peek import peek_users
 from remora.storage.sqlite.schema import FORMAT
 from remora.storage.sqlite.sizes import TABLES, peek_sizes
 from remora.view.health import HealthSamples
@@ -191,6 +202,86 @@ async def test_a_session_beside_its_owner(owner: Runtime, directory: Path) -> No
         assert (await get(page, "messages", **query))[1]["cut"] is True
 
 
+async def append_until(chat: Any, begun: anyio.Event) -> None:
+    while not begun.is_set():
+        await chat.append({"role": "user", "content": "Another message is about Figaro."})
+        await anyio.wait_all_tasks_blocked()
+
+
+class Held:
+    """A summarizer that waits until it may go on."""
+
+    name = "held"
+    extracts = False
+
+    def __init__(self) -> None:
+        self.begun, self.free = anyio.Event(), anyio.Event()
+
+    async def summarize(self, _: str | None, __: Sequence[Any], *, max_tokens: int) -> str:
+        self.begun.set()
+        await self.free.wait()
+        return "They talked about Figaro."
+
+
+async def test_a_compaction_while_it_is_made(directory: Path) -> None:
+    """Its job runs; then its seconds are known, also in shards, until the process ends."""
+    held = Held()
+    runtime = Runtime(directory, config=CONFIG, summarizer=held)
+    query = {"user": "alice", "session": "chat"}
+    async with opened_page(directory, CONFIG) as page:
+        async with ShardedRuntime.of(runtime, shards=3) as memory:
+            chat = memory.session("alice", "chat")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(append_until, chat, held.begun)
+            found = await get(page, "jobs")
+            states = {job["lane"]: job["state"] for job in found["jobs"]}
+            assert states["summarize"] == "running"
+            assert found["queues"]["summarize"]["running"] == 1
+            marks = (await get(page, "session", **query))["watermarks"]
+            assert marks["summarizing_through"] > marks["archived_through"]
+            held.free.set()
+            await memory.settle()
+            session = await get(page, "session", **query)
+            numbers = {str(one["number"]) for one in session["compactions"]}
+            assert session["seconds"].keys() == numbers
+            assert all(0 < one < 60 for one in session["seconds"].values())
+        assert (await get(page, "session", **query))["seconds"] == {}
+
+
+async def test_listings_beside_an_owner_are_its_own(
+    owner: Runtime, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every order and page, whether the uses of all or some of the sessions are written."""
+    monkeypatch.setattr("remora.storage.sqlite.journal.MANY_SESSIONS", 0)
+    journal: Any = owner.internals.journal
+    for number in range(400):
+        user, session = f"user {number % 130}", f"chat {number % 7}-{number % 2}"
+        await owner.session(user, session).append({"role": "user", "content": "Hi."})
+        if number in {150, 300}:
+            await owner.users(order="newest")  # which writes the uses
+            assert journal.unwritten_uses() == ()
+    async with opened_page(directory, CONFIG) as page:
+        orders: tuple[ListingOrder, ...] = ("newest", "oldest", "name")
+        for order in orders:
+            assert len(journal.unwritten_uses()) > 20
+            seen: dict[str, list[str]] = {"users": [], "sessions": []}
+            for name, key in (("users", "user"), ("sessions", "session")):
+                after: dict[str, str] = {}
+                while found := await get(page, name, user="user 3", order=order, **after):
+                    seen[name] += [one[key] for one in found]
+                    after = {"after": found[-1]["cursor"]}
+            begin = peek_users(directory / "journal.db", ListingPage(order, "user 1", 7), ())
+            assert len(begin) == 7
+            users = await owner.users(order=order, limit=None)
+            sessions = await owner.user("user 3").sessions(order=order)
+            assert seen["users"] == [one.user for one in users]
+            assert seen["sessions"] == [one.session for one in sessions]
+            await owner.session(f"user {order}", "chat").append({"role": "user", "content": "Hi."})
+            for number in range(30):  # used again, and not written
+                chat = owner.session(f"user {number}", f"chat {number % 7}-{number % 2}")
+                await chat.append({"role": "user", "content": "Hi again."})
+
+
 async def test_compactions(owner: Runtime, directory: Path) -> None:
     chat = owner.session("alice", "chat")
     view = await chat.inspect()
@@ -288,7 +379,7 @@ async def test_shards(directory: Path) -> None:
 # -- changes ---------------------------------------------------------------------------------------
 
 
-async def make_dead_letter(runtime: Runtime) -> None:
+async def make_dead_letter(runtime: Any) -> None:
     bad = runtime.session("eve", "bad")
     await bad.append({"role": "user", "content": "poison"})
     await bad.flush()
@@ -305,9 +396,6 @@ async def test_jobs_are_retried_and_dropped(owner: Runtime, directory: Path) -> 
         refused = await page.post("/api/jobs/retry", json={"ids": [job["id"]]})
         assert (refused.status_code, "--allow-changes" in refused.text) == (403, True)
     async with opened_page(directory, CONFIG, allow_changes=True) as page:
-        owned = await page.post("/api/jobs/drop", json={"ids": [job["id"]]})
-        assert owned.status_code == 409
-        assert "await runtime.drop_dead_letters" in owned.json()["error"]
         await owner.aclose()
         for body in (b"", b"[]", b'{"ids": 1}', b'{"ids": [], "more": 1}', b"\xff"):
             headers = {"content-type": "application/json"}
@@ -316,20 +404,18 @@ async def test_jobs_are_retried_and_dropped(owner: Runtime, directory: Path) -> 
         none = await page.post("/api/jobs/retry", json={"ids": ["flush-99-1"]})
         assert none.status_code == 400
         done = await page.post("/api/jobs/retry", json={"ids": [job["id"]]})
-        assert done.json() == {"changed": 1}
+        assert done.json() == {"changed": 1, "open": False}
         assert (await get(page, "jobs"))["jobs"][0]["state"] == "waiting"
         async with Runtime(directory, config=CONFIG, redact_long_term=poison) as runtime:
             await runtime.settle()
         dropped = await page.post("/api/jobs/drop", json={"ids": [job["id"]]})
-        assert dropped.json() == {"changed": 1}
+        assert dropped.json() == {"changed": 1, "open": False}
         assert (await get(page, "jobs"))["queues"].get("flush", {}).get("dead", 0) == 0
 
 
 async def test_erasure_with_its_receipt(owner: Runtime, directory: Path) -> None:
     await owner.session("bob", "chat").append({"role": "user", "content": "Hi."})
     async with opened_page(directory, CONFIG, allow_changes=True) as page:
-        refused = await page.post("/api/forget", json={"user": "alice", "session": "chat"})
-        assert (refused.status_code, "forget()" in refused.text) == (409, True)
         await owner.aclose()
         done = await page.post("/api/forget", json={"user": "alice", "session": "chat"})
         receipt = done.json()
@@ -338,6 +424,115 @@ async def test_erasure_with_its_receipt(owner: Runtime, directory: Path) -> None
         gone = await page.get("/api/session", params={"user": "alice", "session": "chat"})
         assert gone.status_code == 400
         assert [one["user"] for one in await get(page, "users")] == ["bob"]
+
+
+# -- changes that the owner makes ------------------------------------------------------------------
+
+
+@pytest.fixture(params=[1, 3])
+async def owned(request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[Any]:
+    """A memory that is open, in one piece and in shards."""
+    runtime = Runtime(directory, config=CONFIG, redact_long_term=poison)
+    async with ShardedRuntime.of(runtime, shards=request.param) as memory:
+        yield memory
+
+
+async def test_the_owner_changes_what_the_page_asks_for(owned: Any, directory: Path) -> None:
+    """Dead letters and erasures, with the errors that it has for them; it stays open."""
+    for name in ("alice", "bob"):
+        await owned.session(name, "chat").append({"role": "user", "content": "Hi."})
+    await owned.session("bob", "more").append({"role": "user", "content": "Hi."})
+    await make_dead_letter(owned)
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        (job,) = (await get(page, "jobs"))["jobs"]
+        none = await page.post("/api/jobs/retry", json={"ids": ["0/flush-99-1"]})
+        assert (none.status_code, none.json()["kind"]) == (400, "InvalidInput")
+        again = await page.post("/api/jobs/retry", json={"ids": [job["id"]]})
+        assert again.json() == {"changed": 1, "open": True}
+        await owned.settle()  # it ran, and failed again
+        assert [one.id for one in await owned.dead_letters()] == [job["id"]]
+        dropped = await page.post("/api/jobs/drop", json={"ids": [job["id"]]})
+        assert dropped.json() == {"changed": 1, "open": True}
+        assert await owned.dead_letters() == []
+        session = await page.post("/api/forget", json={"user": "bob", "session": "more"})
+        assert session.json()["journal"]["messages"] == 1
+        assert [one.session for one in await owned.user("bob").sessions()] == ["chat"]
+        user = await page.post("/api/forget", json={"user": "alice"})
+        assert user.json()["journal"]["messages"] == 1
+        assert sorted(one["user"] for one in await get(page, "users")) == ["bob", "eve"]
+        wrong = await page.post("/api/forget", json={"user": "a\0b"})
+        assert (wrong.status_code, "user id" in wrong.json()["error"]) == (400, True)
+    await owned.session("bob", "chat").append({"role": "user", "content": "Still here."})
+
+
+async def test_a_change_is_made_once(owner: Runtime, directory: Path) -> None:
+    """However often its answer is asked for; one who does not wait for it stops nothing."""
+    await owner.session("bob", "chat").append({"role": "user", "content": "Hi."})
+    change = Change("an-id", "forget", user="bob")
+    with anyio.move_on_after(0) as gone:
+        await change_there(directory, change)
+    assert gone.cancelled_caught
+    first = await change_there(directory, change)
+    assert first is not None
+    assert first.receipt is not None
+    assert first.receipt.journal["messages"] == 1
+    assert await change_there(directory, change) == first
+    assert [one.user for one in await owner.users()] == ["alice"]
+
+
+async def test_an_owner_that_changes_nothing_for_others(directory: Path) -> None:
+    """An earlier release answers with what it knows, and one that closes not at all."""
+    async with Runtime(directory, config=CONFIG):
+        pass
+    status = msgspec.json.encode(RuntimeStatus(1, "", 0.0, 1, of_problems([])))
+    earlier = start_answering(directory, lambda _: status)
+    assert earlier is not None
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        found = await page.post("/api/forget", json={"user": "alice"})
+        assert (found.status_code, "earlier release" in found.json()["error"]) == (503, True)
+        await anyio.to_thread.run_sync(earlier.stop)
+    asked = threading.Event()
+
+    def begin(_: bytes) -> bytes:
+        asked.set()
+        return msgspec.json.encode(ChangeAnswer(done=False))
+
+    ending = start_answering(directory, begin)
+    assert ending is not None
+
+    def end() -> None:
+        assert asked.wait(10)
+        ending.stop()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, end)
+        with pytest.raises(OwnerUnreachable, match="look whether it was done"):
+            await change_there(directory, Change("an-id", "retry"))
+
+
+async def test_so_many_changes_at_once(directory: Path) -> None:
+    """More are refused, and what is known of those that are over is bounded."""
+    begun = anyio.Event()
+
+    async def wait(_: Any) -> int:
+        await begun.wait()
+        return 1
+
+    async def forget(_: str, __: str | None) -> ErasureReceipt:
+        raise AssertionError
+
+    loop = asyncio.get_running_loop()
+    changes = Changes(lambda: loop, retry=wait, drop=wait, forget=forget)
+    asked = [changes.ask(Change(str(number), "retry")) for number in range(17)]
+    assert [one.done for one in asked] == [False] * 16 + [True]
+    assert (asked[-1].kind, "try again" in asked[-1].error) == ("InvalidInput", True)
+    begun.set()
+    await anyio.wait_all_tasks_blocked()
+    assert changes.ask(Change("0", "retry")).changed == 1
+    for number in range(17, 200):
+        assert not changes.ask(Change(str(number), "drop")).done
+        await anyio.wait_all_tasks_blocked()
+    assert not changes.ask(Change("0", "retry")).done  # forgotten: asked for anew
 
 
 # -- beside the owner ------------------------------------------------------------------------------

@@ -145,6 +145,10 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     # -- listings ----------------------------------------------------------------------------------
 
+    def unwritten_uses(self) -> tuple[int, ...] | None:
+        """See `remora.storage.journal_port.IndexesUses`."""
+        return self._uses.unwritten() if self._uses.complete else None
+
     async def _uses_are_indexed(self, where: str, *parameters: str) -> bool:
         """Write the uses first, unless looking at so few newest messages takes less time."""
         ((count,),) = await self._read(

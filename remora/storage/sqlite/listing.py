@@ -2,7 +2,8 @@
 
 `actors.used_us` has when a session was last used, and is indexed; it is written a while after the
 messages (`remora.storage.sqlite.uses`). A listing that does not rely on it looks at the newest
-message of every session: some microseconds each.
+message of every session: some microseconds each. While a process has the journal open, it can say
+of which sessions the last use is not written, and another one looks at their messages alone.
 """
 
 from __future__ import annotations
@@ -35,11 +36,18 @@ _LAST_SEQ = (
     f"coalesce((SELECT m.pos & {SEQ_MASK} FROM messages AS m WHERE {_ITS_MESSAGES} "
     "ORDER BY m.pos DESC LIMIT 1), 0)"
 )
+_UNWRITTEN = "(SELECT value FROM json_each(?))"
+_THEIR_USERS = f"(SELECT h.user FROM actors AS h WHERE h.sid IN {_UNWRITTEN})"
 _DIRECTIONS = {"name": (">", "ASC"), "newest": ("<", "DESC"), "oldest": (">", "ASC")}
 
 
 def session_query(
-    user: str, page: ListingPage, *, by_index: bool, format_: int = _FIRST_WITH_INDICES
+    user: str,
+    page: ListingPage,
+    *,
+    by_index: bool,
+    format_: int = _FIRST_WITH_INDICES,
+    unwritten: str | None = None,
 ) -> tuple[str, Sequence[Any]]:
     """The statement for a page of a user's sessions, and its parameters.
 
@@ -48,6 +56,8 @@ def session_query(
         page: what is wanted.
         by_index: order by `actors.used_us`, which must be written.
         format_: of the journal.
+        unwritten: numbers of sessions, as a JSON array, whose `used_us` is not written: with
+            `by_index`, the page has the others, otherwise these.
     """
     by_index = by_index and page.order != "name"
     use, by = ("s.used_us", " INDEXED BY actors_by_use") if by_index else (LAST_USE, "")
@@ -59,6 +69,9 @@ def session_query(
         f"WHERE {_ITS_MESSAGES} AND m.removed IS NOT NULL)"
     )
     where, parameters = _range("s.session", page.prefix)
+    if unwritten is not None:
+        where += f" AND s.sid {'NOT ' if by_index else ''}IN {_UNWRITTEN}"
+        parameters.append(unwritten)
     behind, order, more = _place("used", "session", page)
     sql = (
         f"SELECT session, messages, used FROM (SELECT s.session AS session, {count} AS messages, "
@@ -68,8 +81,13 @@ def session_query(
     return sql, (user, *parameters, *more, -1 if page.limit is None else page.limit)
 
 
-def user_query(page: ListingPage, *, by_index: bool) -> tuple[str, Sequence[Any]]:
-    """The statement for a page of users, and its parameters; see `session_query`."""
+def user_query(
+    page: ListingPage, *, by_index: bool, unwritten: str | None = None
+) -> tuple[str, Sequence[Any]]:
+    """The statement for a page of users, and its parameters; see `session_query`.
+
+    With `unwritten`, the page has the users of these sessions, or the others, in an order by use.
+    """
     limit = -1 if page.limit is None else page.limit
     sessions = (
         "(SELECT count(*) FROM actors AS s WHERE s.user = u.name AND s.session != '') AS sessions"
@@ -91,6 +109,13 @@ def user_query(page: ListingPage, *, by_index: bool) -> tuple[str, Sequence[Any]
         )
         return sql, (*parameters, *limits, limit, limit)
     where, parameters = _range("s.user", page.prefix)
+    first: tuple[str, ...] = ()
+    if unwritten is not None:
+        where += f" AND s.user {'NOT ' if by_index else ''}IN {_THEIR_USERS}"
+        parameters.append(unwritten)
+        if not by_index:
+            use = f"CASE WHEN s.sid IN {_UNWRITTEN} THEN {LAST_USE} ELSE s.used_us END"
+            first = (unwritten,)
     behind, order, more = _place("used", "name", page)
     if by_index:
         later = "o.used_us > s.used_us OR o.sid > s.sid"
@@ -108,7 +133,7 @@ def user_query(page: ListingPage, *, by_index: bool) -> tuple[str, Sequence[Any]
         f"SELECT name, {sessions}, used FROM ({found}) AS u WHERE 1{behind} "
         f"ORDER BY {order} LIMIT ?"
     )
-    return sql, (*parameters, *more, limit)
+    return sql, (*first, *parameters, *more, limit)
 
 
 def _range(column: str, prefix: str, behind: str = "") -> tuple[str, list[str]]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from remora.errors import DirectoryUnusable, JournalDamaged
 from remora.ids import UNKEYED
@@ -107,19 +111,57 @@ def read_only_address(journal: Path) -> str:
     return f"{journal.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
 
 
-def peek_users(journal: Path, page: ListingPage) -> Sequence[UserListing]:
-    """A page of the users of a journal; see `peek_jobs`."""
+def peek_users(
+    journal: Path, page: ListingPage, unwritten: Sequence[int] | None = None
+) -> Sequence[UserListing]:
+    """A page of the users of a journal; see `peek_sessions`."""
     with open_to_peek(journal) as (database, _):
-        query = user_query(page, by_index=_uses_are_complete(database))
-        return read_user_rows(database.execute(*query).fetchall(), page)
+        rows = _read_page(database, page, unwritten, partial(user_query, page))
+        return read_user_rows(_first(rows, page), page)
 
 
-def peek_sessions(journal: Path, user: str, page: ListingPage) -> Sequence[SessionListing]:
-    """A page of a user's sessions; see `peek_jobs`."""
+def peek_sessions(
+    journal: Path, user: str, page: ListingPage, unwritten: Sequence[int] | None = None
+) -> Sequence[SessionListing]:
+    """A page of a user's sessions; see `peek_jobs`.
+
+    Args:
+        journal: of the user.
+        user: the user.
+        page: what is wanted.
+        unwritten: what the process that has the journal open says of its index of last uses; see
+            `remora.storage.journal_port.IndexesUses`. Without it, all newest messages are read.
+    """
     with open_to_peek(journal) as (database, format_):
-        complete = _uses_are_complete(database)
-        query = session_query(user, page, by_index=complete, format_=format_)
-        return read_session_rows(database.execute(*query).fetchall(), user, page)
+        query = partial(session_query, user, page, format_=format_)
+        rows = _read_page(database, page, unwritten, query)
+        return read_session_rows(_first(rows, page), user, page)
+
+
+def _read_page(
+    database: sqlite3.Connection,
+    page: ListingPage,
+    unwritten: Sequence[int] | None,
+    query: Callable[..., tuple[str, Sequence[Any]]],
+) -> list[tuple[Any, ...]]:
+    """The rows of a page: from the index, and from messages where the index is behind them."""
+    if _uses_are_complete(database):
+        return database.execute(*query(by_index=True)).fetchall()
+    if unwritten is None or page.order == "name":
+        return database.execute(*query(by_index=False)).fetchall()
+    numbers = msgspec.json.encode(unwritten).decode()
+    return [
+        row
+        for by_index in (True, False)
+        for row in database.execute(*query(by_index=by_index, unwritten=numbers))
+    ]
+
+
+def _first(rows: list[tuple[Any, ...]], page: ListingPage) -> list[tuple[Any, ...]]:
+    """The first rows in the order of the page; each begins with a name, and ends with a use."""
+    if page.order != "name":
+        rows.sort(key=lambda row: (row[-1], row[0]), reverse=page.order == "newest")
+    return rows[: page.limit]
 
 
 def _uses_are_complete(database: sqlite3.Connection) -> bool:

@@ -65,6 +65,11 @@ class SessionUses:
         """All are written, or held."""
         return self._computed_through is None
 
+    def unwritten(self) -> tuple[int, ...]:
+        """The numbers of the sessions whose last use is held; any thread may ask."""
+        held = tuple(self._held)  # first: a transaction takes what is held, and then commits it
+        return tuple({*held, *self._taken})
+
     def compute_some(self, last_sid: int) -> list[Step]:
         """Statements that look at the next sessions' newest messages, up to `last_sid`.
 

@@ -1,7 +1,7 @@
 // Each compaction: the messages before, the summary after.
 
 import { ask } from "./api.js";
-import { counted, el, fill, number, section, stored } from "./dom.js";
+import { counted, el, fill, number, seconds, section, stored } from "./dom.js";
 import { messageText, summaryTitle } from "./message.js";
 
 const MOVES = { dropped: "dropped without a summary", cleared: "cleared", restated: "the summary was replaced from outside" };
@@ -18,7 +18,7 @@ export class CompactionsPanel {
   }
 
   show(session) {
-    const state = JSON.stringify([session.user, session.session, session.compactions.map((one) => [one.number, one.current])]);
+    const state = JSON.stringify([session.user, session.session, session.compactions.map((one) => [one.number, one.current, session.seconds[one.number]])]);
     if (state === this.drawn) return;
     this.drawn = state;
     if (this.session?.user !== session.user || this.session?.session !== session.session) this.most = FIRST;
@@ -43,7 +43,8 @@ export class CompactionsPanel {
     const before = el("div", { class: "before" });
     const details = el("details", { "data-number": one.number, class: summary.degraded ? "degraded" : "" },
       el("summary", {}, `at message ${number(one.at_seq)}: `, ...summaryTitle(summary),
-        summary.input_tokens ? `, from ${counted(summary.input_tokens, "token")}` : "", replaced),
+        summary.input_tokens ? `, from ${counted(summary.input_tokens, "token")}` : "",
+        one.number in this.session.seconds ? `, in ${seconds(this.session.seconds[one.number])}` : "", replaced),
       el("div", { class: "two" }, el("div", {}, el("h3", {}, "before"), before),
         el("div", {}, el("h3", {}, "after"), stored(summary.text, "pre", { class: "text" }),
           summary.lost.length ? el("p", { class: "failed" }, "in no summary: ",

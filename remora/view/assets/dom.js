@@ -37,6 +37,8 @@ export const round = (value) =>
 export const bytes = (value) =>
   value < 1e6 ? `${round(value / 1e3)} kB` : value < 1e9 ? `${round(value / 1e6)} MB` : `${round(value / 1e9)} GB`;
 
+export const seconds = (value) => (value < 1 ? `${round(value * 1e3)} ms` : `${round(value)} s`);
+
 export const counted = (count, noun, plural = `${noun}s`) =>
   `${number(count)} ${Number(count) === 1 ? noun : plural}`;
 

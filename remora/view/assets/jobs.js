@@ -4,6 +4,8 @@ import { ask, change } from "./api.js";
 import { counted, el, fill, moment, number, section, stored, table } from "./dom.js";
 import { place } from "./people.js";
 
+const STATES = ["waiting", "running", "delayed", "dead"];
+
 export class JobsPanel {
   constructor(about) {
     this.about = about;
@@ -15,7 +17,7 @@ export class JobsPanel {
   async refresh() {
     const found = await ask("jobs");
     const queues = Object.entries(found.queues).map(([name, states]) => el("tr", {},
-      el("th", { scope: "row" }, name), ["waiting", "delayed", "dead"].map((state) =>
+      el("th", { scope: "row" }, name), STATES.map((state) =>
         el("td", { class: state === "dead" && states.dead ? "figure failed" : "figure" }, number(states[state])))));
     const jobs = found.jobs.map((one) => el("tr", {},
       el("th", { scope: "row" }, stored(one.id)),
@@ -30,7 +32,7 @@ export class JobsPanel {
         el("button", { type: "button", onclick: () => this.act("drop", one.id), "aria-label": `drop ${one.id}` }, "drop")] : "") : null));
     const heads = ["job", "state", "whose", "failures", "when", "last failure"];
     fill(this.list,
-      queues.length ? table("Jobs by queue", ["queue", "waiting", "delayed", "dead"], queues) : el("p", { class: "quiet" }, "No background jobs wait, and there are no dead letters."),
+      queues.length ? table("Jobs by queue", ["queue", ...STATES], queues) : el("p", { class: "quiet" }, "No background jobs wait, and there are no dead letters."),
       jobs.length ? table("Jobs", this.about.allow_changes ? [...heads, "change"] : heads, jobs) : "",
       ...(found.erasures.length ? [el("h3", {}, "Erasures that wait for files to be rewritten"),
         table("Erasures", ["erasure", "whose, as a digest", "failures", "last failure"], found.erasures.map((one) => el("tr", {},
@@ -39,11 +41,11 @@ export class JobsPanel {
   }
 
   async act(verb, id) {
-    const sure = verb === "drop" ? `Drop ${id} permanently? No message is lost, but its work is never done.` : `Run ${id} again when a server opens the memory?`;
+    const sure = verb === "drop" ? `Drop ${id} permanently? No message is lost, but its work is never done.` : `Run ${id} again?`;
     if (!confirm(sure)) return;
     try {
-      const { changed } = await change(`jobs/${verb}`, { ids: [id] });
-      this.said.textContent = verb === "drop" ? `${counted(changed, "dead letter")} dropped` : `${counted(changed, "dead letter")} will run again when a server opens the memory`;
+      const { changed, open } = await change(`jobs/${verb}`, { ids: [id] });
+      this.said.textContent = verb === "drop" ? `${counted(changed, "dead letter")} dropped` : `${counted(changed, "dead letter")} ${open ? "put back into its queue" : "will run again when a server opens the memory"}`;
       this.said.className = "";
     } catch (e) {
       this.said.textContent = e.message;
