@@ -77,7 +77,7 @@ async def test_the_guard_notices_blocking() -> None:
 
 @pytest.mark.parametrize("handle", [Session, User])
 def test_verbs_are_async(handle: type) -> None:
-    """S4.02: what a handle does is awaited; the others make handles and iterators, and do no I/O."""
+    """S4.02: what a handle does is awaited; the others make handles and iterators, no I/O."""
     made = {"session", "agent", "exclusive", "follow", "tools", "turn"}
     verbs = {
         name
