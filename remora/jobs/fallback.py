@@ -7,7 +7,7 @@ if all its text is in the lines; every other message that no model summarized is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from remora.messages import (
     speaker_of,
     without_surrogates,
 )
+from remora.models.compression import prepare
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
 from remora.runtime.concurrency import run_in_thread_if
@@ -87,11 +88,14 @@ class FallbackWriter:
             earlier = "\n".join([prose, earlier] if earlier else [prose])
             prose = ""
         lines = await lines_of(entries)
-        text, failed = await self._extract(summarizer, earlier, lines, prose, max_tokens)
+        summarize = prepare(summarizer, earlier or None, lines)
+        text, failed = await self._extract(summarize, earlier, prose, max_tokens)
         brief = ""
         if max_tokens > self._brief_tokens and await self.count(text) > self._brief_tokens:
             whole = "\n".join(part for part in (prose, earlier) if part)
-            brief, _ = await self._extract(summarizer, whole, lines, "", self._brief_tokens)
+            if prose:
+                summarize = prepare(summarizer, whole or None, lines)
+            brief, _ = await self._extract(summarize, whole, "", self._brief_tokens)
         groups = [entries]
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
@@ -113,9 +117,8 @@ class FallbackWriter:
 
     async def _extract(
         self,
-        summarizer: Summarizer,
+        summarize: Callable[[int], Awaitable[str]],
         earlier: str,
-        lines: Sequence[Line],
         prose: str,
         max_tokens: int,
     ) -> tuple[str, bool]:
@@ -124,9 +127,7 @@ class FallbackWriter:
         text, failed = earlier, False
         for _ in range(_TRIES):
             try:
-                text = await summarizer.summarize(
-                    earlier or None, [*lines], max_tokens=max(room, 1)
-                )
+                text = await summarize(max(room, 1))
             except Exception:
                 probe("extract_failed")
                 _logger.exception("fallback_summary_failed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from remora.messages.chat import ChatDict
@@ -17,6 +18,8 @@ __all__ = [
     "split_tool_calls",
     "without_surrogates",
 ]
+
+_DAY_US = 86_400_000_000
 
 
 def plain_text(chat: Mapping[str, Any]) -> str:
@@ -74,8 +77,13 @@ def dated_line(at_us: int, text: str) -> str:
         at_us: microseconds since the epoch.
         text: what was said.
     """
-    at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
-    return f"({at.day} {at:%B %Y}) {text}"
+    return f"({_date(at_us // _DAY_US)}) {text}"
+
+
+@lru_cache(maxsize=1_000)
+def _date(day: int) -> str:
+    at = datetime.fromtimestamp(day * 86_400, UTC)
+    return f"{at.day} {at:%B %Y}"
 
 
 def speaker_of(chat: Mapping[str, Any]) -> str:

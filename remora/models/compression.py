@@ -19,16 +19,23 @@ more.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
+from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer, check_answer_length
 from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["CompressionMeter", "CompressionStatistics", "LeadSummarizer", "TailSummarizer"]
+__all__ = [
+    "CompressionMeter",
+    "CompressionStatistics",
+    "LeadSummarizer",
+    "TailSummarizer",
+    "prepare",
+]
 
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 
@@ -146,29 +153,62 @@ class CompressionMeter:
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
         """The other summarizer's result; its exceptions are counted as failures."""
-        self._calls += 1
-        try:
-            text = await self._summarizer.summarize(previous, [*lines], max_tokens=max_tokens)
-            check_answer_length(text)
-            given = "\n".join(
-                [
-                    *([previous] if previous else []),
-                    *(f"{line.speaker}: {line.text}" for line in lines),
-                ]
-            )
-            tokens_in, tokens_out = await run_in_thread(
-                lambda: (self._count(given), self._count(text))
-            )
-        except Exception:
-            self._failures += 1
-            raise
-        self._tokens_in += tokens_in
-        self._tokens_out += tokens_out
-        return text
+        return await self.prepare(previous, lines)(max_tokens)
+
+    def prepare(
+        self, previous: str | None, lines: Sequence[Line]
+    ) -> Callable[[int], Awaitable[str]]:
+        """See `prepare` of this module."""
+        ask = prepare(self._summarizer, previous, lines)
+        tokens_in: int | None = None  # counted once
+
+        async def summarize(max_tokens: int) -> str:
+            nonlocal tokens_in
+            self._calls += 1
+            try:
+                text = await ask(max_tokens)
+                check_answer_length(text)
+                if tokens_in is None:
+                    tokens_in = await run_in_thread(self._count_given, previous, lines)
+                tokens_out = await run_in_thread(self._count, text)
+            except Exception:
+                self._failures += 1
+                raise
+            self._tokens_in += tokens_in
+            self._tokens_out += tokens_out
+            return text
+
+        return summarize
+
+    def _count_given(self, previous: str | None, lines: Sequence[Line]) -> int:
+        given = [f"{line.speaker}: {line.text}" for line in lines]
+        return self._count("\n".join([previous, *given] if previous else given))
 
     def statistics(self) -> CompressionStatistics:
         """The counts so far."""
         return CompressionStatistics(self._calls, self._failures, self._tokens_in, self._tokens_out)
+
+
+def prepare(
+    summarizer: Summarizer, previous: str | None, lines: Sequence[Line]
+) -> Callable[[int], Awaitable[str]]:
+    """`summarize` for several sizes of one summary; the embedded summarizer reads the lines once.
+
+    Args:
+        summarizer: writes the summaries.
+        previous: the summary before, if any.
+        lines: what is new.
+
+    Returns:
+        A function that takes the most tokens.
+    """
+    if isinstance(summarizer, CompressionMeter | ExtractiveSummarizer):
+        return summarizer.prepare(previous, lines)
+
+    async def summarize(max_tokens: int) -> str:
+        return await summarizer.summarize(previous, [*lines], max_tokens=max_tokens)
+
+    return summarize
 
 
 def _fit(

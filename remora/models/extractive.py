@@ -18,7 +18,7 @@ import importlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import anyio
@@ -91,36 +91,77 @@ class ExtractiveSummarizer:
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
         """Lines "- 8 May 2023, Caroline: …", in the order of the conversation."""
-        return await run_in_thread(
-            self.extract, previous, lines, max_tokens, limiter=self._one_at_a_time
-        )
+        return await self.prepare(previous, lines)(max_tokens)
+
+    def prepare(
+        self, previous: str | None, lines: Sequence[Line]
+    ) -> Callable[[int], Awaitable[str]]:
+        """`summarize` for several sizes: sentences are cut and scored once.
+
+        Args:
+            previous: the summary before, if any.
+            lines: what is new.
+
+        Returns:
+            A function that takes the most tokens. As long as it is held, so are the texts.
+        """
+        extract = _Extract(previous, lines, self._count)
+
+        async def summarize(max_tokens: int) -> str:
+            return await run_in_thread(extract, max_tokens, limiter=self._one_at_a_time)
+
+        return summarize
+
+    def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
+        """`summarize`, blocking: a few milliseconds per hundred sentences."""
+        return _Extract(previous, lines, self._count)(max_tokens)
+
+
+class _Extract:
+    """Extracts from some lines, within any number of tokens; blocking.
+
+    Args:
+        previous: the summary before, if any.
+        lines: what is new.
+        count: tokens in a text.
+    """
+
+    def __init__(
+        self, previous: str | None, lines: Sequence[Line], count: Callable[[str], int]
+    ) -> None:
+        self._previous = previous
+        self._lines = lines
+        self._count = count
+        self._sentences: list[_Sentence] | None = None
+        self._scored: list[_Sentence] | None = None
 
     @frequent_switches()
-    def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
-        """The same, blocking: a few milliseconds per hundred sentences."""
-        sentences = _previous_sentences(previous) + _sentences(lines)
-        if whole := self._whole(sentences, max_tokens):
+    def __call__(self, max_tokens: int) -> str:
+        if self._sentences is None:
+            self._sentences = _previous_sentences(self._previous) + _sentences(self._lines)
+        if whole := self._whole(self._sentences, max_tokens):
             return whole
-        sentences = [_shorten(sentence) for sentence in sentences if sentence.words]
-        if not sentences:
+        if self._scored is None:
+            self._scored = [_shorten(one) for one in self._sentences if one.words]
+            for order, sentence in enumerate(self._scored):
+                sentence.order = order
+            _score(self._scored)
+        if not self._scored:
             return ""
-        for order, sentence in enumerate(sentences):
-            sentence.order = order
-        _score(sentences)
-        candidates = MostRelevant(sentences)
+        candidates = MostRelevant(self._scored)
         left = max_tokens
         longest = 0.0  # characters of a token, in the lines that were counted
-        while left > 0 and (sentence := candidates.take_best()) is not None:
-            line = sentence.line + "\n"
+        while left > 0 and (best := candidates.take_best()) is not None:
+            line = best.line + "\n"
             if longest and len(line) > left * longest:
                 continue  # it does not fit; counting all that do not takes most of the time
             cost = self._count(line)
             longest = max(longest, len(line) / max(cost, 1))
             if cost <= left:
                 left -= cost
-                candidates.choose(sentence)
-        chosen = sorted(candidates.chosen, key=lambda s: s.order)
-        return "\n".join([sentence.line for sentence in chosen])
+                candidates.choose(best)
+        chosen = sorted(candidates.chosen, key=lambda one: one.order)
+        return "\n".join([one.line for one in chosen])
 
     def _whole(self, sentences: Sequence[_Sentence], max_tokens: int) -> str:
         """All sentences, if they fit; otherwise nothing."""
@@ -149,11 +190,12 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
 
 
 def _shorten(sentence: _Sentence) -> _Sentence:
-    """Shorten a sentence that would take the place of many."""
-    if len(sentence.text) > _MAX_SENTENCE_CHARS:
-        sentence.text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
-        sentence.words = _words(sentence.text, sentence.language)
-    return sentence
+    """A sentence that does not take the place of many."""
+    if len(sentence.text) <= _MAX_SENTENCE_CHARS:
+        return sentence
+    text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
+    words = _words(text, sentence.language)
+    return _Sentence(sentence.head, text, 0, words, sentence.language)
 
 
 def _previous_sentences(previous: str | None) -> list[_Sentence]:

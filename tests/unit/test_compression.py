@@ -17,6 +17,7 @@ from remora.models.compression import (
     CompressionStatistics,
     LeadSummarizer,
     TailSummarizer,
+    prepare,
 )
 from remora.models.extractive import ExtractiveSummarizer, MostRelevant
 from remora.models.ports import Line, Summarizer
@@ -275,19 +276,30 @@ def test_what_is_said_already_comes_later(data: st.DataObject) -> None:
     eighths = st.integers(1, 16).map(lambda number: number / 8)
     vectors = st.dictionaries(st.sampled_from("abcdef"), eighths, min_size=1)
     drawn = data.draw(st.lists(st.tuples(eighths, vectors), min_size=1, max_size=12))
-    sentences = [_Said(score, vector) for score, vector in drawn]
+    sentences: list[Any] = [_Said(score, vector) for score, vector in drawn]
     kept = data.draw(st.sets(st.sampled_from(range(len(sentences)))))
-    candidates: Any = MostRelevant(sentences)  # type: ignore[arg-type]
+    candidates = MostRelevant(sentences)
     taken = []
     while (one := candidates.take_best()) is not None:
         taken.append(sentences.index(one))
         if taken[-1] in kept:
             candidates.choose(one)
     assert sorted(taken) == list(range(len(sentences)))
-    everything = MostRelevant(sentences)  # type: ignore[arg-type]
+    everything = MostRelevant(sentences)
     found = []
     while (one := everything.take_best()) is not None:
         everything.choose(one)
         found.append(sentences.index(one))
     assert found == _choose_by_definition(sentences, len(sentences))
     assert everything.chosen == [sentences[place] for place in found]
+
+
+@given(st.lists(st.integers(1, 5_000), min_size=1, max_size=5))
+async def test_sizes_of_one_summary(sizes: list[int]) -> None:
+    """An extract that is prepared is the same for each size, in any order of sizes."""
+    summarizer = ExtractiveSummarizer(words)
+    lines = [*conversation(40), line("word " * 400)]  # whole only where all of it fits
+    summarize = prepare(CompressionMeter(summarizer, words), "- Ann: Earlier it rained.", lines)
+    for most in sizes:
+        alone = summarizer.extract("- Ann: Earlier it rained.", lines, most)
+        assert await summarize(most) == alone
