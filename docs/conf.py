@@ -47,7 +47,13 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True  # attributes that autodoc lists are not listed twice
 
 # not installed for developers
-autodoc_mock_imports = ["claude_agent_sdk", "google.adk", "llama_index", "strands"]
+autodoc_mock_imports = [
+    "agent_framework",
+    "claude_agent_sdk",
+    "google.adk",
+    "llama_index",
+    "strands",
+]
 # a union whose discriminator Sphinx would take for a name of ours
 autodoc_type_aliases = {"ModelMessage": "pydantic_ai.messages.ModelMessage"}
 autodoc_default_options = {"undoc-members": True, "exclude-members": "__new__, kinds"}

@@ -11,9 +11,12 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frameworks.environments import make_environment
 from benchmarks.frameworks.suites import OWN, SUITES, OwnSuite, Suite
 from benchmarks.frameworks.table import insert_table
 from benchmarks.peers.environments import python_of
@@ -21,6 +24,7 @@ from benchmarks.peers.environments import python_of
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 _LIMIT_S = 1_800
+_AT_ONCE = 2
 _INI = """[pytest]
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = {scope}
@@ -115,8 +119,10 @@ def run_own(suite: OwnSuite, python: Path) -> dict[str, Any]:
         done = subprocess.run(  # noqa: PLW1510 - tests may fail
             command, cwd=ROOT, env=environment, timeout=_LIMIT_S, capture_output=True, text=True
         )
+        if done.returncode:
+            print(f"{suite.framework}: {done.stdout[-6000:]}\n{done.stderr[-3000:]}", flush=True)
         if not report.exists():
-            sys.exit(f"{suite.framework}: no report\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+            raise RuntimeError(f"the tests of {suite.framework} did not begin")
         found = _outcomes(report)
     failed = sorted(name for name, outcome in found.items() if outcome != "passed")
     return {
@@ -142,11 +148,30 @@ def _version(python: Path, distribution: str) -> str:
     return done.stdout.strip()
 
 
+def _is_installed(distribution: str) -> bool:
+    """Whether the running interpreter has it: the tests of its adapter are among all others."""
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _install(suite: Suite | OwnSuite, venvs: Path) -> Path | None:
     try:
+        if isinstance(suite, OwnSuite):
+            return make_environment(suite.requirements, venvs / "own")
         return python_of((*suite.requirements, str(ROOT)), venvs)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as e:
-        print(f"{suite.framework}: skipped, since {suite.requirements[0]} is not installed: {e}")
+        said = e.stderr or ""
+        why = said.decode() if isinstance(said, bytes) else said
+        errors = [line for line in why.splitlines() if line.startswith("ERROR")]
+        print(
+            f"{suite.framework}: SKIPPED, since {suite.requirements[0]} cannot be installed: {e}",
+            *errors[-3:],
+            sep="\n    ",
+            flush=True,
+        )
         return None
 
 
@@ -176,11 +201,21 @@ def _run(framework: str, checkout: Path, venvs: Path, results: Path) -> None:
         _note(suite, python, judge(suite, own, ours), results)
 
 
-def _run_own(framework: str, venvs: Path, results: Path) -> None:
-    suite = OWN[framework]
-    python = _install(suite, venvs)
-    if python is not None:
-        _note(suite, python, run_own(suite, python), results)
+def _run_own(frameworks: Sequence[str], venvs: Path, results: Path) -> bool:
+    """Run the tests of several adapters, two at a time; returns whether none failed."""
+
+    def run(framework: str) -> tuple[OwnSuite, Path, dict[str, Any]] | None:
+        suite = OWN[framework]
+        python = _install(suite, venvs)
+        return None if python is None else (suite, python, run_own(suite, python))
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        rows = list(threads.map(run, frameworks))
+    for row in filter(None, rows):
+        _note(*row, results)
+    skipped = [name for name, row in zip(frameworks, rows, strict=True) if row is None]
+    print(f"skipped: {', '.join(skipped) or 'none'}", flush=True)
+    return not any(row[2]["failed"] for row in rows if row is not None)
 
 
 def main() -> None:
@@ -191,7 +226,7 @@ def main() -> None:
     runs.add_argument("framework", choices=sorted(SUITES))
     runs.add_argument("checkout", type=Path)
     own = commands.add_parser("own", help="remora's tests of an adapter, with the framework")
-    own.add_argument("framework", choices=sorted(OWN))
+    own.add_argument("frameworks", metavar="FRAMEWORK", nargs="*")
     for one in (runs, own):
         one.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
     table = commands.add_parser("table")
@@ -202,7 +237,11 @@ def main() -> None:
     if given.command == "run":
         _run(given.framework, given.checkout.absolute(), given.venvs, given.results)
     elif given.command == "own":
-        _run_own(given.framework, given.venvs, given.results)
+        if unknown := set(given.frameworks) - set(OWN):
+            parser.error(f"no framework {', '.join(unknown)}: choose from {', '.join(OWN)}")
+        every = [name for name, suite in OWN.items() if not _is_installed(suite.distribution)]
+        if not _run_own(given.frameworks or every, given.venvs, given.results):
+            sys.exit(1)
     else:
         insert_table(given.page, json.loads(given.results.read_text()))
 

@@ -239,12 +239,53 @@ _TESTS = (
 )
 
 OWN: dict[str, OwnSuite] = {
+    "agent-framework": OwnSuite(
+        "Agent Framework: remora's tests",
+        "agent-framework-core",
+        ("agent-framework-core==1.23.0", *_TESTS),
+        "test_agent_framework.py",
+        ("agent_framework", "agent_framework_messages"),
+    ),
     "claude-agent-sdk": OwnSuite(
         "Claude Agent SDK: its contracts, and remora's tests",
         "claude-agent-sdk",
         ("claude-agent-sdk==0.2.187", *_TESTS),
         "test_claude_agent_sdk.py",
         ("claude_agent_sdk",),
+    ),
+    "langchain-agents": OwnSuite(
+        "LangChain agents: remora's tests",
+        "langchain",
+        ("langchain==1.4.7", *_TESTS),
+        "test_langchain_agents.py",
+        ("langchain_agents",),
+    ),
+    "langgraph": OwnSuite(
+        "LangGraph: remora's tests",
+        "langgraph",
+        ("langgraph==1.2.22", *_TESTS),
+        "test_langgraph.py",
+        (
+            "langgraph",
+            "langgraph_items",
+            "langgraph_checkpoints",
+            "langgraph_records",
+            "langgraph_threads",
+        ),
+    ),
+    "mcp": OwnSuite(
+        "MCP, with the official client: remora's tests",
+        "mcp",
+        ("mcp==2.3.0", *_TESTS),
+        "test_mcp.py",
+        ("mcp",),
+    ),
+    "openai-agents": OwnSuite(
+        "OpenAI Agents: remora's tests",
+        "openai-agents",
+        ("openai-agents==0.24.0", *_TESTS),
+        "test_openai_agents.py",
+        ("openai_agents",),
     ),
     "pydantic-ai": OwnSuite(
         "Pydantic AI: remora's tests",

@@ -5,6 +5,8 @@
 - `langchain_agents`: a middleware and tools for LangChain's agents (extra ``langchain-agents``).
 - `langgraph`, `langgraph_checkpoints`: a store and a checkpointer of LangGraph (extra
   ``langgraph``).
+- `agent_framework`, `agent_framework_messages`: a history and a context provider of the Agent
+  Framework, and its messages (extra ``agent-framework``).
 - `claude_agent_sdk`: a store of the Claude Agent SDK's transcripts (extra ``claude-agent-sdk``).
 - `google_adk`, `google_adk_events`: session and memory services of Google's ADK, and its events
   (extra ``google-adk``).

@@ -9,6 +9,7 @@ from importlib import metadata
 __all__ = ["TESTED", "UntestedVersion", "warn_if_untested"]
 
 TESTED = {
+    "agent-framework-core": ("1.23", "1.23"),
     "claude-agent-sdk": ("0.2", "0.2"),
     "google-adk": ("2.13", "2.13"),
     "langchain": ("1.4", "1.4"),

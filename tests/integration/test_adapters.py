@@ -407,6 +407,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
         ("remora.adapters.langchain_agents", "langchain", "langchain-agents"),
         ("remora.adapters.langgraph", "langgraph.store", "langgraph"),
         ("remora.adapters.langgraph_checkpoints", "langgraph.checkpoint", "langgraph"),
+        ("remora.adapters.agent_framework", "agent_framework", "agent-framework"),
         ("remora.adapters.claude_agent_sdk", "claude_agent_sdk", "claude-agent-sdk"),
         ("remora.adapters.google_adk", "google.adk", "google-adk"),
         ("remora.adapters.llama_index_agents", "llama_index", "llama-index"),
