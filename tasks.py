@@ -3,13 +3,13 @@
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py unit      install, and run the quick tests: most of them
     python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, imports, package, site, tests, probes, checklist: CI
+    python3 tasks.py check     lint, types, imports, package, site, tests, frameworks, checklist: CI
     python3 tasks.py build     the sdist and the wheel into dist/, checked, and tried by themselves
     python3 tasks.py site      the documents and the API as web pages: build/site/index.html
 
-Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, mutants, bench,
-checklist, format, browser (Debian's Chromium, for root). Words after the task go to the tool, as
-in ``python3 tasks.py test -k recall``.
+Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, frameworks, mutants,
+bench, checklist, format, browser (Debian's Chromium, for root). Words after the task go to the
+tool, as in ``python3 tasks.py test -k recall``.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
@@ -143,6 +143,13 @@ def mutants(*words: str) -> None:
     )
 
 
+def frameworks(*words: str) -> None:
+    """Adapters of frameworks that developers do not install; those that pip cannot are skipped."""
+    setup()
+    results = ("--results", ROOT / "build" / "frameworks.json")
+    run(PYTHON, "-m", "benchmarks.frameworks", "own", *words, *results)
+
+
 def lint(*words: str) -> None:
     setup()
     run(PYTHON, "-m", "ruff", "check", *words)
@@ -211,6 +218,7 @@ def check() -> None:
     browser()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
+    frameworks()
     checklist("--check", "--junit", junit)
 
 
@@ -224,6 +232,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "soak": soak,
     "memory-soak": memory_soak,
     "fault": fault,
+    "frameworks": frameworks,
     "mutants": mutants,
     "lint": lint,
     "format": format_,

@@ -315,7 +315,7 @@ async def test_the_model_sees_a_budget() -> None:
     async with Runtime.in_memory(
         config=PLAIN,
         policy=BufferPolicy.window(2, fold="summary"),
-        chat_model=ScriptedChatModel(["They counted."]),
+        chat_model=ScriptedChatModel(["They counted."] * 4),
     ) as runtime:
         chat = runtime.session("alice", "chat")
         agent = Agent(model, capabilities=[RemoraMemory(chat)])
