@@ -46,7 +46,7 @@ PEERS = (
         "in. Without a chat model, a summary is an extract: whole sentences, in at most "
         "half of the tokens that they stand for, at most `1 - fold_ratio` of `token_limit`, "
         "and at least `summary_tokens`. "
-        'Messages that do not fit whole are in no context: `sources["summary"]` is then '
+        "Messages that do not fit whole are in no context: `sources.summary` is then "
         "`degraded` and gives the first and last of them and their count. `history()` has them "
         "all. Deletion: `User.forget`.",
     ),

@@ -314,9 +314,9 @@ class Session(OldSessionNames):
         """Iterate over the session's messages when they are durable, those to come included.
 
         Each message comes once, in the order of numbers; what was deleted before it was read does
-        not come. The iteration goes on across idle times and changes of the owning process, and
-        ends when the session is erased. Leave it by `break`; close it where that must happen at
-        once (`contextlib.aclosing`).
+        not come, and up to 100 are read at once. The iteration goes on across idle times and
+        changes of the owning process, and ends when the session is erased. Leave it by `break`;
+        close it where that must happen at once (`contextlib.aclosing`).
 
         Args:
             after: only messages with a larger number; None for those that are not there yet.

@@ -257,3 +257,14 @@ def test_code_in_docstrings_is_code() -> None:
                     found += 1
                     compile(textwrap.dedent(block), path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     assert found > 5
+
+
+def test_what_a_default_install_keeps_is_said_in_the_same_words() -> None:
+    """README, the page on configuration and the comparison describe summaries without a model."""
+    pages = ("README.md", "docs/reference/configuration.md", "docs/evidence/correctness.md")
+    texts = [" ".join((ROOT / page).read_text().split()) for page in pages]
+    first, last = "Without a chat model, a summary is an extract:", "`history()` has them all."
+    begins = texts[0].index(first)
+    said = texts[0][begins : texts[0].index(last, begins) + len(last)]
+    assert "in no context" in said
+    assert [page for page, text in zip(pages, texts, strict=True) if said not in text] == []
