@@ -16,8 +16,6 @@ __all__ = ["map_concurrently", "run_in_thread_if", "run_to_end"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_STARTED_AT_ONCE = 16  # calls of a few hundred microseconds before others have their turn
-
 
 async def run_in_thread_if(
     large: bool,
@@ -39,17 +37,21 @@ async def map_concurrently(
 ) -> list[Result]:
     """Call the function for each item, `concurrency` at once; the results in the items' order.
 
+    Other tasks have their turn between two calls that begin.
+
     The first exception cancels the others and is raised itself, not in a group.
     """
     results: list[Any] = [None] * len(items)
     left = iter(enumerate(items))
+    turns = anyio.Lock()
     failure: Exception | None = None
 
     async def work(scope: anyio.CancelScope) -> None:
         nonlocal failure
         for place, item in left:
-            if place >= concurrency:  # calls that never wait would keep all other tasks out
-                await anyio.lowlevel.checkpoint()
+            if place:  # calls that never wait, or begin at once, would keep all other tasks out
+                async with turns:
+                    await anyio.lowlevel.checkpoint()
             try:
                 results[place] = await function(item)
             except Exception as e:
@@ -57,9 +59,7 @@ async def map_concurrently(
                 scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for number in range(min(concurrency, len(items))):
-            if number and number % _STARTED_AT_ONCE == 0:
-                await anyio.lowlevel.checkpoint()
+        for _ in range(min(concurrency, len(items))):
             tasks.start_soon(work, tasks.cancel_scope)
     if failure is not None:
         raise failure
