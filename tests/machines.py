@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,15 @@ import anyio.to_thread
 from remora.storage.postgres.owners import JournalOwner, read_owner
 from tests.postgres import Cluster
 
-__all__ = ["NO_OPENSSL", "SECRET", "Machine", "owner_after", "running_owner", "write_certificate"]
+__all__ = [
+    "NO_OPENSSL",
+    "SECRET",
+    "Machine",
+    "ServingOwner",
+    "owner_after",
+    "running_owner",
+    "write_certificate",
+]
 
 SECRET = "of-all-machines-" * 3
 NO_OPENSSL = "openssl is not installed"
@@ -27,7 +35,7 @@ directory: {directory}
 journal: {{dsn: "{dsn}", schema: {schema}, lease_s: {lease_s}, durability: process}}
 long_term: {{enabled: false}}
 tokens: {{counter: heuristic}}
-cluster: {{listen: "127.0.0.1:0", secret: "{secret}", wait_s: 30{more}}}
+cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 30{more}}}
 """
 
 
@@ -38,6 +46,7 @@ class Machine:
         path: for both.
         dsn: of the database.
         schema: of the journal.
+        listen: where it takes connections.
         more: keys of the section ``cluster``.
     """
 
@@ -49,6 +58,7 @@ class Machine:
         *,
         lease_s: float = 2,
         secret: str = SECRET,
+        listen: str = "127.0.0.1:0",
         more: str = "",
     ) -> None:
         path.mkdir(exist_ok=True)
@@ -61,6 +71,7 @@ class Machine:
                 schema=schema,
                 lease_s=lease_s,
                 secret=secret,
+                listen=listen,
                 more=f", {more}" if more else "",
             )
         )
@@ -71,7 +82,7 @@ class ServingOwner:
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
-        self._log = log
+        self.log = log
 
     @property
     def pid(self) -> int:
@@ -80,8 +91,8 @@ class ServingOwner:
     async def said(self, text: str) -> None:
         """Return when its log has this text."""
         with anyio.fail_after(_SECONDS):
-            while text not in await anyio.Path(self._log).read_text():
-                assert self.process.returncode is None, await anyio.Path(self._log).read_text()
+            while text not in await anyio.Path(self.log).read_text():
+                assert self.process.returncode is None, await anyio.Path(self.log).read_text()
                 await anyio.sleep(0.02)
 
     async def ended(self) -> int:
@@ -91,14 +102,18 @@ class ServingOwner:
 
 
 @asynccontextmanager
-async def running_owner(machine: Machine) -> AsyncIterator[ServingOwner]:
+async def running_owner(
+    machine: Machine,
+    command: Sequence[str] = (sys.executable, "-m", "remora", "serve"),
+    **environment: str,
+) -> AsyncIterator[ServingOwner]:
     """`remora serve` with the machine's configuration; it is killed in the end."""
-    with machine.log.open("wb") as log:
+    with machine.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "remora", "serve", str(machine.file)),
+            *(*command, str(machine.file)),
             stdout=log,
             stderr=log,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         )
     try:
         yield ServingOwner(process, machine.log)

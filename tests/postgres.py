@@ -109,6 +109,42 @@ class Cluster:
         """Make a standby take writes; returns when it does."""
         self._do("pg_ctl", "promote", "-w", "-D", self.directory / "data")
 
+    def follow_synchronously(self, primary: Cluster) -> None:
+        """As a standby: each commit of the primary waits for this one."""
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.execute("SELECT pg_reload_conf()")
+        primary.until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    def fall_behind(self, primary: Cluster) -> None:
+        """As a standby: it has what was committed when this was called, and gets nothing more."""
+        (row,) = primary.execute("SELECT pg_current_wal_flush_lsn()::text AS place")
+        replayed = f"SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= '{row['place']}'"
+        primary.until(replayed)
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        primary.until("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_replication)")
+
+    def admit(self, network: str) -> None:
+        """Let connections from a network in."""
+        with (self.directory / "data" / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {network} trust\n")
+        self.execute("SELECT pg_reload_conf()")
+
+    def own(self, directory: Path) -> None:
+        """Make a directory ``data`` in this one, for a tablespace."""
+        path = directory / "data"
+        path.mkdir(mode=0o700)
+        if _user() is not None:
+            owner = pwd.getpwnam(_UNPRIVILEGED)
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+
+    def until(self, sql: str) -> None:
+        """Return when a query has a row."""
+        deadline = time.monotonic() + _START_S
+        while not self.execute(sql):
+            assert time.monotonic() < deadline, sql
+            time.sleep(0.02)
+
     def execute(self, sql: str) -> list[asyncpg.Record]:
         """Run one statement as the administrator; the rows it returns."""
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from remora import Runtime
+from remora import Message, Runtime
 from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, OwnerUnreachable
 from remora.storage.postgres import PostgresJournal
 from tests.postgres import Cluster, running_cluster, running_standby
@@ -37,26 +37,6 @@ class Pair:
         )
         return Runtime.in_memory(journal=journal)
 
-    async def wait_for_commits(self) -> None:
-        """Return when each commit waits for the standby."""
-        await run_sync(self.primary.execute, "ALTER SYSTEM SET synchronous_standby_names = '*'")
-        await run_sync(self.primary.execute, "SELECT pg_reload_conf()")
-        await self.until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
-
-    async def fall_behind(self) -> None:
-        """The standby has what was committed so far, and gets nothing more."""
-        await self.until(
-            "SELECT 1 FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_flush_lsn()"
-        )
-        await run_sync(self.standby.execute, "ALTER SYSTEM SET primary_conninfo = ''")
-        await run_sync(self.standby.execute, "SELECT pg_reload_conf()")
-        await self.until("SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_replication)")
-
-    async def until(self, sql: str) -> None:
-        with anyio.fail_after(_SECONDS):
-            while not await run_sync(self.primary.execute, sql):
-                await anyio.sleep(0.02)
-
     async def fail_over(self) -> None:
         """The primary ends as by a crash; the standby takes over."""
         await run_sync(self.primary.stop, signal.SIGQUIT)
@@ -70,7 +50,7 @@ def pair() -> Iterator[Pair]:
 
 
 async def say(runtime: Runtime, number: int) -> None:
-    message = {"role": "user", "content": str(number)}
+    message = Message(role="user", content=str(number))
     await runtime.session("alice", "chat").append(message, key=f"k{number}")
 
 
@@ -80,7 +60,7 @@ async def heard(runtime: Runtime) -> list[str]:
 
 async def test_a_synchronous_standby_takes_over(pair: Pair) -> None:
     """G3: under load: the same owner goes on, nothing acknowledged is lost, nothing is doubled."""
-    await pair.wait_for_commits()
+    await run_sync(pair.standby.follow_synchronously, pair.primary)
     async with await pair.open() as runtime:
         said = 0
 
@@ -121,7 +101,7 @@ async def test_an_asynchronous_standby_lost_commits(
     async with await pair.open() as runtime:
         for number in range(5):
             await say(runtime, number)
-        await pair.fall_behind()
+        await run_sync(pair.standby.fall_behind, pair.primary)
         for number in range(5, 8):
             await say(runtime, number)
         await pair.fail_over()
@@ -143,7 +123,7 @@ async def test_a_lost_claim_is_told(pair: Pair) -> None:
     """G12: the new server does not know of this owner, and says so."""
     async with await pair.open():
         pass
-    await pair.fall_behind()
+    await run_sync(pair.standby.fall_behind, pair.primary)
     async with await pair.open() as runtime:
         await say(runtime, 0)
         await pair.fail_over()

@@ -1,0 +1,47 @@
+"""What may happen to PostgreSQL and to cables, once each; `benchmarks.failures` does all, often.
+
+Owners that are killed, stopped or told to leave are in `test_machines`, failovers in
+`test_postgres_failover`. ``REMORA_FAILURES=20`` in the environment is how often each is done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.failures import FAILURES
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+_TRIES = int(os.environ.get("REMORA_FAILURES", "1"))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize(
+    ("name", "moves"),
+    [
+        ("PostgreSQL crashes", False),
+        ("disk of PostgreSQL full", False),
+        ("owner cut from PostgreSQL", True),
+        ("owner cut from workers", False),
+    ],
+)
+async def test_a_failure(name: str, moves: bool, tmp_path: Path) -> None:
+    """G2, G3, G4, G12: nothing is lost, doubled, stale or out of order; another process owns the
+    memory afterwards only where the first cannot.
+    """
+    found = await FAILURES[name](tmp_path, _TRIES, 1)
+    assert found.verdict.faults == 0, found
+    assert found.verdict.acknowledged > 20
+    assert found.moved == (_TRIES if moves else 0)

@@ -1,0 +1,182 @@
+"""Sessions that talk through faults, and a judgement of all that they saw."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from remora.errors import (
+    CommitFailed,
+    OutcomeUnknown,
+    OwnerUnreachable,
+    RemoraError,
+)
+from remora.testing.linearizability import Operation, explain
+
+__all__ = ["Talk", "Verdict"]
+
+_MESSAGES = 40  # of one session; then its writer begins another one
+_AGAIN_S = 0.02
+_MOST = 200_000
+
+
+class Verdict(NamedTuple):
+    """What was wrong.
+
+    Attributes:
+        acknowledged: how many messages were.
+        lost: acknowledged, and not there.
+        doubled: there more than once.
+        stale_rows: there, though the append said that nothing was kept.
+        stale_loads: answers without a message that was acknowledged before they were asked for.
+        unexplained: sessions whose calls have no order that explains all answers.
+    """
+
+    acknowledged: int
+    lost: int
+    doubled: int
+    stale_rows: int
+    stale_loads: int
+    unexplained: int
+
+    @property
+    def faults(self) -> int:
+        return sum(self[1:])
+
+
+class _Session:
+    """The calls of one session: one writer, one reader."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operations: list[Operation] = []
+        self.acknowledged: dict[str, float] = {}
+        self.refused: set[str] = set()
+
+
+class Talk:
+    """Writers append with a key, until it is acknowledged, or without one, once; readers load.
+
+    Args:
+        memory: a runtime, or what workers have.
+        seed: of what the writers choose.
+        talkers: how many talk at the same time.
+    """
+
+    def __init__(self, memory: Any, seed: int, talkers: int = 4) -> None:
+        self.memory = memory
+        self.ended = asyncio.Event()
+        self.times: list[float] = []
+        """When appends were acknowledged."""
+        self._rng = random.Random(seed)
+        self._sessions: list[_Session] = []
+        self._names = itertools.count()
+        self._talkers = talkers
+
+    async def run(self) -> None:
+        """Talk until `ended` is set."""
+        await asyncio.gather(*(self._talk() for _ in range(self._talkers)))
+
+    async def first_after(self, moment: float) -> float:
+        """Seconds from a moment to the end of the longest pause after it."""
+        count = len(self.times)
+        while len(self.times) < count + 8 * self._talkers:  # others' work
+            await asyncio.sleep(_AGAIN_S)
+        times = [moment, *(one for one in self.times if one > moment)]
+        pauses = [after - before for before, after in itertools.pairwise(times)]
+        return times[pauses.index(max(pauses)) + 1] - moment
+
+    async def judge(self, memory: Any) -> Verdict:
+        """Compare what the sessions saw with what is there."""
+        found = [await self._judge(one, memory) for one in self._sessions]
+        return Verdict(*map(sum, zip(*found, strict=True)))
+
+    # -- what sessions do ------------------------------------------------------------------------
+
+    async def _talk(self) -> None:
+        while not self.ended.is_set():
+            session = _Session(f"s{next(self._names)}")
+            self._sessions.append(session)
+            chat = self.memory.session("alice", session.name)
+            reading = asyncio.ensure_future(self._read(session, chat))
+            for number in range(_MESSAGES):
+                if self.ended.is_set():
+                    break
+                text = f"{session.name} {number}"
+                await self._append(session, chat, text, keyed=self._rng.random() < 0.7)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _append(self, session: _Session, chat: Any, text: str, *, keyed: bool) -> None:
+        called, returned = time.monotonic(), math.inf
+        options = {"key": text} if keyed else {}
+        while not (self.ended.is_set() and keyed):
+            try:
+                await chat.append({"role": "user", "content": text}, **options)
+            except (CommitFailed, OwnerUnreachable, OutcomeUnknown) as e:
+                if keyed:
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
+                if not isinstance(e, OutcomeUnknown):  # nothing was kept
+                    session.refused.add(text)
+                    return
+            else:
+                returned = time.monotonic()
+                session.acknowledged[text] = returned
+                self.times.append(returned)
+            break
+        session.operations.append(Operation(called, returned, "append", text, None))
+
+    async def _read(self, session: _Session, chat: Any) -> None:
+        while True:
+            called = time.monotonic()
+            try:
+                found = [str(one["content"]) for one in (await chat.load()).messages]
+            except RemoraError:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            session.operations.append(
+                Operation(called, time.monotonic(), "load", None, tuple(found))
+            )
+            await asyncio.sleep(self._rng.random() * 2 * _AGAIN_S)
+
+    # -- what they saw ---------------------------------------------------------------------------
+
+    async def _judge(self, session: _Session, memory: Any) -> Verdict:
+        called = time.monotonic()
+        history = await memory.session("alice", session.name).history()
+        found = tuple(str(one.content) for one in history)
+        last = Operation(called, time.monotonic(), "load", None, found)
+        operations = [*session.operations, last]
+        empty: tuple[str, ...] = ()
+        explained = explain(operations, empty, _step, most=_MOST)
+        acknowledged = session.acknowledged
+        return Verdict(
+            len(acknowledged),
+            len(acknowledged.keys() - set(found)),
+            sum(count - 1 for count in Counter(found).values()),
+            len(session.refused & set(found)),
+            sum(_is_stale(one, acknowledged) for one in session.operations),
+            explained.decided and not explained.complete,
+        )
+
+
+def _step(state: tuple[str, ...], operation: Operation) -> tuple[str, ...] | None:
+    """A session as a list of texts."""
+    if operation.kind == "append":
+        return (*state, operation.argument)
+    return state if operation.result == state else None
+
+
+def _is_stale(operation: Operation, acknowledged: dict[str, float]) -> bool:
+    """Whether an answer lacks what was acknowledged before it was asked for."""
+    if operation.kind != "load":
+        return False
+    shown: Sequence[str] = operation.result
+    return any(when < operation.called and text not in shown for text, when in acknowledged.items())
