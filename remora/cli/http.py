@@ -22,8 +22,6 @@ from remora.storage.sockets import is_loopback, listen_tcp
 
 __all__ = ["add_http_parsers", "command_http", "command_keys"]
 
-_LEAVE_S = 10
-_CONNECTIONS = 2048
 _DESCRIPTION = """\
 Serve a memory over HTTP, for programs in any language: sessions, contexts,
 turns, memories, erasure. GET /openapi.json describes it. Each request has an
@@ -104,7 +102,7 @@ def command_keys(console: Console, arguments: argparse.Namespace) -> int:
 def command_http(console: Console, arguments: argparse.Namespace) -> int:
     """Serve until told to stop."""
     try:
-        import uvicorn  # noqa: PLC0415  # an extra
+        from remora.rest.server import make_server  # noqa: PLC0415  # an extra
     except ImportError as e:
         raise InvalidInput("remora http needs uvicorn: pip install 'remora[serve]'") from e
     from remora.cluster.connect import connect  # noqa: PLC0415  # it needs Linux
@@ -121,22 +119,7 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
     host, port = arguments.host, arguments.port
     with _listen(host, port) as listener:
         logging.getLogger("remora").setLevel(logging.WARNING)
-        settings = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,  # an address has the ids of users
-            server_header=False,
-            lifespan="off",
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=_LEAVE_S,
-        )
-
-        class Server(uvicorn.Server):
-            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-                app.end_streams()  # else their connections are waited for
-                await super().shutdown(sockets)
-
-        server = Server(settings)
+        server = make_server(app)
 
         async def serve() -> None:
             async with runtime:

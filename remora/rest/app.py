@@ -46,13 +46,17 @@ class RestOptions(NamedTuple):
         body: bytes of a request's body, at most.
         at_once: requests that one tenant has answered at the same time; more are refused.
         streams: event streams that one tenant may have open.
-        timeout_s: seconds until an unfinished body is given up.
+        timeout_s: seconds until an unfinished body is given up, and a stream that nobody reads.
     """
 
     body: int = 4 << 20
     at_once: int = 64
     streams: int = 256
     timeout_s: float = 30.0
+
+
+class _Deaf(Exception):
+    """A client does not read what it is sent."""
 
 
 class ServedMemory(Served, Protocol):
@@ -176,7 +180,10 @@ class RestApp:
             if not begun:
                 begun = True
                 await _send_head(send, 200, "text/event-stream", [(b"x-accel-buffering", b"no")])
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            with anyio.move_on_after(self._options.timeout_s) as waiting:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            if waiting.cancelled_caught:
+                raise _Deaf
 
         def check() -> None:
             if self._find_tenant(headers) != tenant:
@@ -187,6 +194,8 @@ class RestApp:
             asked = Asked(self._runtime, tenant, names, given, None)
             async with _until(partial(_wait_until_gone, receive), self._ended.wait):
                 await send_events(asked, send_part, check)
+        except _Deaf:
+            return  # the rest cannot be sent either: the server closes the connection
         except Exception as e:
             if not begun:
                 raise
@@ -325,6 +334,10 @@ def _read_headers(given: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         if name in headers and name in _ONCE:
             raise Refusal(400, "InvalidRequest", f"{name.decode()} is given twice")
         headers[name] = value
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        detail = "a body has one length: send Content-Length or Transfer-Encoding, not both"
+        # what follows on the connection may be what a proxy took for the body
+        raise Refusal(400, "InvalidRequest", detail, headers={"connection": "close"})
     return headers
 
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from remora.testing.runtimes import Outcome, find_differences, outcome_of
 from tests.cluster_calls import ERRORS, MORE
 from tests.integration.test_cluster_verbs import OWN, make_runtime
 from tests.verbs import CALLS, Call, World, fill_world, said
+from tests.workers import end_owner
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 PAIRS = (
@@ -499,8 +500,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-async def test_turns_go_on_when_the_server_is_killed(tmp_path: Path) -> None:
-    """Nothing is lost, and nothing is stored twice."""
+@pytest.mark.parametrize("killed", ["server", "owner"])
+async def test_turns_go_on_when_a_process_is_killed(killed: str, tmp_path: Path) -> None:
+    """The one that serves, or the one that owns the memory: nothing is lost or stored twice."""
     keys, port = tmp_path / "keys.txt", free_port()
     key = add_key(keys, "shop")
     begun = anyio.Event()
@@ -513,20 +515,23 @@ async def test_turns_go_on_when_the_server_is_killed(tmp_path: Path) -> None:
                 begun.set()
 
     async with Client(f"http://127.0.0.1:{port}", api_key=key, timeout_s=120) as client:
-        with serving(tmp_path / "memory", keys, port) as first:
+        with ExitStack() as servers:
+            first = servers.enter_context(serving(tmp_path / "memory", keys, port))
             async with anyio.create_task_group() as tasks:
                 for name in ("one", "two", "three"):
                     tasks.start_soon(talk, client, name)
                 await begun.wait()
-                first.kill()
-                await anyio.to_thread.run_sync(first.wait)
-                second = serving(tmp_path / "memory", keys, port)
-                await anyio.to_thread.run_sync(second.__enter__)
+                if killed == "owner":
+                    await anyio.to_thread.run_sync(end_owner, tmp_path / "memory")
+                else:
+                    first.kill()
+                    await anyio.to_thread.run_sync(first.wait)
+                    second = serving(tmp_path / "memory", keys, port)
+                    await anyio.to_thread.run_sync(servers.enter_context, second)
             wanted = [text for number in range(12) for text in (f"q{number}", f"a{number}")]
             for name in ("one", "two", "three"):
                 found = await client.session("alice", name).history()
                 assert [one.content for one in found] == wanted
-            second.__exit__(None, None, None)
 
 
 def test_on_trio(tmp_path: Path) -> None:

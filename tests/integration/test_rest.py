@@ -347,6 +347,64 @@ async def everything(client: httpx.AsyncClient) -> list[Any]:
     return [*found, [one["text"] for one in answer.json()["items"]]]
 
 
+_MEMORY = "<the other tenant's memory>"
+_NAMES = f"""alice chat team boss where shop shop/alice ../shop/alice /alice shop/alice/chat ..
+%2e%2e/shop shop%2Falice Shop/alice shop\\alice * {_MEMORY.replace(" ", "_")}"""
+_names = st.sampled_from([one.replace("_", " ") for one in _NAMES.split()])
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> tuple[Operation, dict[str, str], Any, str]:
+    """An operation, with any of these names in its path and wherever its body has a text."""
+    operation = draw(st.sampled_from(OPERATIONS))
+    fields = ("user", "session", "memory", "key", "scope", "agent")
+    named = {field: draw(_names) for field in fields}
+    body = BODIES.get(operation.name)
+    if body is not None:
+        body = {field: draw(_renamed(value)) for field, value in body.items()}
+    return operation, named, body, draw(_names)
+
+
+def _renamed(value: Any) -> st.SearchStrategy[Any]:
+    if isinstance(value, str):
+        return st.just(value) | _names
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return st.just(value) | st.lists(_names, min_size=1, max_size=3)
+    return st.just(value)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(request=_requests())
+async def test_no_name_leads_to_another_tenant(
+    filled: tuple[Service, httpx.AsyncClient, httpx.AsyncClient, str, list[Any]],
+    request: tuple[Operation, dict[str, str], Any, str],
+) -> None:
+    """Whatever a request of another tenant names, in its path, its body or its key."""
+    service, shop, other, memory, before = filled
+    operation, named, body, key = request
+    path = operation.path.format(
+        **{field: quote(one.replace(_MEMORY, memory), safe="") for field, one in named.items()}
+    )
+    given_body = json.loads(json.dumps(body).replace(_MEMORY, memory))
+    headers = {"idempotency-key": key} if operation.keyed else {}
+    answer = await other.request(operation.method, path, json=given_body, headers=headers)
+    assert answer.status_code < 500
+    assert SECRET not in answer.text
+    await service.runtime.settle()
+    assert await everything(shop) == before
+
+
+@pytest.fixture
+async def filled(
+    service: Service, shop: httpx.AsyncClient
+) -> AsyncIterator[tuple[Service, httpx.AsyncClient, httpx.AsyncClient, str, list[Any]]]:
+    """A tenant with a secret everywhere, another one, the id of a memory, and all that is there."""
+    memory = await fill(shop)
+    await service.runtime.settle()
+    async with service.client("other") as other:
+        yield service, shop, other, memory, await everything(shop)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
 async def test_without_a_key_nothing_runs(
     service: Service, shop: httpx.AsyncClient, operation: Operation

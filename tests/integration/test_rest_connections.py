@@ -1,0 +1,248 @@
+"""A memory over HTTP on real connections: clients that are slow, leave, or send no HTTP."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from anyio.abc import SocketStream
+
+from remora import Runtime
+from remora.rest.app import RestOptions, build_app
+from remora.rest.keys import KeyFile, add_key
+from remora.rest.limits import RateLimit
+from remora.rest.problems import Problem
+from remora.rest.server import make_server
+from remora.runtime.clock import SystemClock
+from remora.storage.sockets import listen_tcp
+from tests.agents import PLAIN
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+CHAT = "/v1/users/alice/sessions/chat"
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Served:
+    """A memory that listens on a port, and the keys of two tenants."""
+
+    def __init__(self, runtime: Runtime, port: int, keys: dict[str, str]) -> None:
+        self.runtime, self.port, self.keys = runtime, port, keys
+
+    def head(self, method: str, path: str, tenant: str = "shop", **more: Any) -> bytes:
+        """The head of a request; an underscore in a header's name is a hyphen."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: memory"]
+        lines.append(f"Authorization: Bearer {self.keys[tenant]}")
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in more.items()]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def post(self, path: str, body: Any, tenant: str = "shop", **more: Any) -> bytes:
+        content = json.dumps(body).encode()
+        length = {"Content_Length": len(content), "Content_Type": "application/json"}
+        return self.head("POST", path, tenant, **length, **more) + content
+
+    async def connect(self, data: bytes) -> SocketStream:
+        stream = await anyio.connect_tcp("127.0.0.1", self.port)
+        await stream.send(data)
+        return stream
+
+    async def ask(self, data: bytes) -> tuple[int, bytes]:
+        """Send a request; returns the status and the body of the answer."""
+        async with await self.connect(data) as stream:
+            return await answer_of(stream)
+
+    async def contents(self, tenant: str = "shop") -> list[Any]:
+        chat = self.runtime.session(f"{tenant}/alice", "chat")
+        return [one.content for one in await chat.history()]
+
+
+async def answer_of(stream: SocketStream) -> tuple[int, bytes]:
+    data = b""
+    with anyio.fail_after(60):
+        while True:
+            head, found, body = data.partition(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+            if found and len(body) >= int(length):
+                return int(head.split()[1]), body
+            data += await stream.receive()
+
+
+@asynccontextmanager
+async def serving(path: Path, **options: Any) -> AsyncIterator[Served]:
+    file = path / "keys.txt"
+    keys = {tenant: add_key(file, tenant) for tenant in ("shop", "other")}
+    async with Runtime(path / "memory", config=PLAIN) as runtime:
+        rate = RateLimit(0, SystemClock())
+        app = build_app(runtime, KeyFile(file), rate, RestOptions(**options))
+        with listen_tcp("127.0.0.1", 0) as listener:
+            server = make_server(app)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(server.serve, [listener])
+                yield Served(runtime, listener.getsockname()[1], keys)
+                server.should_exit = True
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path) as one:
+        yield one
+
+
+def problem_of(answer: tuple[int, bytes]) -> Problem:
+    problem = msgspec.json.decode(answer[1], type=Problem)
+    assert problem.status == answer[0]
+    return problem
+
+
+# -- what is no HTTP -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\xfc\x03\x03" * 20,  # TLS
+        b"GET /healthz\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nAuthorization : x\r\n\r\n",
+        b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        b"POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\nx",
+        b"GET /v1/users/".ljust((64 << 10) + 1, b"a"),
+        b"GET /healthz HTTP/1.1\r\n".ljust((64 << 10) + 1, b"X"),
+    ],
+    ids=["TLS", "0.9", "host", "space", "negative", "two lengths", "coding", "path", "header"],
+)
+async def test_what_is_no_http_gets_a_problem_document(served: Served, data: bytes) -> None:
+    assert problem_of(await served.ask(data)).title == "InvalidRequest"
+    status, _ = await served.ask(served.head("GET", "/v1/users"))
+    assert status == 200
+
+
+async def test_a_body_has_one_length(served: Served) -> None:
+    """A proxy may have looked at the other one, and taken the rest for the next request."""
+    hidden = served.post(f"{CHAT}/messages", HELLO)
+    both = {"Transfer_Encoding": "chunked", "Content_Length": str(len(hidden) + 5)}
+    data = served.head("POST", f"{CHAT}/messages", "other", **both)
+    assert "one length" in problem_of(await served.ask(data + b"0\r\n\r\n" + hidden)).detail
+    assert await served.contents("shop") == []
+    assert await served.contents("other") == []
+
+
+async def test_another_protocol_is_not_spoken(served: Served) -> None:
+    """A request for another one is answered as what it is in HTTP/1.1."""
+    key = "AAAAAAAAAAAAAAAAAAAAAA=="
+    for name in ("websocket", "h2c"):
+        asked = {"Connection": "Upgrade", "Upgrade": name, "Sec_WebSocket_Key": key}
+        status, _ = await served.ask(served.head("GET", "/v1/users", **asked))
+        assert status == 200
+
+
+# -- clients that leave ----------------------------------------------------------------------------
+
+
+async def test_a_client_that_leaves_in_a_body_has_written_nothing(served: Served) -> None:
+    data = served.post(f"{CHAT}/messages", HELLO)
+    for end in (len(data) - 1, len(data) - len(json.dumps(HELLO)), 40):
+        await (await served.connect(data[:end])).aclose()
+    assert (await served.ask(served.post(f"{CHAT}/messages", HELLO)))[0] == 200
+    assert await served.contents() == ["Hello"]
+
+
+async def test_a_client_that_leaves_in_a_turn_goes_on_with_it(served: Served) -> None:
+    """The question is stored though nobody waits for the context; so is the reply; each once."""
+    key = {"Idempotency_Key": "turn-1"}
+    question = served.post(f"{CHAT}/turns", {"message": "Hello"}, **key)
+    answer = {"message": "Hello", "reply": "Hi"}
+    reply = served.post(f"{CHAT}/turns/replies", answer, **key)
+    async with aclosing_follow(served) as messages:
+        for data, said in ((question, "Hello"), (reply, "Hi")):
+            await (await served.connect(data)).aclose()
+            with anyio.fail_after(60):
+                assert (await anext(messages)).content == said
+    for data, answered in ((question, True), (reply, True)):
+        status, body = await served.ask(data)
+        assert status == 200
+        assert json.loads(body)["answered"] is answered
+    assert await served.contents() == ["Hello", "Hi"]
+
+
+@asynccontextmanager
+async def aclosing_follow(served: Served) -> AsyncIterator[Any]:
+    messages = served.runtime.session("shop/alice", "chat").follow(after=0)
+    try:
+        yield messages
+    finally:
+        await messages.aclose()
+
+
+# -- clients that are slow -------------------------------------------------------------------------
+
+
+async def test_slow_bodies_hold_only_their_own_tenant(tmp_path: Path) -> None:
+    """They take its places until their time is over; other tenants do not notice."""
+    async with serving(tmp_path, at_once=4, timeout_s=1.0) as served:
+        head = served.head("POST", f"{CHAT}/messages", Content_Length=1_000)
+        slow = [await served.connect(head + b"{") for _ in range(4)]
+        status, _ = await served.ask(served.post(f"{CHAT}/messages", HELLO, "other"))
+        assert status == 200
+        for stream in slow:
+            assert problem_of(await answer_of(stream)).title == "RequestTimeout"
+            await stream.aclose()
+        assert (await served.ask(served.post(f"{CHAT}/messages", HELLO)))[0] == 200
+        assert await served.contents() == ["Hello"]
+
+
+async def test_a_stream_that_is_not_read_ends(tmp_path: Path) -> None:
+    """It holds up nothing: appends, an erasure, the end of the server, the tenant's next stream."""
+    async with serving(tmp_path, streams=1, timeout_s=1.0) as served:
+        asked = served.head("GET", f"{CHAT}/events?after=0")
+        deaf = await served.connect(asked)
+        assert b"event: begun" in await deaf.receive()
+        chat = served.runtime.session("shop/alice", "chat")
+        for _ in range(16):  # more than the buffers of both sides
+            await chat.append({"role": "user", "content": "x" * 1_000_000})
+        assert (await chat.forget()).journal["messages"] == 16
+        status = 429
+        with anyio.fail_after(60):
+            while status == 429:
+                async with await served.connect(asked) as stream:
+                    status = int((await stream.receive()).split()[1])
+        assert status == 200
+        await deaf.aclose()
+        left = await served.connect(asked)  # the server's end does not wait for it
+    await left.aclose()
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """The process may open few files, as most systems have it, until a server is made."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4_096:
+        pytest.skip("this system does not let a process open 4,096 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_thousand_connections(few_files: None, served: Served) -> None:
+    """All open at once, of many that say nothing; each request of theirs is answered."""
+    streams = [await anyio.connect_tcp("127.0.0.1", served.port) for _ in range(1_000)]
+    for number, stream in enumerate(streams[:200]):
+        chat = f"/v1/users/u{number}/sessions/chat/messages"
+        await stream.send(served.post(chat, HELLO, ("shop", "other")[number % 2]))
+        assert (await answer_of(stream))[0] == 200
+    page = await served.ask(served.head("GET", "/v1/users?limit=200"))
+    assert len(json.loads(page[1])["users"]) == 100
+    for stream in streams:
+        await stream.aclose()
