@@ -81,3 +81,35 @@ async def test_small_files_that_hold_gigabytes_are_refused(
         assert "nothing was written" in str(caught.value)
         assert held < 100 << 20
         assert (await runtime.counts()).messages == 1
+
+
+def _damage_index(path: Path) -> None:
+    """Flip a byte of the file so that a row has a word that is not in the column's dictionary."""
+    table = pq.read_table(path)
+    pq.write_table(table, path, compression="none")
+    sound = path.read_bytes()
+    texts = [field.name for field in table.schema if field.type == pa.string()]
+    for place in range(4, len(sound)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 0x7F]) + sound[place + 1 :])
+        try:
+            for batch in pq.ParquetFile(path, read_dictionary=texts).iter_batches():
+                batch.to_pylist()
+        except IndexError:
+            return
+        except (ValueError, OSError, ArithmeticError, NotImplementedError):
+            continue
+    raise AssertionError("no byte leads to such an index")
+
+
+async def test_an_index_that_is_damaged(tmp_path: Path) -> None:
+    """S4.37: pyarrow notices it when the row is read; the import is refused as any other damage."""
+    path = tmp_path / "export"
+    async with Runtime.in_memory(config=CONFIG) as runtime:
+        for number in range(6):
+            await runtime.session("alice", "one").append(user(f"m{number}"))
+        await runtime.export(path)
+    _damage_index(path / "messages.parquet")
+    async with Runtime.in_memory(config=CONFIG) as runtime:
+        with pytest.raises(InvalidExport, match=r"messages\.parquet, row"):
+            await runtime.import_(path)
+        assert await runtime.session("alice", "one").history() == []

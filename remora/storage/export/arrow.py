@@ -466,7 +466,8 @@ def _locate_errors(table: str, row: int) -> Iterator[None]:
     except (
         ValueError,
         TypeError,
-        KeyError,
+        LookupError,
+        MemoryError,  # a length that is damaged
         OSError,
         ArithmeticError,
         NotImplementedError,
