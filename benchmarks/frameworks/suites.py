@@ -306,7 +306,7 @@ OWN: dict[str, OwnSuite] = {
         "strands-agents",
         ("strands-agents==1.62.0", *_TESTS),
         "test_strands.py",
-        ("strands", "strands_messages"),
+        ("strands", "strands_messages", "strands_storage"),
     ),
     "llama-index": OwnSuite(
         "LlamaIndex: remora's tests",

@@ -14,8 +14,8 @@
   its messages (extra ``llama-index``).
 - `pydantic_ai`, `pydantic_messages`: a capability and tools for agents of Pydantic AI, and its
   messages (extra ``pydantic-ai``).
-- `strands`, `strands_messages`: a session repository and a memory store of Strands Agents, and its
-  messages (extra ``strands``).
+- `strands`, `strands_messages`, `strands_storage`: a session repository, a memory store and a
+  storage of Strands Agents, and its messages (extra ``strands``).
 - `mcp`: a server of the Model Context Protocol (extra ``mcp``).
 - `llama_index`, `massgen`, `muxi`, `synaptic`: facades with the names of these libraries' memories;
   they need no extra.

@@ -414,6 +414,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
         ("remora.adapters.mcp", "mcp", "mcp"),
         ("remora.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
         ("remora.adapters.strands", "strands", "strands"),
+        ("remora.adapters.strands_storage", "strands", "strands"),
         ("remora.models.openai", "httpx2", "openai"),
     ],
 )

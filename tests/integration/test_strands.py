@@ -24,13 +24,14 @@ from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.memory import MemoryManager
 from strands.models import Model
 from strands.multiagent import GraphBuilder
-from strands.session import RepositorySessionManager
-from strands.types.exceptions import SessionException
+from strands.session import RepositorySessionManager, SnapshotSessionManager
+from strands.types.exceptions import SessionException, StorageError
 from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
 
 from remora import Config, Runtime, blocking
 from remora.adapters import versions
 from remora.adapters.strands import RemoraMemoryStore, RemoraSessionRepository
+from remora.adapters.strands_storage import RemoraStorage
 from remora.errors import InvalidId, InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder
 
@@ -614,6 +615,76 @@ def test_messages_of_other_sessions_are_remembered() -> None:
         reader = MemoryManager(stores=[RemoraMemoryStore(alice, writable=False)])
         with pytest.raises(ValueError, match="no writable store"):
             anyio.run(reader.add, "x")
+
+
+# -- snapshots -------------------------------------------------------------------------------------
+
+
+def snapshotting(user: Any, model: Any) -> Any:
+    return Agent(
+        model=model,
+        agent_id="bot",
+        tools=[look],
+        callback_handler=None,
+        session_manager=SnapshotSessionManager("chat", storage=RemoraStorage(user)),
+    )
+
+
+def test_an_agent_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+    """Of another process, as it were: with its conversation and its state; erased with the user."""
+    with blocking.Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        first = snapshotting(runtime.user("alice"), Scripted(calls(("c1", "sea")), text("A ship.")))
+        first.state.set("mood", "fine")
+        first("Look at the sea.")
+    with blocking.Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        alice = runtime.user("alice")
+        model = Scripted(text("At the sea."))
+        second = snapshotting(alice, model)
+        second("Where?")
+        assert texts(model.seen[0]) == [
+            "Look at the sea.",
+            "a ship at the sea",
+            "A ship.",
+            "Where?",
+        ]
+        assert second.state.get("mood") == "fine"
+        alice.forget()
+        model = Scripted(text("Who?"))
+        snapshotting(alice, model)("Where?")
+        assert texts(model.seen[0]) == ["Where?"]
+
+
+def test_storage_keeps_bytes_under_any_key() -> None:
+    """What Strands' own storage does, for the keys of two users."""
+
+    async def use(storage: Any) -> list[Any]:
+        keys = ["a", "a/b", "a/b c", "ab", "ü%2f-", "a//b", "../x"]
+        for key in keys:
+            await storage.write(key, b"")
+            await storage.write(key, bytes(range(256)) + key.encode())
+        found = [await storage.read(key) for key in [*keys, "none"]]
+        listed = [await storage.list(prefix) for prefix in ("", "a/", "a/b", "x")]
+        await storage.delete("ab")
+        await storage.delete("ab")
+        return [found, listed, await storage.list("a"), await storage.search("b")]
+
+    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+        alice, bob = (RemoraStorage(runtime.user(name)) for name in ("alice", "bob"))
+        found, listed, after, hits = anyio.run(use, alice)
+        assert found[:-1] == [bytes(range(256)) + one.encode() for one in ("a", "a/b", "a/b c", "ab", "ü%2f-", "a//b", "../x")]  # fmt: skip  # noqa: E501
+        assert found[-1] is None
+        assert listed[0] == sorted(["a", "a/b", "a/b c", "ab", "ü%2f-", "a//b", "../x"])
+        assert listed[1:] == [["a//b", "a/b", "a/b c"], ["a/b", "a/b c"], []]
+        assert after == ["a", "a//b", "a/b", "a/b c"]
+        assert {one.key for one in hits} >= {"a/b", "a//b"}
+        assert anyio.run(bob.list) == []
+        for wrong in ("x" * 600, ""):
+            with pytest.raises(StorageError):
+                anyio.run(alice.write, wrong, b"x")
+        with pytest.raises(StorageError, match="not written"):
+            anyio.run(alice.write, "big", b"x" * 4_000_000)
+        with pytest.raises(InvalidInput, match=r"remora\.blocking"):
+            RemoraStorage("alice")  # type: ignore[arg-type]
 
 
 # -- releases --------------------------------------------------------------------------------------
