@@ -12,8 +12,8 @@ import hashlib
 import operator
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INLINE_CHARACTERS",
+    "BatchCounter",
     "CallableCounter",
     "CheckedCounter",
     "HeuristicCounter",
@@ -35,6 +36,7 @@ __all__ = [
     "count_message",
     "load_encoding",
     "load_encodings_later",
+    "split_message",
 ]
 
 INLINE_CHARACTERS = 16_000
@@ -65,35 +67,46 @@ class TokenCounter(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchCounter(TokenCounter, Protocol):
+    """A counter that counts many texts by one call, which frees the interpreter."""
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        """`count` of each text."""
+        ...
+
+
 def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
     """Tokens of a chat message: text, name, tool calls, media and unknown keys."""
+    tokens, texts = split_message(counter, chat)
+    for text in texts:
+        tokens += counter.count(text)
+    return tokens
+
+
+def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """The tokens of a message beyond those of its texts, and its texts."""
     total = counter.message_overhead
     content = chat.get("content")
-    if isinstance(content, str) and len(chat) == 2 and "role" in chat:  # nothing else to count
-        return total + counter.count(content)
+    texts: list[str] = []
     if isinstance(content, str):
-        total += counter.count(content)
+        texts.append(content)
+        if len(chat) == 2 and "role" in chat:  # nothing else to count
+            return total, texts
     elif content:
-        for part in content:
-            if part["type"] in {"text", "refusal"}:
-                total += counter.count(part[part["type"]])
+        texts += [part[part["type"]] for part in content if part["type"] in {"text", "refusal"}]
         media: Mapping[str, int] = getattr(counter, "media_tokens", MEDIA_TOKENS)
         total += sum(media.get(kind, 0) for kind in media_parts(chat))
     if name := chat.get("name"):
-        total += counter.count(name)
+        texts.append(name)
     for call in chat.get("tool_calls") or ():
-        total += counter.count(call["function"]["name"]) + counter.count(
-            call["function"]["arguments"]
-        )
-        total += counter.count(call["id"])
+        texts += (call["function"]["name"], call["function"]["arguments"], call["id"])
     if answered := chat.get("tool_call_id"):
-        total += counter.count(answered)
+        texts.append(answered)
     for key, value in chat.items():
         if value is not None and key not in _COUNTED:
-            total += counter.count(
-                value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            )
-    return total
+            texts.append(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+    return total, texts
 
 
 _COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
@@ -232,12 +245,14 @@ class TiktokenCounter:
         self._encode: Callable[..., Sized] = self._load_and_encode
         self._encode_to_array: Callable[..., Sized] = self._load_and_encode
         self._cuts = encoding in _CUT_FIRST
+        self._separator = -1
         if not _later or encoding not in _ENCODINGS:
             self._load()
 
     def _load(self) -> None:
         loaded = load_encoding(self._encoding)
         self._encode, self._encode_to_array = loaded.encode_ordinary, loaded.encode_to_numpy
+        self._separator = loaded.encode_single_token(_SEPARATOR)
         self._cuts = self._encoding in _CUT_FIRST
 
     def _load_and_encode(self, text: str, **options: Any) -> Sized:
@@ -247,11 +262,34 @@ class TiktokenCounter:
     def count(self, text: str) -> int:
         """The number of tokens."""
         if self._cuts:
-            simple = _has_simple_blanks(text)
-            if not simple or "  " in text:
-                blanks = _TWO_SPACES if simple else _TWO_BLANKS
-                return sum(map(self._count_piece, _cut(text, blanks, self._LONG_TEXT)))
+            pieces = _cut_blanks(text, self._LONG_TEXT)
+            if len(pieces) != 1:
+                return sum(map(self._count_piece, pieces))
         return self._count_piece(text)
+
+    def count_all(self, texts: Sequence[str]) -> list[int]:
+        """`count` of each text; one call counts all that are short, without the interpreter."""
+        if sum(map(len, texts)) > self._LONG_TEXT or any(_SEPARATOR in text for text in texts):
+            return list(map(self.count, texts))
+        pieces: list[str] = []
+        ends = []
+        for text in texts:
+            pieces += _cut_blanks(text, self._LONG_TEXT) if self._cuts else (text,)
+            ends.append(len(pieces))
+        try:
+            found: Any = self._encode_to_array(
+                _SEPARATOR.join(pieces), allowed_special={_SEPARATOR}, disallowed_special=()
+            )
+        except UnicodeEncodeError:  # half an emoji, which `count` replaces
+            return list(map(self.count, texts))
+        # where each text ends: its tokens, and one separator for each piece, lie before that
+        places = (found == self._separator).nonzero()[0].tolist()
+        places.append(len(found))
+        counts, start, piece = [], 0, 0
+        for end in ends:
+            counts.append(places[end - 1] - start - (end - piece - 1))
+            start, piece = places[end - 1] + 1, end
+        return counts
 
     def _count_piece(self, text: str) -> int:
         if len(text) <= self._LONG_TEXT:
@@ -296,6 +334,14 @@ def _has_simple_blanks(text: str) -> bool:
     if text.isascii():
         return "\t" not in text and "\f" not in text and "\v" not in text
     return text.replace("\n", "").isprintable()
+
+
+def _cut_blanks(text: str, step: int) -> Sequence[str]:
+    """The text in pieces that need no look-ahead; most texts are one."""
+    simple = _has_simple_blanks(text)
+    if simple and "  " not in text:
+        return (text,)
+    return list(_cut(text, _TWO_SPACES if simple else _TWO_BLANKS, step))
 
 
 def _cut(text: str, two_blanks: re.Pattern[str], step: int) -> Iterator[str]:
@@ -344,6 +390,11 @@ _ENCODINGS: dict[str, tuple[str, str, dict[str, int]]] = {
         },
     ),
 }
+_SEPARATOR = "\x00\x01remora.tokens\x02"
+"""A special token of remora's own: tiktoken counts what is before and behind it each by itself.
+
+Its first character is nowhere else in it, so it cannot begin in a text and end in a separator.
+"""
 _loaded: dict[str, tiktoken.Encoding] = {}
 _loading = threading.Lock()
 _later = False
@@ -400,5 +451,6 @@ def _load_encoding(name: str) -> tiktoken.Encoding:
     }
     if name in _CUT_FIRST:
         split = split.replace(_LOOK_AHEAD, "")
+    special = special | {_SEPARATOR: max(special.values()) + 1}
     encoding = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
     return _loaded.setdefault(name, encoding)

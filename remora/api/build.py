@@ -60,10 +60,11 @@ from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
 from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import CallingThread, asyncio_loop, run_in_thread
 from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
 from remora.services.contexts import LocalContexts
+from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
 from remora.services.intake import Intake
@@ -73,7 +74,7 @@ from remora.services.recalls import LocalRecalls
 from remora.services.turns import LocalTurns
 from remora.services.work import LocalWork
 from remora.storage.ports import Journal, LongTermStore
-from remora.tokens import TokenCounter, count_message
+from remora.tokens import BatchCounter, TokenCounter, count_message
 
 __all__ = ["Internals", "build"]
 
@@ -178,7 +179,9 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         caches.append(partial(recall.note_change, gone=True))
     if (cached := models.cached) is not None:
         caches.append(lambda _: cached.clear())  # it does not keep whose text each one was
-    return _build_internals(base, eraser, recall, planner, warm_up, facts, breaker)
+    counting = _build_counting(base)
+    closers.append(counting.aclose)
+    return _build_internals(base, eraser, recall, planner, warm_up, facts, breaker, counting)
 
 
 # -- kernel ----------------------------------------------------------------------------------------
@@ -337,6 +340,15 @@ async def _load_parts(base: Foundation) -> None:
         raise
 
 
+def _build_counting(base: Foundation) -> CountingThread:
+    loop, counter = asyncio_loop(), base.models.counter
+    return CountingThread(
+        counter if isinstance(counter, BatchCounter) else None,
+        base.registry.complete,
+        None if loop is None else CallingThread("remora-tokens", loop),
+    )
+
+
 def _build_internals(
     base: Foundation,
     eraser: Eraser,
@@ -345,6 +357,7 @@ def _build_internals(
     warm_up: SharedCall[None],
     facts: FactsHandler | None,
     breaker: CircuitBreaker,
+    counting: CountingThread,
 ) -> Internals:
     options, models = base.options, base.models
     config, clock = options.config, options.clock
@@ -357,6 +370,7 @@ def _build_internals(
         options.scorer,
         models.cached,
         config.state,
+        counting=counting,
     )
     recalls = None
     if recall is not None:
@@ -380,6 +394,7 @@ def _build_internals(
             clock,
             config.buffer.overdraft_wait_s,
             verbs.append_s,
+            counting,
         ),
         contexts=LocalContexts(
             registry, journal, planner, supervisor, clock, config.mailbox.timeout_s, verbs

@@ -90,7 +90,9 @@ class Dispatcher:
         """The cell's mailbox, made when first needed."""
         if cell.mailbox is None:
             limits = self._limits
-            cell.mailbox = Mailbox(limits.mailbox_messages, limits.mailbox_bytes, cell.quota)
+            cell.mailbox = Mailbox(
+                limits.mailbox_messages, limits.held_replies, limits.mailbox_bytes, cell.quota
+            )
         return cell.mailbox
 
     def enqueue(self, cell: Cell, envelope: Envelope) -> None:
@@ -112,7 +114,7 @@ class Dispatcher:
             if cell.parked and not envelope.control:
                 raise MailboxFull("others wait for room already", limit="messages")
             mailbox = self.mailbox(cell)
-            if mailbox and cell.status is CellStatus.ACTIVATING:
+            if cell.status is CellStatus.ACTIVATING and mailbox:
                 probe("activation_joined")
             mailbox.put(envelope)
         except MailboxFull:
@@ -126,7 +128,8 @@ class Dispatcher:
             cell.parked.append(envelope)
         cell.earliest_deadline = min(cell.earliest_deadline, envelope.deadline)
         self._deadlines.watch(cell)
-        self.ready(cell)
+        if envelope.ready:
+            self.ready(cell)
 
     def post(self, cell: Cell, message: Any) -> bool:
         """Put a message into the mailbox without a reply; False if it was refused."""
@@ -163,8 +166,13 @@ class Dispatcher:
     # -- handling them ----------------------------------------------------------------------------
 
     def ready(self, cell: Cell) -> None:
-        """Queue the cell for the task, once; or block it if its owner's quota is used up."""
+        """Queue the cell for the task, once; or block it if its owner's quota is used up.
+
+        Not while its next message is not ready: `complete` follows then.
+        """
         if cell.queued or cell.status is not CellStatus.VALID:
+            return
+        if cell.mailbox and cell.mailbox.head.holds_up:
             return
         if not self._pool.may_write(cell.quota, self._clock.monotonic()):
             cell.quota.blocked[cell] = None
@@ -178,9 +186,30 @@ class Dispatcher:
         while quota.blocked and self._pool.may_write(quota, self._clock.monotonic()):
             cell = next(iter(quota.blocked))
             del quota.blocked[cell]
-            if cell.status is CellStatus.VALID:  # else it is queued when it is valid again
-                self.ready(cell)
+            self.ready(cell)
+            if cell.queued:  # else it is queued when it is valid again, or its message is ready
                 return
+
+    def complete(self, cell: Cell, envelope: Envelope) -> None:
+        """Handle a message that is ready now, at once if it is the next one of its actor."""
+        envelope.ready = True
+        mailbox = cell.mailbox
+        waiting = len(mailbox) if mailbox is not None else 0
+        if mailbox is None or not waiting or cell.queued:
+            return  # it was taken out, or the task comes to it
+        now = self._clock.monotonic()
+        if mailbox.head is not envelope or not self._may_handle(cell, now):
+            self.ready(cell)
+        elif waiting > 1 or cell.parked or envelope.promise.abandoned:
+            self._drain(cell)
+        else:  # nothing waits behind it, as nearly always
+            cell.deliver(mailbox.get())
+            cell.last_used = now
+            self.queued_messages += 1
+            self._passivation.weigh(cell)
+            if cell.quota.blocked:
+                self.unblock(cell.quota)
+            self._passivation.note_idle(cell)
 
     async def run(self) -> None:
         """Serve the mailboxes until cancelled."""
@@ -200,6 +229,9 @@ class Dispatcher:
         now = self._clock.monotonic()
         for _ in range(_QUANTUM):
             if not mailbox or not self._may_handle(cell, now):
+                break
+            if mailbox.head.holds_up:
+                probe("message_not_ready")
                 break
             envelope = mailbox.get()
             if envelope.promise.abandoned and not envelope.control:

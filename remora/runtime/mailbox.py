@@ -29,9 +29,11 @@ class Envelope:
         deadline: monotonic time at which its sender gives up.
         control: it comes from the runtime: never refused, never expired.
         keeps_alive: the actor counts as used by it.
+        ready: it can be handled; False while it only has its place in the order, and something of
+            the message is still being computed.
     """
 
-    __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "size")
+    __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "ready", "size")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Envelope:
         deadline: float,
         control: bool,
         keeps_alive: bool = True,
+        ready: bool = True,
     ) -> None:
         self.message = message
         self.promise = promise
@@ -49,16 +52,38 @@ class Envelope:
         self.deadline = deadline
         self.control = control
         self.keeps_alive = keeps_alive
+        self.ready = ready
+
+    @property
+    def holds_up(self) -> bool:
+        """Whether later messages must wait for it: it is not ready, and its sender has not left."""
+        return not self.ready and not self.promise.abandoned
 
 
 class Mailbox:
-    """First in, first out."""
+    """First in, first out.
 
-    __slots__ = ("_bytes", "_counted", "_max_bytes", "_max_messages", "_queue", "_quota")
+    Args:
+        max_messages: how many may wait.
+        max_behind: how many more, behind one that is not ready: they would be handled by now.
+        max_bytes: how many bytes may wait.
+        quota: of the actor's owner.
+    """
 
-    def __init__(self, max_messages: int, max_bytes: int, quota: Quota) -> None:
+    __slots__ = (
+        "_bytes",
+        "_counted",
+        "_max_behind",
+        "_max_bytes",
+        "_max_messages",
+        "_queue",
+        "_quota",
+    )
+
+    def __init__(self, max_messages: int, max_behind: int, max_bytes: int, quota: Quota) -> None:
         self._queue: deque[Envelope] = deque()
         self._max_messages = max_messages
+        self._max_behind = max_behind
         self._max_bytes = max_bytes
         self._counted = 0
         self._bytes = 0
@@ -74,7 +99,9 @@ class Mailbox:
             MailboxFull: over the count, the bytes or its owner's quota; it was not taken.
         """
         if not envelope.control:
-            if self._counted >= self._max_messages:
+            if self._counted >= self._max_messages and (
+                self._queue[0].ready or self._counted >= self._max_messages + self._max_behind
+            ):
                 probe("mailbox_full_of_messages")
                 raise MailboxFull(
                     f"the actor's mailbox holds its {self._max_messages} messages; "

@@ -65,6 +65,7 @@ PROBES: Mapping[str, str] = {
     "sender_parked": "a mailbox was full, and its sender waits for room",
     "parked_sender_admitted": "there is room again for a message whose sender waited for it",
     "sender_gone_before_handling": "a queued message's sender gave up: it is never handled",
+    "message_not_ready": "later messages wait behind one of which something is being computed",
     "quantum_spent": "a cell had more messages than one round takes, and queues again",
     "deadline_in_mailbox": "a message's deadline passed in the mailbox: it is never handled",
     "lookup_started": "a message needs a cold record: the cell is suspended, its message first",

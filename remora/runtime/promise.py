@@ -16,7 +16,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["AwaitablePromise", "Promise", "new_promise"]
+__all__ = ["NO_READER", "AwaitablePromise", "Promise", "new_promise"]
 
 
 class Promise(Protocol):
@@ -94,6 +94,21 @@ class _AnyioPromise:
         if self._error is not None:
             raise self._error
         return self._value
+
+
+class _Unread:
+    """The promise of a message whose sender was answered already: it is not handled any more."""
+
+    abandoned = True
+
+    def resolve(self, value: Any) -> None:
+        pass
+
+    def reject(self, error: BaseException) -> None:
+        pass
+
+
+NO_READER: Promise = _Unread()
 
 
 def new_promise() -> AwaitablePromise:

@@ -7,10 +7,10 @@ its state), `lookups` (cold records), `deadlines`, `passivation` (who leaves mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from heapq import nlargest
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.abc
@@ -31,15 +31,23 @@ from remora.runtime.lookups import Lookups
 from remora.runtime.mailbox import Envelope
 from remora.runtime.passivation import Passivation, handle_last_message
 from remora.runtime.probes import probe
-from remora.runtime.promise import Promise, new_promise
+from remora.runtime.promise import NO_READER, Promise, new_promise
 from remora.runtime.waking import Waking
 from remora.runtime.watchers import Watchers
 
-__all__ = ["ActorRegistry"]
+__all__ = ["ActorRegistry", "Reserved"]
 
 _INLINE = 64  # messages handled on senders' stacks before one of them yields to the event loop
 _SWEEP_S = 0.1
 _POLL_S = 0.002
+
+
+class Reserved(NamedTuple):
+    """A message in its place; see `ActorRegistry.reserve`."""
+
+    cell: Cell
+    envelope: Envelope
+    wait: Callable[[], Awaitable[Any]]
 
 
 class ActorRegistry:
@@ -191,6 +199,37 @@ class ActorRegistry:
             self._passivation.weigh(cell)
         if cell.written != cell.durable:
             self._deadlines.watch(cell)
+
+    def reserve(
+        self, key: Hashable, message: Any, *, size: int, timeout_s: float | None
+    ) -> Reserved:
+        """Give a message its place in the actor's order while something of it is being computed.
+
+        Later messages for the actor wait behind it. The caller waits for `Reserved.wait`, and
+        somebody must call `complete`.
+
+        Raises:
+            MailboxFull, SessionQuarantined, RuntimeClosed: see `ask`.
+        """
+        if self._closed:
+            raise RuntimeClosed("the runtime is closing; no new requests are taken")
+        cell = self._cells.get(key) or self._activation.create(key)
+        now = self._clock.monotonic()
+        deadline = now + (self._limits.timeout_s if timeout_s is None else timeout_s)
+        self._pool.note_request(cell.quota, now)
+        promise = new_promise()
+        envelope = Envelope(
+            message, promise, size=size, deadline=deadline, control=False, ready=False
+        )
+        self._dispatcher.enqueue(cell, envelope)
+        return Reserved(cell, envelope, promise.wait)
+
+    def complete(self, reserved: Reserved, error: Exception | None = None) -> None:
+        """The message can be handled now; or it never can, which its sender is told."""
+        if error is not None:
+            reserved.envelope.promise.reject(error)
+            reserved.envelope.promise = NO_READER
+        self._dispatcher.complete(reserved.cell, reserved.envelope)
 
     async def ask_control(self, key: Hashable, message: Any, *, keeps_alive: bool = True) -> Any:
         """Send a control message, which is never refused and has no deadline.

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import anyio
@@ -20,7 +21,13 @@ import anyio.to_thread
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["run_in_thread", "run_plugin_in_thread"]
+__all__ = [
+    "CallingThread",
+    "asyncio_loop",
+    "call_function",
+    "run_in_thread",
+    "run_plugin_in_thread",
+]
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -65,7 +72,7 @@ async def run_plugin_in_thread(
         limiter: has a place for each thread. An abandoned one keeps it until it ends: else a
             function that hangs would take one thread more for each caller who leaves.
     """
-    loop = _asyncio_loop()
+    loop = asyncio_loop()
     if loop is None:  # trio itself keeps the place of an abandoned thread
         return await anyio.to_thread.run_sync(
             function, *arguments, abandon_on_cancel=True, limiter=limiter
@@ -82,6 +89,61 @@ async def run_plugin_in_thread(
         )
     finally:
         place.leave()
+
+
+class CallingThread:
+    """A thread of its own for many short calls, in order; it tells the event loop, and no task.
+
+    A call through `run_in_thread` needs a task that waits, and three turns of the event loop.
+
+    Args:
+        name: of the thread, which starts with the first call.
+        loop: the event loop that it tells.
+    """
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self,
+        function: Callable[[], Result],
+        on_done: Callable[[Result | None, BaseException | None], None],
+    ) -> None:
+        """Have the thread call `function`; `on_done` hears its result or error, on the loop."""
+
+        def call() -> None:
+            result, error = call_function(function)
+            with suppress(RuntimeError):  # the loop has closed
+                self.loop.call_soon_threadsafe(on_done, result, error)
+
+        if self._thread is None:
+            # The process may end while it waits: it holds nothing.
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def close(self) -> None:
+        """End the thread when it has done what it was given."""
+        if self._thread is not None:
+            self._calls.put(None)
+            self._thread = None
+
+
+def call_function(
+    function: Callable[[], Result],
+) -> tuple[Result | None, BaseException | None]:
+    """What it returns, or raises."""
+    try:
+        return function(), None
+    except BaseException as e:
+        return None, e
 
 
 class _Place:
@@ -125,7 +187,8 @@ class _LeftError(Exception):
     """The caller has left before the thread began; nobody sees this."""
 
 
-def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
+def asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """The running event loop, if it is asyncio's."""
     asyncio = sys.modules.get("asyncio")  # to import it costs a program under trio 30 ms
     try:
         return None if asyncio is None else asyncio.get_running_loop()

@@ -7,6 +7,7 @@ ends. Later appends of the session wait behind it, so that they stay in order.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from time import perf_counter
 
 import anyio
@@ -20,6 +21,7 @@ from remora.runtime.histogram import HistogramMeter
 from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.counting import UNCOUNTED, CountingThread
 
 __all__ = ["LocalAppends"]
 
@@ -48,6 +50,7 @@ class LocalAppends:
         clock: says how long an append has waited for the session already.
         wait_s: how long an append waits for them that has no deadline of its own.
         meter: counts how long each took that succeeded.
+        counting: counts the tokens of entries that are `UNCOUNTED`.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class LocalAppends:
         clock: Clock,
         wait_s: float,
         meter: HistogramMeter,
+        counting: CountingThread,
     ) -> None:
         self._meter = meter
         self._actors = actors
         self._supervisor = supervisor
         self._clock = clock
         self._wait_s = wait_s
+        self._counting = counting
         self._lines: dict[SessionKey, _Line] = {}
 
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
@@ -72,11 +77,9 @@ class LocalAppends:
         line = self._lines.get(key)
         # A job that waited for a compaction could hold it up.
         if line is None or self._supervisor.in_a_job():
+            self._counting.in_progress += 1
             try:
-                # as `_ask` does, without a coroutine more
-                receipt: Receipt = await self._actors.ask(
-                    key, request, size=request.size, timeout_s=timeout_s
-                )
+                receipt = await self._ask(key, request, timeout_s)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise
@@ -84,6 +87,8 @@ class LocalAppends:
             else:
                 self._meter.add(perf_counter() - began_s)
                 return receipt
+            finally:
+                self._counting.in_progress -= 1
         waited = self._clock.monotonic() - begun
         wait_s = self._wait_s if timeout_s is None else timeout_s
         until = anyio.current_time() + wait_s - waited
@@ -97,11 +102,13 @@ class LocalAppends:
         self._meter.add(perf_counter() - began_s)
         return receipt
 
-    async def _ask(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
-        receipt: Receipt = await self._actors.ask(
-            key, request, size=request.size, timeout_s=timeout_s
-        )
-        return receipt
+    def _ask(self, key: SessionKey, request: Append, timeout_s: float | None) -> Awaitable[Receipt]:
+        """Send it to the session; the answer is to be awaited at once."""
+        if request.entries[0].tokens != UNCOUNTED:
+            return self._actors.ask(key, request, size=request.size, timeout_s=timeout_s)
+        reserved = self._actors.reserve(key, request, size=request.size, timeout_s=timeout_s)
+        self._counting.add(request.entries, reserved)
+        return reserved.wait()
 
     async def _wait(
         self, line: _Line, key: SessionKey, request: Append, until: float, *, bounded: bool

@@ -35,6 +35,7 @@ from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import MAX_BATCH, MAX_PARTS, collect
+from remora.services.counting import UNCOUNTED, CountingThread
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
@@ -64,6 +65,7 @@ class Intake(msgspec.Struct, frozen=True):
         embedder: None if there is none.
         state: bounds keyed state.
         turns: held for a session while its messages are encoded in a thread.
+        counting: counts off the event loop; None where all is counted when it is encoded.
     """
 
     buffer: BufferConfig
@@ -74,6 +76,7 @@ class Intake(msgspec.Struct, frozen=True):
     embedder: CachingEmbedder | None
     state: StateConfig = StateConfig()
     turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
+    counting: CountingThread | None = None
 
     def encode_at_once(self, key: SessionKey, message: ChatDict) -> Entry | None:
         """The entry of a dict with a role and a short text alone, as nearly all messages are.
@@ -86,12 +89,14 @@ class Intake(msgspec.Struct, frozen=True):
         if plain is None or len(plain[0]) > INLINE_CHARACTERS:
             return None
         text, encoded = plain
-        counter = self.counter
-        tokens = counter.message_overhead + counter.count(text)
+        if self.counting is not None and self.counting.is_wanted:
+            tokens = UNCOUNTED
+        else:
+            tokens = self.counter.message_overhead + self.counter.count(text)
         return Entry(0, self.now_us(), tokens, message["role"], encoded)
 
     async def encode_in_turn(self, key: SessionKey, batch: Sequence[PlainMessage]) -> list[Entry]:
-        """`encode`; calls for one session return in the order in which they were made.
+        """`encode_for_append`; calls for one session return in the order in which they were made.
 
         The caller must send the entries before it awaits anything else: so a long message, which is
         encoded in a thread, is not overtaken by a short one.
@@ -101,11 +106,27 @@ class Intake(msgspec.Struct, frozen=True):
         """
         large = _are_large(batch)
         if not large and key not in self.turns:
-            return self._weigh(self._encode(batch, self.now_us()))
+            return self._encode_at_once(batch)
         if not large:
             probe("append_waited_for_encoding")
         async with self.turns(key):
             return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
+
+    async def encode_for_append(self, batch: Sequence[PlainMessage]) -> list[Entry]:
+        """`encode`, but `Appends.append` may have to count them: all are `UNCOUNTED`, or none."""
+        if _are_large(batch):
+            return await self.encode(batch)
+        return self._encode_at_once(batch)
+
+    def _encode_at_once(self, batch: Sequence[PlainMessage]) -> list[Entry]:
+        counting = self.counting
+        later = (
+            counting is not None
+            and counting.is_wanted
+            and self.redact is None
+            and self.scorer is None
+        )
+        return self._weigh(self._encode(batch, self.now_us(), later=later))
 
     async def encode(self, batch: Sequence[PlainMessage]) -> list[Entry]:
         """The entries of a batch, not yet numbered; made in a thread if they are many or long.
@@ -123,8 +144,13 @@ class Intake(msgspec.Struct, frozen=True):
             return [entry for entry, _, _ in encoded]
         return [entry.with_weight(tokens, _score(scorer, chat)) for entry, chat, tokens in encoded]
 
-    def _encode(self, batch: Sequence[PlainMessage], now_us: int) -> list[_Counted]:
-        """The entries, with their tokens, and what they encode; blocks."""
+    def _encode(
+        self, batch: Sequence[PlainMessage], now_us: int, *, later: bool = False
+    ) -> list[_Counted]:
+        """The entries, with their tokens, and what they encode; blocks.
+
+        With `later` they are `UNCOUNTED`, if each consists of texts.
+        """
         limit, counter = self.buffer.max_message_bytes, self.counter
         if len(batch) > _INLINE_MESSAGES:
             for i, message in enumerate(batch):
@@ -133,6 +159,11 @@ class Intake(msgspec.Struct, frozen=True):
             encode_message(message, index=i, max_bytes=limit, now_us=now_us)
             for i, message in enumerate(batch)
         ]
+        if later and all(_is_text(entry, chat) for entry, chat in encoded):
+            return [
+                (entry.with_weight(UNCOUNTED, NEUTRAL_SCORE), chat, UNCOUNTED)
+                for entry, chat in encoded
+            ]
         if self.redact is not None:
             encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
         counted = [
@@ -162,6 +193,11 @@ class Intake(msgspec.Struct, frozen=True):
     def now_us(self) -> int:
         """Microseconds since the epoch."""
         return int(self.clock.time() * 1_000_000)
+
+
+def _is_text(entry: Entry, chat: ChatDict) -> bool:
+    """Whether all that is counted is text, which the entry holds as it was given."""
+    return counted_chat(chat, entry.meta) is chat and all(type(one) is str for one in chat.values())
 
 
 def are_large(texts: Sequence[str]) -> bool:

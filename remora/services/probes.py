@@ -7,6 +7,9 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
+    # counting
+    "counted_in_thread": "many appends are on their way: a thread counts an append's tokens",
+    "batch_counted_one_by_one": "the tokenizer failed on several texts: each is counted by itself",
     # turns
     "too_many_turns_waited": "as many turns of a session wait as may: the next one is refused",
     "turn_waited_in_vain": "a turn waited for as long as it may, and is refused",

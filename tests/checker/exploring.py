@@ -6,8 +6,10 @@ Played, checked, and made small where it fails.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
+from unittest.mock import patch
 
 import anyio
 import anyio.abc
@@ -17,8 +19,10 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.api.runtime import Runtime
 from remora.config import Config
 from remora.errors import InvalidInput
+from remora.services import counting
 from remora.testing.simulation.loop import Deadlock, Stuck
 from remora.testing.simulation.world import CONFIG, KINDS, Fault, World
+from remora.tokens import HeuristicCounter
 from tests.checker.history import History, Violation
 from tests.checker.judging import check, check_arrival, check_sound
 from tests.checker.players import Player
@@ -29,6 +33,7 @@ from tests.checker.shrinking import Case, Shrunk, shrink
 __all__ = [
     "Run",
     "Settings",
+    "counted_in_thread",
     "draw_case",
     "draw_settings",
     "play",
@@ -76,11 +81,14 @@ class Settings(msgspec.Struct, frozen=True):
         config: everything else: how large mailboxes are, and what they do when full; how many
             actors may live, and how long.
         extracts: there is no model: summaries are extracts.
+        counted_from: so many appends on their way have further ones counted in a thread; None if
+            none ever is.
     """
 
     policy: BufferPolicy
     config: Config
     extracts: bool = False
+    counted_from: int | None = None
 
     @property
     def roomy(self) -> bool:
@@ -148,12 +156,16 @@ def draw_settings(seed: int) -> Settings:
                 config, section, **{name: rng.choice(some) for name, some in values.items()}
             )
     settings = Settings(rng.choice(_POLICIES), config)
-    small = random.Random(f"{seed}/summaries")  # of its own: all else is drawn as without it
+    threads = random.Random(f"{seed}/counting")  # of its own: all else is drawn as without it
+    settings = msgspec.structs.replace(settings, counted_from=threads.choice((None, 0, 1)))
+    small = random.Random(f"{seed}/summaries")
     if small.random() >= _SMALL_SHARE:
         return settings
     config = changed(config, "buffer", summary_tokens=small.choice(_SMALL_TOKENS))
     config = changed(config, "supervisor", resummarize_interval_s=small.choice((0.5, 30.0)))
-    return Settings(settings.policy, config, small.random() < _EXTRACTS_SHARE)
+    return msgspec.structs.replace(
+        settings, config=config, extracts=small.random() < _EXTRACTS_SHARE
+    )
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:
@@ -238,7 +250,8 @@ def play(
             at_rest[:] = await check_at_rest(runtime, history, patience_s=patience_s)
 
     try:
-        world.run(life, on_cut=history.crashed)
+        with counted_in_thread(settings.counted_from):
+            world.run(life, on_cut=history.crashed)
     except (Deadlock, Stuck) as e:
         found.append(Violation("G11", type(e).__name__, str(e)))
     else:
@@ -270,6 +283,27 @@ def play(
             )
         )
     return Run(case, history, found, tuple(world.fingerprints), world.steps, world.choices)
+
+
+@contextmanager
+def counted_in_thread(appends: int | None) -> Iterator[None]:
+    """With so many appends on their way, further ones are counted in a (simulated) thread.
+
+    By the heuristic counter, which needs no tables.
+    """
+    if appends is None:
+        yield
+        return
+    with (
+        patch.object(
+            HeuristicCounter,
+            "count_all",
+            lambda self, texts: [self.count(text) for text in texts],
+            create=True,
+        ),
+        patch.object(counting, "_FEW", appends),
+    ):
+        yield
 
 
 def written(case: Case) -> str:

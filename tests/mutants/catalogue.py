@@ -72,6 +72,55 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True):
 
 _MUTANTS = (
     Mutant(
+        name="uncounted_message_handled",
+        guarantee="G9",
+        what="A message in the mailbox can be handled: that a thread still counts its tokens is "
+        "nobody's business here.",
+        path="remora/runtime/dispatch.py",
+        change="""
+             if mailbox.head.holds_up:
+-                probe("message_not_ready")
+-                break
++                probe("message_not_ready")
+""",
+    ),
+    Mutant(
+        name="counts_in_another_order",
+        guarantee="G9",
+        what="What the thread counted belongs to the messages that it was given, the last first.",
+        path="remora/services/counting.py",
+        change="""
+-        for (entries, reserved), tokens in zip(batch, counted, strict=True):
++        for (entries, reserved), tokens in zip(batch, counted[::-1], strict=True):
+""",
+    ),
+    Mutant(
+        name="reads_overtake_what_is_counted",
+        guarantee="G2",
+        what="A read adds nothing to the mailbox, so it need not wait behind what is in there.",
+        path="remora/runtime/dispatch.py",
+        change="""
+-        if cell.mailbox or cell.parked or cell.status is not CellStatus.VALID:
++        if (cell.mailbox and size) or cell.parked or cell.status is not CellStatus.VALID:
+""",
+        simulated=False,
+        tests=("tests/unit/test_counting.py",),
+    ),
+    Mutant(
+        name="lost_when_the_sender_left",
+        guarantee="G11",
+        what="A message whose sender left while it was counted is not ready, and nobody makes it "
+        "so: whatever waits behind it waits for ever.",
+        path="remora/runtime/dispatch.py",
+        change="""
++        if envelope.promise.abandoned:
++            return
+         if mailbox.head is not envelope or not self._may_handle(cell, now):
+""",
+        simulated=False,
+        tests=("tests/unit/test_counting.py",),
+    ),
+    Mutant(
         name="reply_before_commit",
         guarantee="G3",
         what="An append that runs at once is answered at once: its records are on their way, so "
@@ -284,7 +333,7 @@ _MUTANTS = (
         change="""
 +            while self._counted >= self._max_messages and not self._queue[0].control:
 +                self._discount(self._queue.popleft())
-             if self._counted >= self._max_messages:
+             if self._counted >= self._max_messages and (
 """,
     ),
     Mutant(
@@ -502,10 +551,7 @@ _MUTANTS = (
         path="remora/tokens.py",
         change="""
 -    for call in chat.get("tool_calls") or ():
--        total += counter.count(call["function"]["name"]) + counter.count(
--            call["function"]["arguments"]
--        )
--        total += counter.count(call["id"])
+-        texts += (call["function"]["name"], call["function"]["arguments"], call["id"])
 """,
     ),
     Mutant(

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
+from remora.tokens import _SEPARATOR as SEPARATOR
 from remora.tokens import TiktokenCounter, load_encoding
 
 BLANKS = " \n\r\t\v\f\x1c\x1f\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
@@ -57,6 +58,26 @@ def original() -> tiktoken.Encoding:
 def test_counts_are_tiktokens_own(counter: TiktokenCounter, text: str) -> None:
     """G9: any text."""
     assert counter.count(text) == len(original().encode_ordinary(text))
+
+
+@given(
+    st.lists(
+        chopped | st.sampled_from(["", SEPARATOR, "a" + SEPARATOR, SEPARATOR[:-1]]), max_size=8
+    )
+)
+@example(["", ""])
+@example(["a  b", "", "c \t d  ", "e"])
+@pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])
+def test_many_texts_are_counted_as_each_alone(encoding: str, texts: list[str]) -> None:
+    """G9: what is counted by one call, whatever the texts are, and where they end."""
+    counter = TiktokenCounter(encoding)
+    assert counter.count_all(texts) == [counter.count(text) for text in texts]
+
+
+def test_long_texts_among_many(counter: TiktokenCounter) -> None:
+    """G9: over 100 000 characters."""
+    texts = ["x " * 60_000, "y"]
+    assert counter.count_all(texts) == [counter.count(text) for text in texts]
 
 
 @given(st.lists(pieces, min_size=1, max_size=12), st.integers(0, 1_000_000))

@@ -5,6 +5,7 @@ Inside `seams(loop)`:
 * `anyio.to_thread.run_sync` runs its function in one step of a queue of the loop;
 * each connection of aiosqlite is such a queue: the real SQLite, one call at a time, in order, each
   after a random latency. A call that writes may fail before or after its work (`CommitFault`);
+* so does `CallingThread`, and tells the loop in another step;
 * anyio's cancel scopes and task groups keep their tasks in the order of adding (a set is ordered by
   address, so the order of a cancellation would differ from run to run);
 * `secrets` draws from the loop, so that ids are the same in each run;
@@ -30,6 +31,7 @@ import aiosqlite.core
 import anyio
 from anyio._backends import _asyncio as backend
 
+from remora.runtime.threads import CallingThread, call_function
 from remora.storage.sqlite.connection import JournalConnection, run_steps
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
@@ -230,8 +232,21 @@ def _threads(loop: SeededLoop, is_simulated: Callable[[], bool]) -> tuple[_Patch
             context = copy_context()
             return await loop.run_in_executor(None, lambda: context.run(func, *args))
 
+    submit = CallingThread.submit
+
+    def in_steps(self: Any, function: Any, on_done: Any) -> None:
+        if not is_simulated():
+            submit(self, function, on_done)
+            return
+
+        def work() -> None:
+            loop.call_soon(on_done, *call_function(function))
+
+        loop.in_thread(work)
+
     return (
         (backend.AsyncIOBackend, "run_sync_in_worker_thread", classmethod(in_queue)),
+        (CallingThread, "submit", in_steps),
         (time, "sleep", lambda seconds: None if is_simulated() else sleep(seconds)),
     )
 
