@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from benchmarks.speed.claim import Claim
-from benchmarks.speed.results import Spread, Verdict, held, ratios, spread
+from benchmarks.speed.claim import Bar, Claim
+from benchmarks.speed.results import Figures, Spread, Verdict, held, ratios, spread
 
 __all__ = ["figure_text", "rendered"]
 
@@ -18,6 +19,15 @@ own, contestants in turn, their order rotated by repeat. Figures are medians ove
 the least and the most in brackets. *remora ÷ this* is the ratio of the first figure, taken within
 each repeat, and then the median of those: on a shared machine only measurements of one repeat
 compare.
+"""
+
+
+BARE = "remora-bare"
+_BARS = """\
+## Bars
+
+*Default install* is `Runtime(directory)` with no configuration: it summarizes, and indexes into
+long-term memory. *Bare* does neither, as most of the others here.
 """
 
 
@@ -58,12 +68,13 @@ def rendered(
         + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())),
         "",
     ]
-    lines += ["## Bars", "", "| claim | case | bar | measured | |", "|---|---|---|---:|---|"]
+    lines += [_BARS, "| claim | case | bar | default install | | bare | |"]
+    lines += ["|---|---|---|---:|---|---:|---|"]
     for name, claim in shown.items():
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         link = f"[{claim.TITLE}](#{_anchor(claim.TITLE)})"
         lines += [
-            _bar(link, one, sizes.get(one.bar.case, {}))
+            _bar(link, one, held_bare(one.bar, cases), sizes.get(one.bar.case, {}))
             for one in verdicts[name]
             if one.bar.case in cases
         ]
@@ -93,11 +104,24 @@ def _anchor(title: str) -> str:
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def _bar(link: str, verdict: Verdict, sizes: Mapping[str, float]) -> str:
+def held_bare(bar: Bar, figures: Figures) -> Verdict | None:
+    """The bare configuration, held against the bar; None where it is the other side of it."""
+    if bar.contestant != "remora" or BARE in bar.others:
+        return None
+    others = BARE if bar.others == (bar.contestant,) else bar.than
+    return held(replace(bar, contestant=BARE, than=others), figures)
+
+
+def _bar(link: str, verdict: Verdict, bare: Verdict | None, sizes: Mapping[str, float]) -> str:
     bar = verdict.bar
+    cells = [link, case_text(bar.case, sizes), bar.text, *_verdict(verdict)]
+    cells += ["", ""] if bare is None or bare.measured is None else _verdict(bare)
+    return f"| {' | '.join(cells)} |"
+
+
+def _verdict(verdict: Verdict) -> tuple[str, str]:
     met = {True: "met", False: "**missed**", None: "not measured"}[verdict.met]
-    found = _spread("" if bar.others else bar.figure, verdict.measured)
-    return f"| {link} | {case_text(bar.case, sizes)} | {bar.text} | {found} | {met} |"
+    return _spread("" if verdict.bar.others else verdict.bar.figure, verdict.measured), met
 
 
 def _spread(name: str, found: Spread | None) -> str:

@@ -206,6 +206,26 @@ def test_the_page() -> None:
         assert fact in page
 
 
+def test_the_bare_configuration_stands_beside() -> None:
+    """S4.31: each bar is of the default install; the bare configuration is held against it, too,
+    but where it is the other side of the ratio.
+    """
+    found = results()
+    for contestant, per_s in (("remora", 90.0), ("remora-bare", 120.0), ("limit", 100.0)):
+        keep(
+            found,
+            Case("append", "16", {"sessions": 16}),
+            0,
+            contestant,
+            {"figures": {"per_s": per_s}},
+        )
+    page = rendered(found, {"append": claim("append")})
+    assert re.search(
+        r"of the limit of the same rows \| 0.9 \| \*\*missed\*\* \| 1.2 \| met \|", page
+    )
+    assert re.search(r"of the bare configuration \| 0.75 \| \*\*missed\*\* \|  \|  \|", page)
+
+
 def test_every_row_has_its_columns() -> None:
     """S4.31: the page's tables are whole, whatever failed."""
     for line in (
@@ -236,13 +256,13 @@ def options(**given: Any) -> Any:
 
 def test_the_order_rotates() -> None:
     """S4.31: contestants take turns within a repeat, and each repeat begins with the next."""
-    plan = planned(["append"], [], options(cases=["16"], contestants="remora,limit,prototype"))
+    plan = planned(["load"], [], options(cases=["64"], contestants="remora,limit,limit-dict"))
     assert [(repeat, one) for _, repeat, one in plan] == [
         (0, "remora"),
         (0, "limit"),
-        (0, "prototype"),
+        (0, "limit-dict"),
         (1, "limit"),
-        (1, "prototype"),
+        (1, "limit-dict"),
         (1, "remora"),
     ]
     assert len(planned(["append"], [], options(cases=["1"], contestants="remora"))) == 7, (

@@ -19,6 +19,7 @@ CLAIMS = (
     "tokens",
     "ask",
     "activation",
+    "recall",
     "memory",
     "model",
     "overload",

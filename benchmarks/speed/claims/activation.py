@@ -27,7 +27,7 @@ import anyio
 from benchmarks.speed.claim import Bar, Case
 from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
-from remora import Runtime
+from remora import Config, Runtime
 from remora.storage.decoding import ENTRY_COLUMNS
 from remora.storage.rows import SEQ_BITS
 
@@ -38,9 +38,10 @@ WORK = (
     "time, and 256 at once; the "
     "journal is in the page cache. *limit* is the bare `SELECT` of its rows by `sqlite3` (for "
     "append the `INSERT` and its "
-    "commit, too), *limit-aiosqlite* the same through aiosqlite's thread."
+    "commit, too), *limit-aiosqlite* the same through aiosqlite's thread. *remora-bare* has no "
+    "long-term memory; that of *remora* has all messages before."
 )
-CONTESTANTS = ("remora", "limit", "limit-aiosqlite")
+CONTESTANTS = ("remora", "remora-bare", "limit", "limit-aiosqlite")
 
 _MESSAGES = 50
 _AT_ONCE = 256
@@ -58,16 +59,17 @@ _INSERT = (
 
 
 def cases(smoke: bool) -> Sequence[Case]:
-    sessions = 60 if smoke else 1_500
+    sessions = 60 if smoke else 512
     at_once = 64 if smoke else _AT_ONCE
     sizes: dict[str, int | float] = {"sessions": sessions, "messages": _MESSAGES}
     return [
-        Case(NAME, "load", sizes),
-        *([] if smoke else [Case(NAME, "append", sizes, least_repeats=5)]),
+        Case(NAME, "load", sizes, limit_s=300.0),
+        *([] if smoke else [Case(NAME, "append", sizes, least_repeats=5, limit_s=300.0)]),
         Case(
             NAME,
             f"load, {_AT_ONCE} at once",
             {**sizes, "sessions": max(sessions, at_once), "at_once": at_once},
+            limit_s=300.0,
         ),
     ]
 
@@ -101,10 +103,15 @@ BARS = (
 )
 
 
-async def _remora(directory: Path, case: Case) -> dict[str, float]:
+async def _remora(directory: Path, case: Case, config: Config) -> dict[str, float]:
     (message,) = messages(0, 1)
     took: list[float] = []
-    async with Runtime(directory, config=CONFIG) as runtime:
+    if config.long_term.enabled:
+        async with Runtime(directory, config=config) as runtime:
+            await runtime.settle()  # until all is indexed
+    async with Runtime(directory, config=config) as runtime:
+        if config.long_term.enabled:
+            await runtime.internals.long_term()
         await runtime.session("warm", "up").append(message)
 
         async def speak(number: int) -> None:
@@ -191,4 +198,6 @@ def measure(
     anyio.run(filled, directory, int(case.sizes["sessions"]), _MESSAGES, seed)
     if contestant == "limit":
         return _sqlite(directory, case)
-    return anyio.run(_aiosqlite if contestant == "limit-aiosqlite" else _remora, directory, case)
+    if contestant == "limit-aiosqlite":
+        return anyio.run(_aiosqlite, directory, case)
+    return anyio.run(_remora, directory, case, CONFIG if contestant == "remora-bare" else Config())

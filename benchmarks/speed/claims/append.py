@@ -27,20 +27,21 @@ WORK = (
     "thread that commits what waits. "
     "*remora-heuristic* takes a quarter of the length for a text's tokens: what a faster "
     "tokenizer could gain at most. "
-    "*remora* neither summarizes nor has long-term memory, as its peers; *remora-folds* has a "
-    "budget of 4 000 tokens and the embedded summarizer, *remora-default* has all defaults."
+    "*remora* is the default install: it summarizes, and indexes into long-term memory, while it "
+    "is measured. *remora-bare* and *remora-heuristic* do neither, as the peers; *remora-folds* "
+    "has a budget of 4 000 tokens and the embedded summarizer, and no long-term memory."
 )
 LIBRARIES = ("openai_agents", "langgraph", "llama_index", "adk", "mem0")
 """Session libraries; `AsyncSqliteStore` and Redis are stores, with no notion of a session."""
 CONTESTANTS = (
     "remora",
+    "remora-bare",
     "limit",
     "limit-bare",
     "prototype",
     "remora-uvloop",
     "remora-heuristic",
     "remora-folds",
-    "remora-default",
     "dict-sqlite",
     "dict-sqlite-normal",
     *LIBRARIES,
@@ -49,46 +50,65 @@ CONTESTANTS = (
     "redis-everysec",
 )
 _ALONE = (
-    "half of an append is its sync (strace); the rest is waking up: to the journal's task, to the "
-    "connection's thread and "
-    "back, four turns of the event loop and two switches between threads. The library hands each "
-    "call to a thread as well, "
-    "but in two turns, and counts no tokens."
+    "half of an append is its sync (strace); the rest is waking up: the connection's thread and "
+    "the event loop, twice each. The library hands each call to a thread as well, and counts no "
+    "tokens."
+)
+_JOBS = (
+    "what the default install does besides: with few sessions each of them is compacted every "
+    "fifty messages, and all is indexed. An append of *remora-bare* takes 85 µs of processor time; "
+    "its share of summaries, embedding and LanceDB some 300, which two cores have to find as well."
 )
 _LOOP = (
     "where *limit* divided by the other side is below the bar, no group commit into these rows "
-    "could meet it. Of remora's "
-    "own time a third is SQLite (each session's messages lie together in the tree, so each row of "
-    "a commit dirties a page "
-    "of its own), a fifth tiktoken, and the rest Python on the event loop: 135 000 instructions "
-    "an append by callgrind, in "
-    "some sixty functions, the largest a tenth."
+    "could meet it. An append takes the event loop some 190 000 instructions (callgrind), in sixty "
+    "functions, the largest a tenth; a third of the processor time is SQLite's thread (each "
+    "session's messages lie together in the tree, so each row of a commit dirties a page of its "
+    "own), a third tiktoken's."
 )
 _STORE = (
     "the store puts a row into a table as it comes. It counts no tokens, keeps no order within a "
-    "session, checks nothing, "
-    "and has neither a buffer nor a budget: what *remora-heuristic* saves is the counting alone."
+    "session, checks nothing, and has neither a buffer nor a budget."
 )
 BARS = (
-    Bar(
-        "1", "not slower than the best session library", "per_s", LIBRARIES, least=1.0, note=_ALONE
+    *(
+        Bar(case, text, "per_s", than, least=least, note=_LOOP)
+        for case in ("16", "256", "2000")
+        for text, than, least in (
+            ("≥ 0.75 of the group-commit prototype", "prototype", 0.75),
+            ("≥ 0.95 of the limit of the same rows", "limit", 0.95),
+        )
     ),
-    Bar("256", "≥ 0.6 of the limit", "per_s", "limit", least=0.6),
-    Bar("256", "≥ 25 times the best session library", "per_s", LIBRARIES, least=25, note=_LOOP),
+    *(
+        Bar(
+            case,
+            "the default install: ≥ 0.8 of the bare configuration",
+            "per_s",
+            "remora-bare",
+            least=0.8,
+            note=_JOBS,
+        )
+        for case in ("1", "16")
+    ),
+    Bar("1", "≥ 1.2 times the best session library", "per_s", LIBRARIES, least=1.2, note=_ALONE),
+    Bar("256", "≥ 12 times the best session library", "per_s", LIBRARIES, least=12, note=_LOOP),
+    *(
+        Bar(
+            case,
+            "≥ 3 times dict and SQLite commit inline",
+            "per_s",
+            "dict-sqlite",
+            least=3,
+            note=_LOOP,
+        )
+        for case in ("16", "256")
+    ),
     Bar(
         "256",
-        "≥ 5 times dict and SQLite commit inline",
-        "per_s",
-        "dict-sqlite",
-        least=5,
-        note=_LOOP,
-    ),
-    Bar(
-        "256",
-        "parity with AsyncSqliteStore's puts (≥ 0.9)",
+        "parity with AsyncSqliteStore's puts (≥ 1.0)",
         "per_s",
         "langgraph_store",
-        least=0.9,
+        least=1.0,
         note=_STORE,
     ),
 )
@@ -98,8 +118,9 @@ def cases(smoke: bool) -> Sequence[Case]:
     if smoke:
         return [Case(NAME, "16", {"sessions": 16})]
     # One session waits for the disk alone, whose mood changes within seconds: many short turns.
+    # The others' bars are medians of seven, too.
     return [
-        Case(NAME, str(sessions), {"sessions": sessions}, least_repeats=7 if sessions == 1 else 1)
+        Case(NAME, str(sessions), {"sessions": sessions}, least_repeats=7)
         for sessions in (1, 16, 256, 2_000)
     ]
 

@@ -26,6 +26,7 @@ WORK = (
 )
 CONTESTANTS = (
     "remora",
+    "remora-bare",
     "limit",
     "limit-dict",
     "remora-folds",

@@ -17,7 +17,7 @@ _MODULES = {
     "remora-uvloop": "remora",
     "remora-heuristic": "remora",
     "remora-folds": "remora",
-    "remora-default": "remora",
+    "remora-bare": "remora",
     "prototype": "prototype",
     "limit-dict": "dicts",
     "dict-sqlite": "dicts",

@@ -11,9 +11,10 @@ from benchmarks.speed.text import role_of
 from remora import Config, Runtime, Session
 
 CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
+    "remora": {},
+    "remora-uvloop": {},
     # Peers neither summarize nor hand anything to long-term memory.
-    "remora": {"long_term": {"enabled": False}, "buffer": {"policy": "keep_all"}},
-    "remora-uvloop": {"long_term": {"enabled": False}, "buffer": {"policy": "keep_all"}},
+    "remora-bare": {"long_term": {"enabled": False}, "buffer": {"policy": "keep_all"}},
     # What any faster counter could gain at most: it takes a quarter of the length.
     "remora-heuristic": {
         "long_term": {"enabled": False},
@@ -22,15 +23,14 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     },
     # A budget that a short run exceeds, so that sessions are compacted.
     "remora-folds": {"long_term": {"enabled": False}, "buffer": {"token_limit": BUDGET}},
-    "remora-default": {},
 }
 
 
 class Remora(Store):
     def __init__(self, contestant: str, directory: Path) -> None:
         self._directory = directory
-        self._summarizes = contestant == "remora-folds"
-        self._remembers = contestant == "remora-default"
+        self._remembers = contestant in {"remora", "remora-uvloop"}
+        self._summarizes = self._remembers or contestant == "remora-folds"
         self._runtime = Runtime(directory, config=Config.from_dict(CONFIGURATIONS[contestant]))
         self._sessions: dict[str, Session] = {}
 
