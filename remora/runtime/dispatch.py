@@ -24,25 +24,11 @@ from remora.runtime.limits import RegistryLimits
 from remora.runtime.mailbox import Envelope, Mailbox
 from remora.runtime.passivation import Passivation
 from remora.runtime.probes import probe
+from remora.runtime.promise import NO_REPLY
 
 __all__ = ["Dispatcher"]
 
 _QUANTUM = 16  # messages that one cell handles before the next has its turn
-
-
-class _NoReply:
-    """The promise of a message whose sender does not wait; failures are logged elsewhere."""
-
-    abandoned = False
-
-    def resolve(self, value: Any) -> None:
-        pass
-
-    def reject(self, error: BaseException) -> None:
-        pass
-
-
-_NO_REPLY = _NoReply()
 
 
 class Dispatcher:
@@ -135,7 +121,7 @@ class Dispatcher:
         """Put a message into the mailbox without a reply; False if it was refused."""
         if cell.status is CellStatus.QUARANTINED or cell.parked:
             return False
-        envelope = Envelope(message, _NO_REPLY, size=0, deadline=float("inf"), control=False)
+        envelope = Envelope(message, NO_REPLY, size=0, deadline=float("inf"), control=False)
         if not self.mailbox(cell).offer(envelope):
             return False
         self.ready(cell)

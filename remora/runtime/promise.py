@@ -16,7 +16,7 @@ import anyio
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["NO_READER", "AwaitablePromise", "Promise", "new_promise"]
+__all__ = ["NO_READER", "NO_REPLY", "AwaitablePromise", "Promise", "new_promise"]
 
 
 class Promise(Protocol):
@@ -97,9 +97,10 @@ class _AnyioPromise:
 
 
 class _Unread:
-    """The promise of a message whose sender was answered already: it is not handled any more."""
+    """A promise that nobody waits for."""
 
-    abandoned = True
+    def __init__(self, *, abandoned: bool) -> None:
+        self.abandoned = abandoned
 
     def resolve(self, value: Any) -> None:
         pass
@@ -108,7 +109,10 @@ class _Unread:
         pass
 
 
-NO_READER: Promise = _Unread()
+NO_REPLY: Promise = _Unread(abandoned=False)
+"""Of a message whose sender does not wait; failures are logged elsewhere."""
+NO_READER: Promise = _Unread(abandoned=True)
+"""Of a message whose sender was answered already: it is not handled any more."""
 
 
 def new_promise() -> AwaitablePromise:

@@ -13,6 +13,7 @@ import pytest
 from remora import Config, Context, Receipt, Runtime, Session
 from remora.errors import InvalidInput, MailboxFull
 from remora.runtime.probes import count_probes
+from remora.runtime.threads import run_in_thread
 from remora.services import counting
 from remora.tokens import TiktokenCounter
 from tests.harness import user
@@ -243,5 +244,5 @@ async def test_the_thread_ends_with_the_runtime() -> None:
             for one in threading.enumerate()
             if one.name == "remora-tokens" and one not in before
         ]
-    thread.join(30)
+    await run_in_thread(thread.join, 30)
     assert not thread.is_alive()
