@@ -68,9 +68,13 @@ class _KeptOwner:
         self.machine = machine
         self._prefix, self._skew_s = prefix, skew_s
         self._started = asyncio.Event()
+        self._begins = 0
+        """Where the log of the process that runs now begins."""
 
     async def keep(self) -> None:
+        log = self.machine.log
         while True:
+            self._begins = log.stat().st_size if log.exists() else 0
             async with running_owner(
                 self.machine, (*self._prefix, *_OWNER), SKEW_S=str(self._skew_s)
             ) as self.owner:
@@ -81,6 +85,11 @@ class _KeptOwner:
         """Return when its log says that it serves."""
         await self._started.wait()
         await self.owner.said("owner_serves")
+
+    def waits(self) -> bool:
+        """Whether the process that runs now said that it waits for the owner to leave."""
+        said = self.machine.log.read_bytes()[self._begins :]
+        return b"journal_owned" in said and b"owner_serves" not in said
 
 
 class _Pair:
@@ -114,7 +123,10 @@ class _Pair:
         return owner
 
     async def a_moment(self) -> None:
-        """Talk for a time that differs, and until something was said."""
+        """Talk for a time that differs, until one owner serves and the other waits."""
+        with anyio.fail_after(_SECONDS):
+            while not any(one.waits() for one in self.owners):
+                await asyncio.sleep(0.05)
         await self.talk.first_after(time.monotonic())
         await asyncio.sleep(random.random() * _LEASE_S / 3)
 

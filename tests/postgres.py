@@ -51,8 +51,8 @@ def _run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def find_programs() -> Path | None:
-    """The directory of PostgreSQL's programs: the one named in the environment, the wheel's, or the
-    one on the path.
+    """The directory of PostgreSQL's programs: the one named in the environment, the wheel's, the one
+    on the path, or Debian's.
     """
     named = os.environ.get("REMORA_TEST_POSTGRES")
     found = [Path(named)] if named else []
@@ -61,6 +61,7 @@ def find_programs() -> Path | None:
         found.append(Path(spec.origin).parent / "pginstall" / "bin")
     if (initdb := shutil.which("initdb")) is not None:
         found.append(Path(initdb).resolve().parent)
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # Debian's
     for one in found:
         try:
             if not any(_run(one / name, "--version").returncode for name in ("initdb", "postgres")):

@@ -19,7 +19,14 @@ class PostgresProxy:
         dsn: of the cluster behind it.
         delay_s: before each piece of what the server says.
         change: makes another text of what the server says.
+        mark: the next statement with these bytes breaks its connection: before the server gets it,
+            or, with `answers_lost`, when the server has answered and nobody has heard it.
+        refuses: new connections end at once.
     """
+
+    mark: bytes | None = None
+    answers_lost = False
+    refuses = False
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -41,10 +48,18 @@ class PostgresProxy:
         change: Callable[[bytes], bytes],
         *,
         slow: bool,
+        broken: asyncio.Event,
     ) -> None:
         """Forward one direction of a connection."""
         try:
             while data := await source.read(1 << 16):
+                if self.mark is not None and self.mark in data:  # only clients say it
+                    self.mark = None
+                    if not self.answers_lost:
+                        break
+                    broken.set()
+                elif broken.is_set():  # the answer
+                    break
                 if slow and self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 await self._flows.wait()
@@ -64,12 +79,16 @@ async def running_proxy(cluster: Cluster, directory: Path) -> AsyncIterator[Post
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if proxy.refuses:
+            writer.transport.abort()
+            return
+        broken = asyncio.Event()
         theirs, ours = await asyncio.open_unix_connection(f"{where}/.s.PGSQL.5432")
         for source, sink, change, slow in (
             (reader, ours, bytes, False),
             (theirs, writer, proxy.change, True),
         ):
-            task = asyncio.ensure_future(proxy.copy(source, sink, change, slow=slow))
+            task = asyncio.ensure_future(proxy.copy(source, sink, change, slow=slow, broken=broken))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 

@@ -52,6 +52,7 @@ async def open_database(
     return await PostgresJournal.open(
         config.dsn.reveal(),
         schema=config.schema,
+        memory=config.memory,
         durability=config.durability,
         command_timeout_s=min(_COMMAND_S, config.lease_s),
         max_batch_writes=config.max_batch_writes,

@@ -12,12 +12,14 @@ from remora.api.runtime import Runtime
 from remora.cluster.operating import open_owned
 from remora.cluster.reading import Memory, MemoryReader, find_journals
 from remora.cluster.sharding import shard_of
+from remora.errors import ConfigError
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
 
 __all__ = [
     "Memory",
+    "check_in_directory",
     "directory_of",
     "journals_of",
     "open_runtime",
@@ -35,13 +37,32 @@ def directory_of(arguments: argparse.Namespace) -> Path:
     return Path(arguments.dir or arguments.configured.directory)
 
 
-def require_memory(arguments: argparse.Namespace) -> None:
-    """Check that there is a memory.
+def check_in_directory(arguments: argparse.Namespace) -> None:
+    """Check that the journal is in a directory, for commands that read its files.
 
     Raises:
+        ConfigError: it is in a database.
+    """
+    config = arguments.configured.journal
+    if config.dsn.reveal() and not (directory_of(arguments) / "journal.db").exists():
+        raise ConfigError(
+            "journal.dsn: the journal is in PostgreSQL, and this command reads files of a "
+            f"directory. Its administrator copies it with pg_basebackup or pg_dump --schema "
+            f"{config.schema}, checks it with pg_amcheck and data checksums, and restores it from "
+            "a copy; `remora owners` shows who has it open",
+            key="journal.dsn",
+        )
+
+
+def require_memory(arguments: argparse.Namespace) -> None:
+    """Check that there is a memory in a directory.
+
+    Raises:
+        ConfigError: it is in a database.
         InvalidInput: there is none.
         DirectoryUnusable: ``shards.json`` cannot be used.
     """
+    check_in_directory(arguments)
     find_journals(directory_of(arguments))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from remora.cli.opening import directory_of, open_runtime
+from remora.cli.opening import check_in_directory, directory_of, open_runtime
 from remora.cli.render import counted, print_json, printable
 from remora.cli.transfer import progress_bar
 from remora.cluster.upkeep import backup_memory, repair_memory, verify_memory
@@ -98,6 +98,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
     """Verify; returns the exit code."""
     directory = directory_of(arguments)
     try:
+        check_in_directory(arguments)
         with progress_bar("comparing") as (_, advance):
             found = await verify_memory(
                 directory, arguments.configured, deep=arguments.deep, progress=advance
@@ -118,6 +119,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
     """Back up; returns the exit code."""
+    check_in_directory(arguments)
     with progress_bar("comparing") as (_, advance):
         report = await backup_memory(
             directory_of(arguments), arguments.dest, arguments.configured, progress=advance
@@ -149,6 +151,7 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_repair(console: Console, arguments: argparse.Namespace) -> int:
     """Repair; returns the exit code."""
+    check_in_directory(arguments)
     with progress_bar("comparing") as (_, advance):
         done = await repair_memory(
             directory_of(arguments),

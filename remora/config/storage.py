@@ -28,6 +28,8 @@ class JournalConfig(Section, frozen=True, kw_only=True):
     directory."""
     schema: str = "remora"
     """The schema of that database that has the journal, and nothing else."""
+    memory: str = ""
+    """Whose journal it is: a schema that was made under one name is opened under no other."""
     lease_s: float = 10.0
     """An owner of that journal that renews nothing is replaced after so long."""
 

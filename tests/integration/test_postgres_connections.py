@@ -1,0 +1,70 @@
+"""Real connections that break during a commit: it was stored, it was not, or nobody can say yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from remora import Message, Runtime
+from remora.errors import CommitFailed, OutcomeUnknown
+from remora.storage.postgres import PostgresJournal
+from tests.postgres import Cluster, running_cluster
+from tests.postgres_proxy import running_proxy
+
+pytestmark = pytest.mark.anyio
+_SECONDS = 30
+_TEXT = "the one whose connection breaks"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+async def test_a_commit_whose_connection_breaks(
+    cluster: Cluster, tmp_path: Path, stored: bool, known: bool
+) -> None:
+    """G3, G4: the sender is told what is true; a retry with the key has one effect."""
+    schema = f"broken_{stored:d}{known:d}"
+    async with running_proxy(cluster, tmp_path) as network:
+        journal = await PostgresJournal.open(
+            network.dsn,
+            schema=schema,
+            durability="process",
+            reconnect_s=_SECONDS if known else 0.05,
+        )
+        async with Runtime.in_memory(journal=journal) as runtime:
+            chat = runtime.session("alice", "chat")
+            await chat.append(Message(role="user", content="before"))
+            network.mark, network.answers_lost = _TEXT.encode(), stored
+            network.refuses = not known
+            message = Message(role="user", content=_TEXT)
+            if known and stored:
+                assert not (await chat.append(message, key="k")).duplicate
+            else:
+                with pytest.raises(CommitFailed if known else OutcomeUnknown):
+                    await chat.append(message, key="k")
+            network.refuses = False
+            with anyio.fail_after(_SECONDS):
+                while True:
+                    try:
+                        again = await chat.append(message, key="k")
+                    except (CommitFailed, OutcomeUnknown):
+                        await anyio.sleep(0.01)
+                    else:
+                        break
+            assert again.duplicate is stored
+            await chat.append(Message(role="user", content="after"))
+            found = [one.content for one in await chat.history()]
+            assert found == ["before", _TEXT, "after"]
