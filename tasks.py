@@ -8,8 +8,8 @@
     python3 tasks.py site      the documents and the API as web pages: build/site/index.html
 
 Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, frameworks, mutants,
-bench, checklist, format, browser (Debian's Chromium, for root). Words after the task go to the
-tool, as in ``python3 tasks.py test -k recall``.
+bench, checklist, format, browser and pooler (Debian's Chromium and PgBouncer, for root). Words
+after the task go to the tool, as in ``python3 tasks.py test -k recall``.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -193,18 +193,28 @@ def checklist(*words: str) -> None:
 
 def browser() -> None:
     """Install Debian's Chromium, which tests drive, where that is possible; else they skip."""
-    if any(map(shutil.which, BROWSERS)):
+    _install_debian(BROWSERS, "the tests of the page in a browser")
+
+
+def pooler() -> None:
+    """Install Debian's PgBouncer, before the tests' PostgreSQL; else tests of poolers skip."""
+    _install_debian(("pgbouncer",), "the tests of PostgreSQL behind a pooler")
+
+
+def _install_debian(programs: Sequence[str], tests: str) -> None:
+    """Install the first of these programs if there is none of them."""
+    if any(map(shutil.which, programs)):
         return
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"no {BROWSERS[0]}: the tests of the page in a browser are skipped", flush=True)
+        print(f"no {programs[0]}: {tests} are skipped", flush=True)
         return
     apt = ("apt-get", "--quiet", "--assume-yes")
-    install = (*apt, "install", "--no-install-recommends", BROWSERS[0])
+    install = (*apt, "install", "--no-install-recommends", programs[0])
     for words in ((*apt, "update"), install):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         done = subprocess.run(words, env=quiet, check=False)
         if done.returncode:
-            print(f"{' '.join(words)} failed: the tests in a browser are skipped", flush=True)
+            print(f"{' '.join(words)} failed: {tests} are skipped", flush=True)
             return
 
 
@@ -216,6 +226,7 @@ def check() -> None:
     build()
     site()
     browser()
+    pooler()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
     frameworks()
@@ -243,6 +254,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "site": site,
     "checklist": checklist,
     "browser": browser,
+    "pooler": pooler,
     "check": check,
 }
 

@@ -51,7 +51,7 @@ def _run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def find_programs() -> Path | None:
-    """The directory of PostgreSQL's programs: the one named in the environment, the wheel's, the one
+    """The directory of PostgreSQL's programs: the one that the environment names, the wheel's, that
     on the path, or Debian's.
     """
     named = os.environ.get("REMORA_TEST_POSTGRES")

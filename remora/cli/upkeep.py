@@ -16,6 +16,7 @@ from remora.cluster.upkeep import backup_memory, repair_memory, verify_memory
 from remora.errors import EmbedderChanged, RemoraError
 from remora.maintenance.repair import RepairReport
 from remora.maintenance.verify import Verification
+from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding
 
 __all__ = ["add_upkeep_parsers", "command_backup", "command_repair", "command_verify"]
@@ -98,7 +99,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
     """Verify; returns the exit code."""
     directory = directory_of(arguments)
     try:
-        check_in_directory(arguments)
+        await run_in_thread(check_in_directory, arguments)
         with progress_bar("comparing") as (_, advance):
             found = await verify_memory(
                 directory, arguments.configured, deep=arguments.deep, progress=advance
@@ -119,7 +120,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_backup(console: Console, arguments: argparse.Namespace) -> int:
     """Back up; returns the exit code."""
-    check_in_directory(arguments)
+    await run_in_thread(check_in_directory, arguments)
     with progress_bar("comparing") as (_, advance):
         report = await backup_memory(
             directory_of(arguments), arguments.dest, arguments.configured, progress=advance
@@ -151,7 +152,7 @@ async def command_backup(console: Console, arguments: argparse.Namespace) -> int
 
 async def command_repair(console: Console, arguments: argparse.Namespace) -> int:
     """Repair; returns the exit code."""
-    check_in_directory(arguments)
+    await run_in_thread(check_in_directory, arguments)
     with progress_bar("comparing") as (_, advance):
         done = await repair_memory(
             directory_of(arguments),

@@ -11,7 +11,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from remora import Message, Runtime
-from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, OwnerUnreachable
+from remora.errors import CommitFailed, ConfigError, OutcomeUnknown, OwnershipLost, OwnerUnreachable
 from remora.storage.postgres import PostgresJournal
 from tests.postgres import Cluster, running_cluster, running_standby
 
@@ -117,6 +117,15 @@ async def test_an_asynchronous_standby_lost_commits(
     async with await pair.open() as runtime:
         await say(runtime, 9)
         assert await heard(runtime) == ["0", "1", "2", "3", "4", "9"]
+
+
+async def test_a_standby_takes_no_journal(pair: Pair) -> None:
+    """S3.26: an address that names the standby alone is refused, and says what to name."""
+    with pytest.raises(ConfigError, match="Name the primary, or all servers"):
+        await PostgresJournal.open(pair.standby.dsn(), durability="process")
+    async with await pair.open() as runtime:  # of both, it finds the one that takes writes
+        await say(runtime, 0)
+        assert await heard(runtime) == ["0"]
 
 
 async def test_a_lost_claim_is_told(pair: Pair) -> None:

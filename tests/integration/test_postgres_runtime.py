@@ -13,7 +13,8 @@ import anyio.to_thread
 import asyncpg
 import pytest
 
-from remora import Message, Runtime
+from remora import Config, Message, Runtime
+from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
     ConfigError,
@@ -275,3 +276,39 @@ async def test_a_real_pooler(cluster: Cluster, mode: str) -> None:
             return
         with pytest.raises(ConfigError, match="pool in session mode"):
             await PostgresJournal.open(dsn, schema="pooled", durability="process")
+
+
+async def test_two_memories_that_name_one_schema(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: `journal.memory` says whose journal it is; another memory's start is refused."""
+
+    def config(name: str) -> Config:
+        journal = {"dsn": cluster.dsn(), "schema": "shared", "durability": "process"}
+        return Config.from_dict(
+            {"journal": {**journal, "memory": name}, "long_term": {"enabled": False}}
+        )
+
+    async with Runtime(tmp_path / "shop", config=config("shop")) as runtime:
+        await runtime.session("alice", "chat").append({"role": "user", "content": "hello"})
+    with pytest.raises(ConfigError, match="of the memory 'shop', not of 'blog'"):
+        async with Runtime(tmp_path / "blog", config=config("blog")):
+            pass
+    async with Runtime(tmp_path / "shop", config=config("shop")) as runtime:
+        assert len(await runtime.session("alice", "chat").history()) == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "backup there", "repair", "stats"])
+def test_commands_that_are_the_administrators(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S3.26: they read files of a directory; of a database they name its own tools."""
+    file = tmp_path / "remora.yaml"
+    file.write_text(
+        f"directory: {tmp_path / 'memory'}\n"
+        'journal: {dsn: "postgresql://a:secret@nowhere/x", schema: shop}\n'
+    )
+    assert main([*command.split(), "--config", str(file)]) in {1, 2}
+    said = " ".join(capsys.readouterr().err.split())
+    assert "pg_basebackup or pg_dump --schema shop" in said
+    assert "pg_amcheck" in said
+    assert "secret" not in said
+    assert not (tmp_path / "memory").exists()
