@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
-
 from remora.ids import SessionKey
 
 __all__ = ["CompactionDurations"]
 
-_KEPT = 2_000
-
-
-class _Duration(NamedTuple):
-    session: int  # a digest: an erased id is not kept
-    through: int
-    tokens: int
-    seconds: float
+_SESSIONS = 4_096
+_EACH = 20
 
 
 class CompactionDurations:
-    """The newest 2,000 of all sessions, for tools."""
+    """The newest of the sessions that were compacted last, for tools."""
 
     def __init__(self) -> None:
-        self._newest: deque[_Duration] = deque(maxlen=_KEPT)
+        self._newest: dict[int, tuple[tuple[int, int, float], ...]] = {}
+        """By a digest of the session: an erased id is not kept."""
 
     def add(self, session: SessionKey, through: int, tokens: int, seconds: float) -> None:
         """Note a compaction.
@@ -34,9 +26,11 @@ class CompactionDurations:
             tokens: of the summary.
             seconds: from when the job began.
         """
-        self._newest.append(_Duration(hash(session), through, tokens, seconds))
+        known = self._newest.pop(hash(session), ())
+        self._newest[hash(session)] = (*known, (through, tokens, seconds))[-_EACH:]
+        if len(self._newest) > _SESSIONS:
+            del self._newest[next(iter(self._newest))]
 
-    def of(self, session: SessionKey) -> list[tuple[int, int, float]]:
+    def of(self, session: SessionKey) -> tuple[tuple[int, int, float], ...]:
         """Those of a session, oldest first: `through`, `tokens`, `seconds`; any thread may ask."""
-        wanted = hash(session)
-        return [one[1:] for one in self._newest.copy() if one.session == wanted]
+        return self._newest.get(hash(session), ())

@@ -164,18 +164,14 @@ class Answers:
             for one in found
         ]
 
-    async def session(self, key: SessionKey) -> SessionAnswer:
-        """A session without its messages.
-
-        Raises:
-            InvalidInput: there is none.
-        """
+    async def session(self, key: SessionKey) -> SessionAnswer | None:
+        """A session without its messages; None if there is none."""
         async with open_shard(self.reader, key.user) as runtime:
             view = await runtime.session(*key).inspect()
             outline = await _outline(runtime, key)
             jobs = await runtime.internals.journal.user_jobs(key.user)
         if not view.last_seq and view.keyed is None:
-            raise InvalidInput(f"{key.user} has no session {key.session}")
+            return None
         status = await ask_about(self.reader.directory, compactions=tuple(key))
         return SessionAnswer(
             key.user,

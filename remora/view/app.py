@@ -20,12 +20,13 @@ from remora.errors import (
 )
 from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
+from remora.metrics import CONTENT_TYPE, exposition
 from remora.view.acting import Actions
 from remora.view.answers import Answers
 from remora.view.disk import DiskMeter
 from remora.view.explained import explain_context, explain_recall
 from remora.view.guard import Guard
-from remora.view.health import HealthSamples
+from remora.view.health import HealthSamples, ask_about
 from remora.view.watching import TooManyPages, Watch
 
 try:
@@ -84,6 +85,7 @@ def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
         Route("/", page.asset),
         Route("/assets/{name}", page.asset),
         Route("/api/events", page.events),
+        Route("/metrics", page.metrics),
         *(
             Route(f"/api/{name}", page.answering(answer))
             for name, answer in {
@@ -127,7 +129,7 @@ class _Page:
         self._actions = Actions(reader.directory, reader.config)
         self._watch = Watch(reader.directory)
         self._health = HealthSamples(reader.directory, self._watch)
-        self._disk = DiskMeter(reader.directory)
+        self._disk = DiskMeter(reader)
         self._options = options
         self._limiter = anyio.Semaphore(_AT_ONCE)
         self._acting = anyio.Lock()
@@ -180,6 +182,14 @@ class _Page:
                     await events.aclose()  # type: ignore[attr-defined]  # it is a generator
 
         return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def metrics(self, _: Request) -> Response:
+        """The figures of the process that has the memory open, for Prometheus."""
+        status = await ask_about(self._reader.directory, figures=True)
+        if status is None:
+            return Response("no process that answers has the memory open", 503)
+        text = exposition(status.statistics, status.health)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -13,10 +13,12 @@ import anyio
 import anyio.abc
 import msgspec
 
-from remora.cluster.reading import find_journals
+from remora.api.runtime import Runtime
+from remora.cluster.reading import MemoryReader, find_journals
+from remora.cluster.sharding import shard_of
 from remora.errors import RemoraError
 from remora.runtime.threads import run_in_thread
-from remora.storage.sqlite.sizes import TABLES, UserSize, peek_sizes
+from remora.storage.sqlite.sizes import TABLES, peek_sizes
 
 __all__ = ["DiskAnswer", "DiskMeter", "RowsSize", "measure_files"]
 
@@ -32,6 +34,21 @@ class RowsSize(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class UserOnDisk(msgspec.Struct, frozen=True):
+    """Rows of a user in the journal, and bytes of their contents.
+
+    Attributes:
+        long_term_rows: in long-term memory; None if that cannot be read, or is switched off.
+        long_term_bytes: their share of its tables: bytes on the disk for each row, on average.
+    """
+
+    user: str
+    rows: int
+    bytes: int
+    long_term_rows: int | None = None
+    long_term_bytes: int | None = None
+
+
 class DiskAnswer(msgspec.Struct, frozen=True):
     """What the memory takes.
 
@@ -41,7 +58,7 @@ class DiskAnswer(msgspec.Struct, frozen=True):
         note: why the last measurement failed; empty if it did not.
         files: bytes of each file of the journal and each table of long-term memory, largest first.
         kinds: contents of the journal's rows, without indices.
-        users: whose rows take most, largest first: 50 at most.
+        users: whose rows in the journal take most, largest first: 50 at most.
         all_users: how many users have rows.
     """
 
@@ -50,7 +67,7 @@ class DiskAnswer(msgspec.Struct, frozen=True):
     note: str = ""
     files: Sequence[tuple[str, int]] = ()
     kinds: Sequence[RowsSize] = ()
-    users: Sequence[UserSize] = ()
+    users: Sequence[UserOnDisk] = ()
     all_users: int = 0
 
 
@@ -58,11 +75,12 @@ class DiskMeter:
     """Measures when it is asked to, once at a time, with pauses as long as each slice took.
 
     Args:
-        directory: of the memory.
+        reader: reads the memory.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, reader: MemoryReader) -> None:
+        self._reader = reader
+        self._directory = reader.directory
         self._tasks: anyio.abc.TaskGroup | None = None
         self._last = DiskAnswer()
         self._counted: int | None = None
@@ -110,13 +128,39 @@ class DiskMeter:
                     await anyio.sleep(time.monotonic() - began)  # the owner empties its log
             kinds.append(RowsSize(kind, rows, size))
         largest = heapq.nlargest(_MOST_USERS, users.items(), key=lambda one: one[1][1])
+        shown = [UserOnDisk(user, *size) for user, size in largest]
+        note = ""
+        if self._reader.config.long_term.enabled:
+            tables = sum(size for name, size in files.items() if name.endswith(_LANCE_TABLE))
+            try:
+                shown = await self._add_long_term(shown, tables)
+            except RemoraError as e:
+                note = f"long-term memory: {e}"
         return DiskAnswer(
             datetime.now(UTC),
+            note=note,
             files=sorted(files.items(), key=lambda one: -one[1]),
             kinds=kinds,
-            users=[UserSize(user, *size) for user, size in largest],
+            users=shown,
             all_users=len(users),
         )
+
+    async def _add_long_term(self, users: Sequence[UserOnDisk], tables: int) -> list[UserOnDisk]:
+        """The users with their rows of long-term memory, whose tables have so many bytes."""
+        async with self._reader.open(long_term=True) as memory:
+            shards = [memory] if isinstance(memory, Runtime) else memory.shards
+            stores = [
+                await shard.internals.long_term() for shard in shards if isinstance(shard, Runtime)
+            ]
+            rows = sum([(await store.statistics()).rows for store in stores])
+            counts = [
+                await stores[shard_of(one.user, len(stores))].count(one.user) for one in users
+            ]
+        each = tables / max(rows, 1)
+        return [
+            msgspec.structs.replace(one, long_term_rows=count, long_term_bytes=round(each * count))
+            for one, count in zip(users, counts, strict=True)
+        ]
 
 
 def measure_files(directory: Path) -> dict[str, int]:

@@ -154,14 +154,17 @@ class HealthSamples:
                 self._samples.append(sample)
 
 
-async def ask_about(directory: Path, **question: Any) -> RuntimeStatus | None:
+async def ask_about(
+    directory: Path, *, figures: bool = False, **question: Any
+) -> RuntimeStatus | None:
     """What the process says that has the memory open; None if no process says anything.
 
     Args:
         directory: the memory's.
-        question: see `StatusQuestion`; without statistics.
+        figures: whether statistics are wanted.
+        question: see `StatusQuestion`.
     """
-    asked = StatusQuestion(figures=False, **question)
+    asked = StatusQuestion(figures=figures, **question)
     try:
         return await run_in_thread(partial(ask_status, directory, asked, _PATIENCE_S))
     except (InvalidInput, DirectoryUnusable, OwnerUnreachable):

@@ -22,12 +22,13 @@ import httpx
 import msgspec
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Runtime, metrics
 from remora.api.asking import change_there
 from remora.api.changes import Change, ChangeAnswer, Changes
 from remora.api.health import of_problems
 from remora.api.status import RuntimeStatus
 from remora.cli.main import main
+from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.errors import OwnerUnreachable
 from remora.services.answering import start_answering
@@ -334,7 +335,6 @@ async def test_recall_is_explained(owner: Runtime, directory: Path) -> None:
 
 async def test_wrong_questions(owner: Runtime, directory: Path) -> None:
     questions: list[tuple[str, dict[str, str | int], str]] = [
-        ("session", {"user": "alice", "session": "none"}, "alice has no session none"),
         ("session", {"user": "", "session": "chat"}, "user id"),
         ("sessions", {"user": "a\0b"}, "user id"),
         ("users", {"after": "nothing"}, "after must be"),
@@ -359,6 +359,52 @@ async def test_wrong_questions(owner: Runtime, directory: Path) -> None:
             answer = await page.get(f"/api/{name}", params=query)
             assert answer.status_code == 400, (name, query)
             assert text in answer.json()["error"]
+
+
+async def test_texts_that_are_long_or_no_unicode(owner: Runtime, directory: Path) -> None:
+    """A message of ten megabytes is cut, and half of an emoji is a question like others."""
+    await owner.session("bob", "chat").append({"role": "user", "content": "Figaro " * 1_500_000})
+    query = {"user": "bob", "session": "chat", "first": 1, "last": 1}
+    async with opened_page(directory, CONFIG, allow_changes=True) as page:
+        (line,) = await get(page, "messages", **query)
+        assert (len(line["text"]), line["cut"]) == (100_000, True)
+        context = await get(page, "context", user="bob", session="chat", max_tokens=9_000_000)
+        assert (len(context["messages"][0]["text"]), context["messages"][0]["cut"]) == (400, True)
+        half = await page.get("/api/recall?user=bob&question=Figaro%ED%B0%80")
+        hits = half.json()["hits"]
+        assert hits
+        assert all(len(one["text"]) <= 4_000 for one in hits)
+        json = {"content-type": "application/json"}
+        for body in (b'{"user": "\\ud800"}', b'{"user": "' + b"x" * 600 + b'"}'):
+            answer = await page.post("/api/forget", content=body, headers=json)
+            assert answer.status_code == 400, answer.text
+
+
+async def test_a_memory_that_is_resharded_while_the_page_is_open(directory: Path) -> None:
+    """It goes on with the shards that there are then; a reshard is not kept from beginning."""
+    async with Runtime(directory, config=CONFIG) as runtime:
+        for number in range(9):
+            chat = runtime.session(f"user {number}", "chat")
+            await chat.append({"role": "user", "content": f"I am user {number}."})
+            await chat.flush()
+        await runtime.settle()
+    watch = Watch(directory)
+    await watch.look()
+    async with opened_page(directory, CONFIG) as page, aclosing(watch.events()) as events:  # type: ignore[type-var]
+        before = await anext(events)
+        for shards in (3, 1):
+            await reshard(directory, shards, CONFIG)
+            assert len(await get(page, "users")) == 9
+            for number in range(9):
+                query = {"user": f"user {number}", "session": "chat", "first": 1, "last": 1}
+                (line,) = await get(page, "messages", **query)
+                assert line["text"] == f"I am user {number}."
+                hits = await get(page, "recall", user=f"user {number}", question="user")
+                assert [one["text"] for one in hits["hits"]] == [line["text"]]
+            await watch.look()
+            after = await anext(events)
+            assert after != before
+            before = after
 
 
 async def test_shards(directory: Path) -> None:
@@ -421,8 +467,7 @@ async def test_erasure_with_its_receipt(owner: Runtime, directory: Path) -> None
         receipt = done.json()
         assert receipt["journal"]["messages"] == 40
         assert receipt["long_term"] > 0
-        gone = await page.get("/api/session", params={"user": "alice", "session": "chat"})
-        assert gone.status_code == 400
+        assert await get(page, "session", user="alice", session="chat") is None
         assert [one["user"] for one in await get(page, "users")] == ["bob"]
 
 
@@ -589,6 +634,55 @@ async def test_how_the_owner_does(owner: Runtime, directory: Path) -> None:
         assert listed["live"] is None
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_scrape_and_the_page_agree_with_the_owner_and_its_journal(
+    directory: Path, shards: int
+) -> None:
+    """Of a memory in one piece and in shards, whose process another one asks."""
+    runtime = Runtime(directory, config=CONFIG, redact_long_term=poison)
+    samples = HealthSamples(directory, Watch(directory))
+    async with (
+        ShardedRuntime.of(runtime, shards=shards) as owner,
+        opened_page(directory, CONFIG) as page,
+    ):
+        for number in range(30):
+            chat = owner.session(f"user {number % 5}", "chat")
+            await chat.append({"role": "user", "content": f"Message {number} is about Figaro."})
+            await chat.load()
+        await make_dead_letter(owner)
+        await owner.settle()
+        await samples.take()
+        scraped = (await page.get("/metrics")).text
+        assert scraped == metrics.render(owner)  # figure by figure: nothing was done in between
+        statistics, counts = owner.statistics(), await owner.counts()
+        found = await get(page, "jobs")
+        users = [one["user"] for one in await get(page, "users")]
+        listed = [await get(page, "sessions", user=user) for user in users]
+        asked = (await get(page, "health"))["health"]
+        await owner.session("user 0", "chat").append({"role": "user", "content": "More."})
+        await samples.take()
+        (sample,) = (await samples.answer()).samples
+    for line in (
+        f"remora_append_seconds_count {counts.messages}",
+        'remora_load_seconds_count{query="no"} 30',
+        f"remora_actors_live {statistics.registry.live}",
+        'remora_dead_letters{queue="flush"} 1',
+    ):
+        assert line in scraped.splitlines()
+    assert statistics.verbs.append_s.count == counts.messages == 31
+    assert sum(one["messages"] for sessions in listed for one in sessions) == counts.messages
+    assert len(users) == counts.users == 6
+    assert found["queues"]["flush"]["dead"] == len(found["jobs"]) == counts.dead_jobs == 1
+    assert [one["code"] for one in asked["problems"]] == ["dead_letters"]
+    assert sample.live == statistics.registry.live
+    assert sample.append_p99_ms is not None
+    async with opened_page(directory, CONFIG) as page:
+        gone = await page.get("/metrics")
+        assert (gone.status_code, "no process" in gone.text) == (503, True)
+    async with opened_page(directory, CONFIG, token=None) as page:
+        assert (await page.get("/metrics")).status_code == 401
+
+
 async def test_what_was_known_is_shown_until_the_owner_has_answered(
     owner: Runtime, directory: Path
 ) -> None:
@@ -623,6 +717,13 @@ async def test_the_disk_by_table_and_user(owner: Runtime, directory: Path) -> No
     alice = found["users"][-1]
     assert alice["rows"] > 40
     assert 1_000 < alice["bytes"] < 15_000 < found["users"][1]["bytes"] < 16_000
+    for one in found["users"]:
+        indexed = (await owner.user(one["user"]).stats()).long_term_rows
+        assert one["long_term_rows"] == indexed
+    assert alice["long_term_rows"] >= 40
+    tables = sum(size for name, size in found["files"] if name.endswith(".lance"))
+    shares = sum(one["long_term_bytes"] for one in found["users"])
+    assert shares == pytest.approx(tables, abs=len(found["users"]))
     kinds = {one["kind"]: one["rows"] for one in found["kinds"]}
     assert kinds["messages"] == (await owner.counts()).messages
     assert kinds["memories"] == 1

@@ -1,38 +1,30 @@
-"""The page of ``remora view`` in a real browser, beside a server that appends.
-
-It needs Debian's Chromium and Playwright; without them it is skipped, and says so.
-"""
+"""The page of ``remora view`` in a real browser: hostile text, large sessions, changes."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
-import msgspec
 import pytest
 
 from remora import Config, Runtime
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
+from tests.browsing import (
+    MARKS,
+    WAYS,
+    is_wider,
+    opened,
+    served,
+    started_browser,
+    violations,
+    visit,
 )
-pytestmark = [
-    pytest.mark.blocking,
-    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here"),
-    pytest.mark.skipif(sys.version_info >= (3, 14), reason="tried with Python 3.11 to 3.13"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Playwright's own process
-]
-playwright_api: Any = pytest.importorskip("playwright.sync_api", reason="Playwright is missing")
-axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+
+pytestmark = MARKS
 
 INJECTIONS = [
     "<script>document.title='taken'</script>",
@@ -54,6 +46,12 @@ TREE: dict[str, Any] = {
     "supervisor": {"max_attempts": 1},
 }
 LONG = 5_000
+ENVIRONMENT = {
+    "REMORA_MODELS__EMBEDDER": "none",
+    "REMORA_TOKENS__COUNTER": "heuristic",
+    "REMORA_BUFFER__TOKEN_LIMIT": "600",
+    "REMORA_BUFFER__SUMMARY_TOKENS": "120",
+}
 
 
 def poison(text: str) -> str:
@@ -68,6 +66,8 @@ async def make(directory: Path) -> None:
         for number, text in enumerate(INJECTIONS):
             chat = runtime.session(f"user {number}", "chat")
             await chat.append({"role": "user", "content": text, "name": "n"})
+        for name in LONG_IDS:
+            await runtime.session(name, name).append({"role": "user", "content": "W" * 300})
         hostile = runtime.session("mallory <b>", "session <i>")
         for _ in range(4):
             await hostile.append([{"role": "user", "content": text} for text in INJECTIONS])
@@ -91,78 +91,35 @@ async def make(directory: Path) -> None:
             await many.append([{"role": "user", "content": "Hi."}] * 1_000)
 
 
-@contextmanager
-def served(directory: Path, *more: str) -> Iterator[str]:
-    """The address of a page that is served."""
-    environment = dict(os.environ)
-    environment |= {"REMORA_MODELS__EMBEDDER": "none", "REMORA_TOKENS__COUNTER": "heuristic"}
-    environment["REMORA_BUFFER__TOKEN_LIMIT"] = "600"
-    environment["REMORA_BUFFER__SUMMARY_TOKENS"] = "120"
-    command = [sys.executable, "-m", "remora", "view", str(directory), "--json", *more]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield msgspec.json.decode(process.stdout.readline())["address"]
-        finally:
-            process.terminate()
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A page that may change what it shows."""
     directory = tmp_path_factory.mktemp("view") / "memory"
     with ThreadPoolExecutor(1) as thread:  # in this one, Playwright's event loop may run
         thread.submit(anyio.run, make, directory).result()
-    with served(directory, "--allow-changes") as page:
+    with served(directory, "--allow-changes", environment=ENVIRONMENT) as page:
         yield page
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
-        yield started
-        started.close()
+    with started_browser() as browser:
+        yield browser
 
 
 @pytest.fixture
 def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The page, which must say nothing on the console."""
-    options = getattr(request, "param", {})
-    context = browser.new_context(**options)
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(address)
-    page.wait_for_selector("#users a")
-    yield page
-    assert not said
-    context.close()
+    with opened(browser, address, **getattr(request, "param", {})) as page:
+        yield page
 
 
-def visit(page: Any, user: str, session: str) -> None:
-    """Choose a user and a session as people do."""
-    page.fill("#users-search", user)
-    page.locator("#users a", has_text=user).first.click()
-    page.locator("#sessions a", has_text=session).first.click()
-    page.wait_for_selector("#context-size")
-
-
-@pytest.mark.parametrize("page", [{"viewport": {"width": 1000, "height": 760}}], indirect=True)
 def test_a_session_as_a_strip(page: Any) -> None:
-    """It also makes the picture of the docs, where REMORA_PICTURES names their folder."""
     visit(page, "alice", "chat")
     strip = page.locator("[role=slider].strip")
     assert strip.get_attribute("aria-valuemax") == "120"
     strip.focus()
     page.keyboard.press("Home")
     page.wait_for_selector("text=The summary that covers it")
-    if folder := os.environ.get("REMORA_PICTURES"):
-        window = {"x": 0, "y": 44, "width": 1000, "height": 716}
-        page.screenshot(path=Path(folder) / "view.png", clip=window)
     assert "message 1, archived" in strip.get_attribute("aria-valuetext")
     assert "Fact 0: the cat Figaro" in page.inner_text(".message")
     page.keyboard.press("End")
@@ -232,7 +189,7 @@ def appending(tmp_path: Path) -> Iterator[Path]:
 
 def test_while_a_server_appends(appending: Path, browser: Any) -> None:
     """The page follows it by itself, shows what it does, and which sessions it has in memory."""
-    with served(appending) as address:
+    with served(appending, environment=ENVIRONMENT) as address:
         page = browser.new_page()
         page.goto(address)
         page.wait_for_selector("#health svg.spark")
@@ -253,6 +210,40 @@ def test_erasure(page: Any) -> None:
     page.wait_for_selector("#erasure table")
     assert "messages" in page.inner_text("#erasure table")
     page.locator("#users a", has_text="user 9").wait_for(state="detached")
+
+
+def test_a_session_that_is_erased_elsewhere(browser: Any, address: str, page: Any) -> None:
+    """Nothing of it stays on a page that shows it; and it is shown again when it is there again."""
+    visit(page, "user 8", "chat")
+    page.fill("#question", "script")
+    page.press("#question", "Enter")
+    page.wait_for_selector("#recall table")
+    assert INJECTIONS[8][:11] in page.inner_text("main")
+    with opened(browser, address) as other:
+        other.on("dialog", lambda dialog: dialog.accept())
+        visit(other, "user 8", "chat")
+        other.locator("#erasure button", has_text="erase this session").click()
+        other.wait_for_selector("#erasure table")
+    page.wait_for_selector("text=There is no such session")
+    assert INJECTIONS[8][:11] not in page.inner_text("body")
+    assert page.locator("main section").count() == 0
+
+
+LONG_IDS = ["\u202e" + "א" * 200, "W" * 512, "<b>" * 100]
+
+
+def test_long_ids_of_any_direction(browser: Any, address: str) -> None:
+    """They are text, and nothing is wider than a narrow window."""
+    with opened(browser, address, **WAYS["narrow"]) as page:
+        home = address.partition("?")[0]
+        for name in LONG_IDS:
+            page.goto(f"{home}#/{quote(name, safe='')}/{quote(name, safe='')}")
+            page.wait_for_selector(".strip[aria-valuemax]")
+            page.wait_for_selector("#context-size")
+            assert name in page.text_content("h1")
+            assert page.title().startswith(name[:20])
+            assert not is_wider(page)
+            assert page.locator("main b").count() == 0
 
 
 def test_hostile_text_is_text(page: Any) -> None:
@@ -309,19 +300,12 @@ def test_a_session_of_many_messages(page: Any) -> None:
     page.wait_for_selector(f"h3:has-text('Message {LONG:,}')")
 
 
-WAYS = [
-    {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
-    {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
-    {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
-]
-
-
-@pytest.mark.parametrize("page", WAYS, ids=["light", "dark", "narrow"], indirect=True)
+@pytest.mark.parametrize("page", WAYS.values(), ids=WAYS, indirect=True)
 def test_everybody_can_use_it(page: Any) -> None:
     """No violation of axe-core's rules, and nothing is wider than the window."""
     page.click("#disk button")
     page.wait_for_selector("#disk tbody a")
-    assert axe.Axe().run(page).response["violations"] == []
+    assert violations(page) == []
     visit(page, "alice", "chat")
     page.locator(".strip").focus()
     page.keyboard.press("Home")
@@ -330,7 +314,5 @@ def test_everybody_can_use_it(page: Any) -> None:
     page.press("#question", "Enter")
     page.wait_for_selector("#recall table")
     page.locator("#compactions details summary").first.click()
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
-    width = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    assert page.evaluate(width)
+    assert violations(page) == []
+    assert not is_wider(page)

@@ -22,6 +22,7 @@ const panels = {};
 let here = { user: null, session: null };
 let shown = null;
 let erased = false; // what is shown is being erased here, or was: its receipt is all that is left
+let left = false; // what is shown is no session, or was erased elsewhere
 let next = 0;
 let arranged = false;
 
@@ -73,9 +74,11 @@ async function go() {
   }
   here = where();
   shown = null;
-  erased = false;
+  erased = left = false;
   panels.strip = new Strip((seq) => attempt(() => panels.message.show(shown, seq)));
   panels.message = new MessagePanel();
+  panels.context.clear();
+  panels.compactions.clear();
   arrange();
   if (here.user !== null) panels.recall.show(here.user);
   panels.erasure.show(here.user, here.session);
@@ -91,12 +94,27 @@ async function refresh() {
     else if (at.session !== null) {
       const session = await ask("session", at);
       if (at !== here) return;
+      if (session === null) {
+        leave(at);
+        return;
+      }
+      if (left) arrange();
+      left = false;
       shown = session;
       panels.strip.show(session);
       panels.compactions.show(session);
       await panels.context.show(session);
     }
   });
+}
+
+/** Shows nothing of a session that is not there: it may have been erased. */
+function leave(at) {
+  left = true;
+  shown = null;
+  for (const one of [panels.context, panels.compactions, panels.recall]) one.clear();
+  fill(main, el("h1", {}, [el("a", { href: place(at.user) }, stored(at.user)), " / ", stored(at.session)]),
+    el("p", { role: "status" }, "There is no such session; if there was one, it was erased."));
 }
 
 /** Asks again, at most once a second, and not while nobody looks. */

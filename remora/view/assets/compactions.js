@@ -17,6 +17,12 @@ export class CompactionsPanel {
     this.more = el("button", { type: "button", onclick: () => { this.most = Infinity; this.draw(); } }, "all compactions");
   }
 
+  /** Nothing is known of the session that is to be shown. */
+  clear() {
+    this.drawn = "";
+    fill(this.list);
+  }
+
   show(session) {
     const state = JSON.stringify([session.user, session.session, session.compactions.map((one) => [one.number, one.current, session.seconds[one.number]])]);
     if (state === this.drawn) return;

@@ -46,6 +46,14 @@ export class ContextPanel {
     return this.load();
   }
 
+  /** Nothing is known of the session that is to be shown. */
+  clear() {
+    this.session = null;
+    this.messages = null;
+    this.turn += 1;
+    fill(this.result);
+  }
+
   async load() {
     if (!this.session) return;
     const turn = (this.turn += 1);

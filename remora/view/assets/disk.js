@@ -32,9 +32,11 @@ export class DiskPanel {
         el("th", { scope: "row" }, stored(name)), el("td", { class: "figure" }, bytes(size))))),
       table("Contents of the journal", ["what", "rows", "size of contents"], found.kinds.map((one) => el("tr", {},
         el("th", { scope: "row" }, one.kind), el("td", { class: "figure" }, number(one.rows)), el("td", { class: "figure" }, bytes(one.bytes))))),
-      table("Users who take most", ["user", "rows", "size of contents"], found.users.map((one) => el("tr", {},
+      table("Users who take most", ["user", "rows", "size of contents", "indexed rows", "their share of the tables"], found.users.map((one) => el("tr", {},
         el("th", { scope: "row" }, el("a", { href: place(one.user) }, stored(one.user))),
-        el("td", { class: "figure" }, number(one.rows)), el("td", { class: "figure" }, bytes(one.bytes))))),
+        el("td", { class: "figure" }, number(one.rows)), el("td", { class: "figure" }, bytes(one.bytes)),
+        [[one.long_term_rows, number], [one.long_term_bytes, bytes]].map(([value, show]) =>
+          el("td", { class: "figure" }, value === null ? "unknown" : show(value)))))),
       found.all_users > found.users.length ? el("p", { class: "quiet" }, `The largest ${found.users.length} of ${counted(found.all_users, "user")}.`) : null);
   }
 }

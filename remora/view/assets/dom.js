@@ -18,6 +18,46 @@ export function fill(element, ...children) {
   return element;
 }
 
+/**
+ * As `fill`, but nodes that are there already stay, with their focus and a click that has begun: a
+ * page may be drawn again every second. Elements with a `data-key` stay for the same key only.
+ */
+export function renew(element, ...children) {
+  renewChildren(element, [...fill(element.cloneNode(false), ...children).childNodes]);
+  return element;
+}
+
+function renewChildren(element, wanted) {
+  const keyed = new Map([...element.children].filter((one) => one.dataset.key).map((one) => [one.dataset.key, one]));
+  let place = element.firstChild;
+  for (const fresh of wanted) {
+    const key = fresh.dataset?.key;
+    const old = key ? keyed.get(key) : place;
+    const stays = old && old.nodeName === fresh.nodeName && old.dataset?.key === key;
+    if (stays) renewNode(old, fresh);
+    const node = stays ? old : fresh;
+    if (node === place) place = place.nextSibling;
+    else element.insertBefore(node, place);
+  }
+  while (place) {
+    const gone = place;
+    place = place.nextSibling;
+    gone.remove();
+  }
+}
+
+function renewNode(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const name of old.getAttributeNames()) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const name of fresh.getAttributeNames()) {
+    if (old.getAttribute(name) !== fresh.getAttribute(name)) old.setAttribute(name, fresh.getAttribute(name));
+  }
+  renewChildren(old, [...fresh.childNodes]);
+}
+
 function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
@@ -67,9 +107,10 @@ export function bar(value, text, kind = "") {
 }
 
 export function table(caption, heads, rows) {
+  const isFigure = (column) => rows[0]?.children[column]?.classList.contains("figure");
   return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption }, el("table", {},
     el("caption", { class: "unseen" }, caption),
-    el("thead", {}, el("tr", {}, heads.map((one) => el("th", { scope: "col" }, one)))),
+    el("thead", {}, el("tr", {}, heads.map((one, column) => el("th", { scope: "col", class: isFigure(column) ? "figure" : null }, one)))),
     el("tbody", {}, rows)));
 }
 

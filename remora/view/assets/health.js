@@ -1,7 +1,7 @@
 // How the process does that has the memory open: figures of the last minutes.
 
 import { ask } from "./api.js";
-import { bytes, counted, el, fill, moment, number, round, section, stored, table } from "./dom.js";
+import { bytes, counted, el, moment, number, renew, round, section, stored, table } from "./dom.js";
 import { place } from "./people.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -54,12 +54,12 @@ export class HealthPanel {
     const found = await ask("health");
     const disk = Object.entries(found.disk).map(([name, size]) => `${name} ${bytes(size)}`).join(", ");
     if (!found.pid) {
-      fill(this.result, el("p", {}, stored(found.note)), el("p", { class: "quiet" }, `On disk: ${disk}.`));
+      renew(this.result, el("p", {}, stored(found.note)), el("p", { class: "quiet" }, `On disk: ${disk}.`));
       return;
     }
     const { health } = found;
     const word = !health.live ? "not live" : !health.ready ? "not ready" : health.degraded ? "degraded" : "well";
-    fill(this.result,
+    renew(this.result,
       el("p", {}, el("strong", { class: word === "well" ? "" : "failed" }, word), `: process ${found.pid} opened the memory `, moment(found.since)),
       health.problems.length ? el("ul", {}, health.problems.map((one) => el("li", { class: "failed" }, `${one.effect}: `, stored(one.text)))) : null,
       found.samples.length

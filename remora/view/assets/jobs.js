@@ -1,7 +1,7 @@
 // Background jobs, dead letters, and erasures.
 
 import { ask, change } from "./api.js";
-import { counted, el, fill, moment, number, section, stored, table } from "./dom.js";
+import { counted, el, moment, number, renew, section, stored, table } from "./dom.js";
 import { place } from "./people.js";
 
 const STATES = ["waiting", "running", "delayed", "dead"];
@@ -19,7 +19,7 @@ export class JobsPanel {
     const queues = Object.entries(found.queues).map(([name, states]) => el("tr", {},
       el("th", { scope: "row" }, name), STATES.map((state) =>
         el("td", { class: state === "dead" && states.dead ? "figure failed" : "figure" }, number(states[state])))));
-    const jobs = found.jobs.map((one) => el("tr", {},
+    const jobs = found.jobs.map((one) => el("tr", { "data-key": `${one.id} ${one.state}` },
       el("th", { scope: "row" }, stored(one.id)),
       el("td", { class: one.state === "dead" ? "failed" : "" }, one.state),
       el("td", {}, el("a", { href: one.session ? place(one.user, one.session) : place(one.user) },
@@ -31,7 +31,7 @@ export class JobsPanel {
         el("button", { type: "button", onclick: () => this.act("retry", one.id), "aria-label": `retry ${one.id}` }, "retry"),
         el("button", { type: "button", onclick: () => this.act("drop", one.id), "aria-label": `drop ${one.id}` }, "drop")] : "") : null));
     const heads = ["job", "state", "whose", "failures", "when", "last failure"];
-    fill(this.list,
+    renew(this.list,
       queues.length ? table("Jobs by queue", ["queue", ...STATES], queues) : el("p", { class: "quiet" }, "No background jobs wait, and there are no dead letters."),
       jobs.length ? table("Jobs", this.about.allow_changes ? [...heads, "change"] : heads, jobs) : "",
       ...(found.erasures.length ? [el("h3", {}, "Erasures that wait for files to be rewritten"),

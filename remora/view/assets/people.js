@@ -1,7 +1,7 @@
 // Users and sessions, by last use, searched by how their ids begin.
 
 import { ask } from "./api.js";
-import { counted, debounced, el, fill, moment, stored } from "./dom.js";
+import { counted, debounced, el, fill, moment, renew, stored } from "./dom.js";
 
 export const place = (user = null, session = null) =>
   `#/${[user, session].filter((one) => one !== null).map(encodeURIComponent).join("/")}`;
@@ -55,8 +55,8 @@ class Listing {
   draw() {
     const focused = document.activeElement?.getAttribute?.("href");
     const within = this.list.contains(document.activeElement);
-    fill(this.list, ...this.rows.map((one) => el("li", {}, this.row(one))));
-    if (this.known && !this.rows.length) this.list.append(el("li", { class: "quiet" }, "none"));
+    renew(this.list, this.rows.map((one) => el("li", { "data-key": one.cursor.replace(/^-?\d+\//, "") }, this.row(one))),
+      this.known && !this.rows.length ? el("li", { class: "quiet" }, "none") : null);
     this.more.hidden = !this.full;
     if (within && focused) {
       [...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();

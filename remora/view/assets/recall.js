@@ -23,6 +23,11 @@ export class RecallPanel {
   show(user) {
     if (user === this.user) return;
     this.user = user;
+    this.clear();
+  }
+
+  /** What was found may be erased by now. */
+  clear() {
     fill(this.result);
   }
 

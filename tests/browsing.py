@@ -1,0 +1,99 @@
+"""The page of ``remora view`` in a real browser, for tests.
+
+It needs Debian's Chromium and Playwright; without them, tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+playwright_api: Any = pytest.importorskip("playwright.sync_api", reason="Playwright is missing")
+axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None
+)
+MARKS = [
+    pytest.mark.blocking,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here"),
+    pytest.mark.skipif(sys.version_info >= (3, 14), reason="tried with Python 3.11 to 3.13"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Playwright's own process
+]
+WAYS = {
+    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 900}},
+    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
+    "narrow": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
+}
+_WAIT_MS = 30_000
+
+
+@contextmanager
+def served(directory: Path, *more: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The address of a page that is served."""
+    command = [sys.executable, "-m", "remora", "view", str(directory), "--json", *more]
+    with subprocess.Popen(
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield msgspec.json.decode(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def started_browser() -> Iterator[Any]:
+    """A browser without a window."""
+    with playwright_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        yield started
+        started.close()
+
+
+@contextmanager
+def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
+    """A page, which must say nothing on the console."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(_WAIT_MS)
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(address)
+    page.wait_for_selector("#users a")
+    yield page
+    assert not said
+    context.close()
+
+
+def visit(page: Any, user: str, session: str) -> None:
+    """Choose a user and a session as people do."""
+    page.fill("#users-search", user)
+    page.locator("#users a", has_text=user).first.click()
+    page.fill("#sessions-search", session)
+    page.locator("#sessions a", has_text=session).first.click()
+    page.wait_for_selector(".strip[aria-valuemax]")
+    page.wait_for_selector("#context-size")
+
+
+def violations(page: Any) -> list[tuple[str, str]]:
+    """What axe-core finds wrong: its rule and the first element."""
+    found = axe.Axe().run(page).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+
+def is_wider(page: Any) -> bool:
+    """Whether something is wider than the window."""
+    root = "document.documentElement"
+    return bool(page.evaluate(f"{root}.scrollWidth > {root}.clientWidth"))
