@@ -25,7 +25,13 @@ from remora.config.memory import (
 from remora.config.models import ModelConfig
 from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
 from remora.config.secrets import Secret
-from remora.config.storage import Durability, JournalConfig, LongTermConfig, RetentionConfig
+from remora.config.storage import (
+    Durability,
+    JournalConfig,
+    LongTermConfig,
+    ObjectStoreConfig,
+    RetentionConfig,
+)
 from remora.config.tree import Config
 from remora.faces import publish
 
@@ -42,6 +48,7 @@ __all__ = [
     "LongTermConfig",
     "MailboxConfig",
     "ModelConfig",
+    "ObjectStoreConfig",
     "RecallConfig",
     "RetentionConfig",
     "Secret",

@@ -5,7 +5,13 @@ from typing import Literal, TypeAlias
 from remora.config.secrets import Secret
 from remora.config.section import Section
 
-__all__ = ["Durability", "JournalConfig", "LongTermConfig", "RetentionConfig"]
+__all__ = [
+    "Durability",
+    "JournalConfig",
+    "LongTermConfig",
+    "ObjectStoreConfig",
+    "RetentionConfig",
+]
 
 Durability: TypeAlias = Literal["power", "process", "none"]
 
@@ -47,6 +53,29 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
     """How often the supervisor applies these bounds."""
 
 
+class ObjectStoreConfig(Section, frozen=True, kw_only=True):
+    """How long-term memory at an object store (`long_term.uri: s3://…`) is reached.
+
+    What is empty is taken from the environment, as the tools of that store do: AWS_ENDPOINT_URL,
+    AWS_REGION, AWS_ACCESS_KEY_ID, a role of the machine.
+    """
+
+    endpoint: str = ""
+    """Address of the server, where it is not Amazon's: https://host:port. On loopback it may be
+    http://."""
+    region: str = ""
+    """Where the bucket is; Amazon needs it."""
+    access_key_id: Secret = Secret()
+    """Name of the access key."""
+    secret_access_key: Secret = Secret()
+    """The access key itself."""
+    session_token: Secret = Secret()
+    """What belongs to a key that expires."""
+    allow_http: bool = False
+    """An endpoint elsewhere than on loopback may be http://: texts and keys then cross the network
+    in the clear."""
+
+
 class LongTermConfig(Section, frozen=True, kw_only=True):
     """Long-term memory in LanceDB."""
 
@@ -81,6 +110,7 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     uri: Secret = Secret()
     """Where LanceDB lives: a path or an object store's address. Empty means inside the
     directory."""
+    object_store: ObjectStoreConfig = ObjectStoreConfig()
     max_user_rows: int = 0
     """A user's rows beyond this number are pruned by the supervisor; 0: never."""
     prune: Literal["fifo", "age", "importance", "lru"] = "importance"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
@@ -14,8 +14,10 @@ from remora.config import Config
 from remora.errors import InvalidInput, JournalDamaged
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import Place, TableDirectory, list_directories, location_of
+from remora.storage.lance.objects import is_object_store
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
+from remora.storage.lance.versions import JournalVersions
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
@@ -55,16 +57,26 @@ class Offline(msgspec.Struct, frozen=True):
             return ()
         return tuple(one.name for one in (self.used, *self.leftovers))
 
-    def scan(
-        self, *, lost: Mapping[str, str] | None = None
-    ) -> AbstractAsyncContextManager[TableScan]:
+    @asynccontextmanager
+    async def scan(self, *, lost: Mapping[str, str] | None = None) -> AsyncIterator[TableScan]:
         """A scan of long-term memory; `place` must not be None.
 
         `lost`: tables that were quarantined, and why.
         """
         assert self.place is not None
         assert self.used is not None
-        return open_scan(self.place, shards=self.used.shards, digests=self.used.digests, lost=lost)
+        noted = None
+        if is_object_store(self.place):
+            noted = await JournalVersions(self.journal, self.used.name).read()
+        async with open_scan(
+            self.place,
+            shards=self.used.shards,
+            digests=self.used.digests,
+            lost=lost,
+            config=self.config.long_term.object_store,
+            versions=None if noted is None else noted.tables,
+        ) as scan:
+            yield scan
 
     @asynccontextmanager
     async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
@@ -81,6 +93,7 @@ class Offline(msgspec.Struct, frozen=True):
             config=config,
             digests=self.used.digests,
             sync=sync,
+            versions=JournalVersions(self.journal, self.used.name),
         )
         try:
             yield store

@@ -37,6 +37,8 @@ from remora.services.index_directory import (
     request_rebuild,
 )
 from remora.services.rebuild import Rebuild, RowRebuilder
+from remora.storage.lance.objects import ObjectStore, is_object_store
+from remora.storage.lance.versions import JournalVersions
 from remora.storage.ports import BLOCK_TYPE, Journal, LongTermStore
 from remora.storage.renamed import with_current_names
 
@@ -107,7 +109,9 @@ class LongTermIndex:
 
         Raises:
             EmbedderChanged: another embedder made what is there, and `reembed` is not set.
+            ConfigError: the object store cannot be used, or has another memory's tables.
         """
+        await self._check_object_store()
         self._current = await choose_directory(
             self._journal,
             self._base,
@@ -119,6 +123,18 @@ class LongTermIndex:
         )
         if self._current.whole:
             await self._sweep()
+
+    async def _check_object_store(self) -> None:
+        base, config = self._base, self._config.long_term
+        if not (config.enabled and isinstance(base, str) and is_object_store(base)):
+            return
+        if not self._journal.epoch:  # it is only read
+            return
+        objects = await run_in_thread(ObjectStore, base, config.object_store)
+        try:
+            await objects.claim(self._journal.instance)
+        except LongTermError as e:  # messages are stored all the same
+            _logger.warning("object_store_away", error=str(e))
 
     def serve(
         self,
@@ -198,6 +214,7 @@ class LongTermIndex:
             config=config,
             digests=directory.digests,
             sync=self._config.journal.durability == "power",
+            versions=JournalVersions(self._journal, directory.name),
         )
 
     @asynccontextmanager
@@ -236,7 +253,8 @@ class LongTermIndex:
         from remora.storage.lance.store import LanceStore  # noqa: PLC0415  # preloaded
 
         try:
-            await remove_old(self._journal, self._base, LanceStore.drop)
+            drop = partial(LanceStore.drop, config=self._config.long_term.object_store)
+            await remove_old(self._journal, self._base, drop)
         except (OSError, StorageError):
             _logger.exception("leftovers_not_removed")  # the next start does it
 

@@ -36,6 +36,7 @@ from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys, encode_digest_keys
+from remora.storage.lance.versions import versions_setting
 from remora.storage.ports import Journal
 from remora.storage.records import RecordSpec
 
@@ -284,7 +285,10 @@ async def remove_old(
         else:
             await erase(place)
     used, *_ = decode_digest_keys(await journal.setting(DIGEST_KEYS))
-    await journal.change_settings({"leftover": "", DIGEST_KEYS: encode_digest_keys([used])})
+    versions = {versions_setting(one.name): "" for one in old if not isinstance(base, Path)}
+    await journal.change_settings(
+        {"leftover": "", DIGEST_KEYS: encode_digest_keys([used]), **versions}
+    )
 
 
 def _remove(place: Path) -> None:

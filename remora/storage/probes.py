@@ -26,5 +26,8 @@ PROBES: Mapping[str, str] = {
     "doubtful_add_merged": "rows that may exist already are merged, not just added",
     "queued_rows_dropped": "rows that were queued are of a user who is being erased",
     "long_term_failed": "LanceDB or the file system under it raised",
+    "foreign_version_found": "another process has written to a table at an object store",
+    "overtaken_write_repeated": "a write that another process came between is done again",
+    "table_emptied": "objects of a table are gone: it is filled again from the journal",
     "table_quarantined": "a table of long-term memory is damaged, and was quarantined",
 }

@@ -456,7 +456,7 @@ async def test_at_an_address(tmp_path: Path) -> None:
         assert await held(runtime) == before
     assert not list(address.glob("mem_*"))
     assert list((address / "longterm-2").glob("mem_*"))
-    await LanceStore.drop(str(address / "longterm-2"))
+    await LanceStore.drop(str(address / "longterm-2"), config.long_term.object_store)
     assert not list((address / "longterm-2").glob("mem_*"))
 
 

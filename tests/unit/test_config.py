@@ -359,17 +359,17 @@ def test_interpolation(
         (
             {"models": {"chat_model": "${{ secrets.KEY }}"}},
             "models.chat_model",
-            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, long_term.object_store.access_key_id, ",
         ),
         (
             {"directory": "x/${{secrets.KEY}}"},
             "directory",
-            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, long_term.object_store.access_key_id, ",
         ),
         (
             {"buffer": {"size": "${{ secrets.KEY }}"}},
             "buffer.size",
-            "these may: journal.dsn, long_term.uri, models.rerank_api_key, models.api_key",
+            "these may: journal.dsn, long_term.uri, long_term.object_store.access_key_id, ",
         ),
         (
             {"models": {"api_key": "${{ secrets.KEY }}", "timeout_s": "x"}},

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from remora.errors import LongTermError
+from remora.errors import LongTermError, OwnershipLost
 from remora.runtime.probes import probe
 
-__all__ = ["DAMAGED", "MISSING", "map_errors", "meaning"]
+__all__ = ["DAMAGED", "MISSING", "OVERTAKEN", "map_errors", "meaning"]
 
 DAMAGED, MISSING = "a file is damaged", "a file is missing"
 """Meanings of errors that the next opening repairs."""
+
+OVERTAKEN = "another write was faster"
+"""Meaning of a conflict: only another process writes to a table at the same time."""
 
 _RUST = re.compile(r",? (?:/rustc/|/root/\.cargo/|/home/[^ ]*/\.cargo/)\S*(?:, /\S*)*")
 
@@ -23,8 +26,8 @@ _KINDS: tuple[tuple[str, str, bool], ...] = (
     (r"os error 13|os error 1\b|[Pp]ermission denied", "there is no permission", True),
     (r"os error 24|Too many open files", "too many files are open", True),
     (r"os error 5\b|Errno 5\]|Input/output error", "the disk failed", True),
-    (r"[Cc]ommit conflict|[Ii]ncompatible transaction", "another write was faster", True),
-    (r"concurrent writers|preempted", "another write was faster", True),
+    (r"[Cc]ommit conflict|[Ii]ncompatible transaction", OVERTAKEN, True),
+    (r"concurrent writers|preempted|another process wrote|another process's", OVERTAKEN, True),
     (r"[Tt]imed? ?out|[Tt]imeout", "it took too long", True),
     (r"is closed|PanicException", "it is closed", True),
     (r"[Cc]onnection|Failed to connect|RetryError", "it cannot be reached", True),
@@ -72,7 +75,7 @@ def map_errors(
     """
     try:
         yield
-    except LongTermError:
+    except (LongTermError, OwnershipLost):
         raise
     except (
         RuntimeError,

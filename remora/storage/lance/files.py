@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,13 @@ from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.storage.atomic import sync_path
 from remora.storage.lance.directory import QUARANTINE, RECORD_SUFFIX, TABLE_SUFFIX, mark_refill
-from remora.storage.lance.manifest import Manifest, manifest_name, parse_manifest, version_of
+from remora.storage.lance.manifest import (
+    Manifest,
+    damaged_indices,
+    manifest_name,
+    parse_manifest,
+    version_of,
+)
 from remora.storage.lance.record import (
     FileMark,
     SyncRecord,
@@ -132,7 +138,7 @@ class ShardFiles:
         except (OSError, ValueError) as e:
             self.quarantine(f"version {self._record.version}: {e}")
             return TableState(usable=False, recorded=False)
-        damaged = _indices_of(manifest, problems)
+        damaged = damaged_indices(manifest, problems)
         self.opening_findings += [
             Finding("file", str(self.directory / path), problem, repairable=True)
             for path, problem in problems.items()
@@ -163,7 +169,7 @@ class ShardFiles:
             except (OSError, ValueError):
                 rejected.append(version)
                 continue
-            damaged = _indices_of(manifest, problems)
+            damaged = damaged_indices(manifest, problems)
             if damaged is None:
                 rejected.append(version)
                 continue
@@ -365,7 +371,7 @@ class ShardFiles:
             return ()
         problems = dict(self._problems(self._record, deep=True))
         try:
-            return _indices_of(self._manifest(self._record.version), problems)
+            return damaged_indices(self._manifest(self._record.version), problems)
         except (OSError, ValueError):
             return None
 
@@ -460,16 +466,6 @@ class ShardFiles:
     def _is_complete(self, version: int) -> bool:
         with self._path(version).open("rb") as file:
             return file.read()[-4:] == b"LANC"
-
-
-def _indices_of(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
-    """Names of the indices with a problem; None if any other file has one."""
-    places = {path.rpartition("/")[0] for path in problems}
-    return (
-        tuple(sorted(manifest.indices[place] for place in places))
-        if places <= manifest.indices.keys()
-        else None
-    )
 
 
 def _temporary_files(directory: Path) -> list[Path]:

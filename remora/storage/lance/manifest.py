@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-__all__ = ["Fragment", "Manifest", "manifest_name", "parse_manifest", "version_of"]
+__all__ = [
+    "RESERVE_FRAGMENTS",
+    "REWRITE",
+    "Fragment",
+    "Manifest",
+    "damaged_indices",
+    "manifest_name",
+    "operation_of",
+    "parse_manifest",
+    "version_of",
+]
 
 _MAGIC = b"LANC"
 _FOOTER = struct.Struct("<QHH4s")
@@ -27,6 +37,9 @@ _PATH, _SIZE, _BASE = 1, 6, 7  # of a data file
 _TYPE, _READ_VERSION, _NUMBER, _GONE = 1, 2, 3, 4  # of a deletion file
 _UUID, _NAME, _INDEX_FILES = 1, 3, 10  # of an index
 _INDEX_PATH, _INDEX_SIZE = 1, 2  # of a file of an index
+_FIRST_OPERATION = 100  # of a transaction
+REWRITE, RESERVE_FRAGMENTS = 104, 107
+"""Operations of transactions: a compaction, and what it commits first."""
 _DELETION_SUFFIX = {0: "arrow", 1: "bin"}
 
 
@@ -79,6 +92,29 @@ def parse_manifest(data: bytes) -> Manifest:
         return _parse(data)
     except (struct.error, LookupError, TypeError, OverflowError, UnicodeDecodeError) as e:
         raise ValueError(f"no manifest: {type(e).__name__}: {e}") from e
+
+
+def damaged_indices(manifest: Manifest, problems: Iterable[str]) -> tuple[str, ...] | None:
+    """Names of the indices that files with a problem belong to; None if any belongs to none."""
+    places = {path.rpartition("/")[0] for path in problems}
+    return (
+        tuple(sorted(manifest.indices[place] for place in places))
+        if places <= manifest.indices.keys()
+        else None
+    )
+
+
+def operation_of(data: bytes) -> int:
+    """What a transaction's file says that it did; 0 if that is none that lance 13 writes.
+
+    Raises:
+        ValueError: it is truncated.
+    """
+    try:
+        numbers = [number for number, _ in _fields(data)]
+    except (struct.error, LookupError) as e:
+        raise ValueError(f"no transaction: {type(e).__name__}: {e}") from e
+    return max([number for number in numbers if number >= _FIRST_OPERATION], default=0)
 
 
 def _parse(data: bytes) -> Manifest:

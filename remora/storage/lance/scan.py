@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
+from remora.config import ObjectStoreConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.switching import load_module
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
+from remora.storage.lance.objects import is_object_store, lance_options
 
 __all__ = ["ScannedRow", "ScannedUser", "TableScan", "open_scan"]
 
@@ -158,6 +160,8 @@ async def open_scan(
     shards: int,
     digests: Digests = UNKEYED,
     lost: Mapping[str, str] | None = None,
+    config: ObjectStoreConfig | None = None,
+    versions: Mapping[str, int] | None = None,
 ) -> AsyncIterator[TableScan]:
     """Open long-term memory for a scan.
 
@@ -166,6 +170,8 @@ async def open_scan(
         shards: tables over which its users are spread.
         digests: what users are found by.
         lost: tables that are gone, and why: they count as broken.
+        config: how an object store is reached.
+        versions: the versions that count at an object store; None for the newest.
 
     Raises:
         LongTermError: the directory cannot be read. A table that cannot is no error, but in
@@ -173,11 +179,12 @@ async def open_scan(
     """
     lancedb = await run_in_thread(load_module, "lancedb")
     try:
-        database = await lancedb.connect_async(str(place))
+        options = None if config is None or not is_object_store(place) else lance_options(config)
+        database = await lancedb.connect_async(str(place), storage_options=options)
         names = [
             name
             for name in (await database.list_tables(limit=10_000)).tables
-            if name.startswith(TABLE_PREFIX)
+            if name.startswith(TABLE_PREFIX) and (versions is None or name in versions)
         ]
     except (RuntimeError, ValueError, OSError) as e:
         raise LongTermError(f"long-term memory cannot be opened: {e}", retryable=True) from e
@@ -187,6 +194,8 @@ async def open_scan(
         for name in names:
             try:
                 table = tables[name] = await database.open_table(name)
+                if versions is not None:
+                    await table.checkout(versions[name])
                 columns = set((await table.schema()).names)
             except (RuntimeError, ValueError, OSError) as e:
                 broken[name] = _first_line(e)

@@ -10,6 +10,10 @@ no index. So in larger tables an update without effect merges small fragments of
 commit, 10 ms); `optimize` then finds nothing to merge, and updates the indices. When it pays, the
 table is rewritten, sorted, in one fragment.
 
+At an object store nothing is synced, and a former owner may still write. So a write is done when
+the journal has noted its version (`storage/lance/object_table.py`); reads stay at that version,
+with a handle of their own; and a write that another process came between is undone and done again.
+
 Old versions are removed by the time when they were superseded. LanceDB uses the time of creation:
 the version of an idle table is hours old when it is replaced, and may still be read.
 """
@@ -19,16 +23,18 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from remora.errors import RemoraError
 from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
+from remora.storage.lance.errors import OVERTAKEN, meaning
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lance.indices import (
     IndexTools,
@@ -40,12 +46,14 @@ from remora.storage.lance.indices import (
     optimize,
 )
 from remora.storage.lance.manifest import Fragment, Manifest
+from remora.storage.lance.object_table import ForeignWrite, ObjectTable
 from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
 from remora.storage.lance.rows import SEARCHED, RowFormat
 
 __all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "MOST_UNINDEXED", "Shard"]
 
 _logger = get_logger(__name__)
+T = TypeVar("T")
 CLOCK_SLACK_S = 5.0
 """Between our reading of the clock and LanceDB's."""
 COMMIT_GRAIN_S = 1.0
@@ -62,6 +70,7 @@ _PAUSE_S = 1.0  # without a write: rows that came in bulk are indexed
 _DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
 _QUIET_S = 60.0
 _MOST_VERSIONS = 1_000
+_MOST_ATTEMPTS = 3  # of a write that another process comes between
 
 
 class _Reading:
@@ -80,6 +89,8 @@ class Shard:
         name: the table's name.
         table: its handle.
         files: its files, if it is in a directory of this machine.
+        objects: its objects, if it is at an object store; `table` stays at the version that counts.
+        writing: the handle for writing, where that is another one.
         reopen: opens another handle.
         rows: the columns.
         tools: for indices.
@@ -105,6 +116,8 @@ class Shard:
         table: Any,
         *,
         files: ShardFiles | None,
+        objects: ObjectTable | None = None,
+        writing: Any = None,
         reopen: Callable[[], Any],
         rows: RowFormat,
         tools: IndexTools,
@@ -114,6 +127,7 @@ class Shard:
     ) -> None:
         self.name = name
         self.files = files
+        self.objects = objects
         self.lock = anyio.Lock()
         self.fragments = fragments
         self.searchable = searchable
@@ -125,6 +139,7 @@ class Shard:
         self.replacements = self.uses = 0
         self.large_users: set[str] = set()
         self._reading = _Reading(table)
+        self._writing = table if writing is None else writing
         self._retired: list[_Reading] = []
         self.reopen = reopen
         self._rows = rows
@@ -139,7 +154,7 @@ class Shard:
     @property
     def table(self) -> Any:
         """The handle for writing; reads use `reading`."""
-        return self._reading.table
+        return self._writing
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
@@ -156,44 +171,83 @@ class Shard:
 
     # -- writing, under the lock -------------------------------------------------------------------
 
+    async def commit(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write and record; undo it and do it again where another process came between.
+
+        Raises:
+            OwnershipLost: that process owns the journal.
+        """
+        attempts = 1 if self.objects is None else _MOST_ATTEMPTS
+        while True:
+            attempts -= 1
+            await self.roll_back_uncertain()
+            began = time.time()
+            try:
+                done = await write()
+                await self.record(began)
+            except BaseException as e:
+                self.needs_rollback |= self.objects is not None
+                if not (attempts and _is_overtaken(e)):
+                    raise
+                probe("overtaken_write_repeated")
+                _logger.warning("foreign_write_undone", table=self.name)
+            else:
+                return done
+
     async def roll_back_uncertain(self) -> None:
         """Restore the recorded version if the last write may be incomplete."""
         if not self.needs_rollback:
             return
+        version = None if self.files is None else self.files.version
+        if self.objects is not None:
+            version = await self.objects.confirm()
         work = await self.reopen()
-        if self.files is not None and self.files.version is not None:
+        if version is not None:
             probe("uncertain_write_undone")
-            await work.checkout(self.files.version)
+            await work.checkout(version)
             await work.restore()
-            _logger.warning("uncertain_writes_undone", table=self.name, version=self.files.version)
+            _logger.warning("uncertain_writes_undone", table=self.name, version=version)
         await self._read_indices(work)
+        if self.objects is not None:
+            await self.objects.note(await work.version())
         await self._record(work, time.time())
-        self._switch_table(work)
+        await self._switch_table(work)
         self.needs_rollback = False
 
     async def add(self, rows: Any) -> None:
         """Store rows that are known to be new."""
-        await self.table.add(rows)
+        async with self._one_commit():
+            await self.table.add(rows)
         self._note_write(len(rows))
 
     async def merge(self, rows: Any) -> None:
         """Store the rows that do not exist yet."""
         # without an index: with one, LanceDB doubles rows that two merges add at the same time
-        result = (
-            await self.table.merge_insert("id")
-            .when_not_matched_insert_all()
-            .use_index(False)
-            .execute(rows)
-        )
+        merge = self.table.merge_insert("id").when_not_matched_insert_all().use_index(False)
+        async with self._one_commit():
+            result = await merge.execute(rows)
         if result.num_inserted_rows < len(rows):
             probe("row_exists")
         self._note_write(result.num_inserted_rows)
 
     async def delete(self, which: Any) -> int:
         """Delete rows; returns how many. Their bytes stay."""
-        result = await self.table.delete(which)
+        async with self._one_commit():
+            result = await self.table.delete(which)
         self._note_write()
         return int(result.num_deleted_rows)
+
+    @asynccontextmanager
+    async def _one_commit(self) -> AsyncIterator[None]:
+        """What is done makes one version; another one is another process's."""
+        if self.objects is None:
+            yield
+            return
+        before = await self.table.version()
+        yield
+        if await self.table.version() != before + 1:
+            probe("foreign_version_found")
+            raise ForeignWrite(f"another process wrote to {self.name} during a write")
 
     def _note_write(self, rows: int = 0) -> None:
         self.fragments += 1
@@ -236,12 +290,16 @@ class Shard:
 
     async def _record(self, table: Any, began: float) -> int:
         version, written = await table.version(), 0
-        if self.files is not None:
-            try:
+        try:
+            if self.files is not None:
                 written = await run_in_thread(self.files.record, version)
-            except BaseException:
-                self.needs_rollback = True
-                raise
+            elif self.objects is not None and version != self.objects.version:
+                await self.objects.record(version)
+                if table is self._writing:  # another handle's readers are given it afterwards
+                    await self._reading.table.checkout(version)
+        except BaseException:
+            self.needs_rollback = True
+            raise
         self.uses += 1
         now = time.time()
         fresh, self._noted_version = version != self._noted_version, version
@@ -280,7 +338,7 @@ class Shard:
         What it writes is bounded by the rows that were added: the whole table is rewritten only
         if they are half as many as the sorted ones, or a tenth when writing has paused.
         """
-        manifest = None if self.files is None else await run_in_thread(self.files.manifest)
+        manifest = await self._manifest()
         fragments = () if manifest is None else manifest.fragments
         rows = sum(one.rows for one in fragments)
         await index_users(self.table, self._tools, least_rows=index_rows)
@@ -301,6 +359,11 @@ class Shard:
         else:
             await self._merge_fragments(_first_of_similar_size(fragments))
 
+    async def _manifest(self) -> Manifest | None:
+        if self.objects is not None:
+            return await self.objects.manifest()
+        return None if self.files is None else await run_in_thread(self.files.manifest)
+
     async def _needs_optimize(self, manifest: Manifest) -> bool:
         """Whether too many rows are in no index, or too many versions are kept."""
         return (
@@ -311,7 +374,8 @@ class Shard:
     async def _merge_fragments(self, first: Fragment) -> None:
         """Merge all fragments from this one on."""
         began = time.time()
-        await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
+        async with self._one_commit():
+            await self.table.update(updates_sql={"seq": "seq"}, where=_rows_from(first.number))
         self.rewritten_bytes += await self.record(began)
         self.fragments = 0
         await self._read_indices(self.table)
@@ -319,6 +383,13 @@ class Shard:
     async def _optimize(self, keep_s: float) -> None:
         began, before = time.time(), await self.table.version()
         age = self._cleanup_age(keep_s)
+        if self.objects is not None:
+            # first all that makes versions: what is cleaned up must be older than one that this
+            # owner could note. A second round finds something to do after the first
+            done = -1
+            while done != (done := await self.table.version()):
+                await optimize(self.table, self._tools, cleanup_older_than=_NEVER)
+            await self.record(began)
         await optimize(self.table, self._tools, cleanup_older_than=age)
         await self._read_indices(self.table)
         self.replacements += 1
@@ -350,7 +421,7 @@ class Shard:
         the table is either the old one or the new one.
         """
         began = time.time()
-        source, work = await self.reopen(), await self.reopen()
+        source, work = await self._open_recorded(), await self._open_recorded()
         order, removed = await sorted_row_ids(source, self._rows, drop)
         self.needs_rollback = True
         await copy_rows(source, work, self._rows, order)
@@ -363,16 +434,22 @@ class Shard:
         await self._read_indices(work)
         self.rewritten_bytes += await self._record(work, began)
         self.replacements += 1
-        self._switch_table(work)
+        await self._switch_table(work)
         self.needs_rollback, self.checked = False, True
         self.fragments = 0
         return removed
 
     async def forget_versions(self) -> None:
-        """Remove old versions, and files of failed writes, once they have no readers."""
+        """Remove old versions, and files of failed writes, once they have no readers.
+
+        At an object store it only waits for the readers: see `ObjectTable.remove_unlisted`.
+        """
         for old in self._retired:
             await old.idle.wait()
         self._retired.clear()
+        if self.objects is not None:
+            self._commits.clear()
+            return
         with warnings.catch_warnings():
             # LanceDB warns that readers of older versions fail: there are none
             warnings.simplefilter("ignore", UserWarning)
@@ -386,15 +463,38 @@ class Shard:
 
     async def renew_handle(self) -> None:
         """Read and write through another handle on the same version; under the lock."""
-        self._switch_table(await self.reopen())
+        await self._switch_table(await self._open_recorded())
 
-    def _switch_table(self, table: Any) -> None:
-        old, self._reading = self._reading, _Reading(table)
+    async def _open_recorded(self) -> Any:
+        """Another handle for writing."""
+        handle = await self.reopen()
+        if self.objects is not None and await handle.version() != self.objects.version:
+            raise ForeignWrite(f"another process wrote to {self.name}")
+        return handle
+
+    async def _switch_table(self, table: Any) -> None:
+        """Write with another handle from now on, and have new reads use it, or one like it."""
+        reading = table
+        if self.objects is not None:
+            reading = await self.reopen()
+            await reading.checkout(self.objects.version)
+        old, self._reading = self._reading, _Reading(reading)
+        self._writing = table
         self.large_users.clear()
         self._retired = [one for one in self._retired if one.readers]
         if old.readers:
             old.idle = anyio.Event()  # it may have been idle before
             self._retired.append(old)
+
+    def close(self) -> None:
+        """Close its handles."""
+        self._writing.close()
+        if self._reading.table is not self._writing:
+            self._reading.table.close()
+
+
+def _is_overtaken(error: BaseException) -> bool:
+    return not isinstance(error, RemoraError) and meaning(error)[0] == OVERTAKEN
 
 
 def _rows_from(fragment: int) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 import anyio
 
-from remora.config import LongTermConfig
+from remora.config import LongTermConfig, ObjectStoreConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.switching import load_module
@@ -31,10 +31,12 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
+from remora.storage.lance.objects import ObjectStore, is_object_store, lance_options
 from remora.storage.lance.rows import RowFormat
 from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.tables import LanceTables, table_names
 from remora.storage.lance.upkeep import LanceUpkeep
+from remora.storage.lance.versions import TableVersions
 from remora.storage.lance.writer import LanceWriter
 from remora.storage.ports import (
     EVERYTHING,
@@ -78,6 +80,7 @@ class LanceStore:
         config: LongTermConfig,
         digests: Digests = UNKEYED,
         sync: bool = True,
+        versions: TableVersions | None = None,
     ) -> LanceStore:
         """Open or create a store.
 
@@ -92,6 +95,8 @@ class LanceStore:
             config: sizes and intervals.
             digests: what users are found by, always the same for one store.
             sync: acknowledged writes survive loss of power; otherwise they survive the process.
+            versions: where the versions that count are noted, at an object store. Without it
+                nothing keeps two writers apart.
 
         Raises:
             LongTermError: the directory cannot be read, or a table at an address is not of this
@@ -100,7 +105,7 @@ class LanceStore:
         address = path if isinstance(path, str) else None
         problem, retryable = "", False
         try:
-            return await cls._open(path, dimension, config, digests, sync=sync)
+            return await cls._open(path, dimension, config, digests, sync, versions)
         except LongTermError as e:
             if address is None:
                 raise
@@ -115,8 +120,8 @@ class LanceStore:
         dimension: int | None,
         config: LongTermConfig,
         digests: Digests,
-        *,
         sync: bool,
+        versions: TableVersions | None,
     ) -> LanceStore:
         lancedb = await _load_lancedb()
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
@@ -132,17 +137,31 @@ class LanceStore:
                     index_cache_size_bytes=64 << 20, metadata_cache_size_bytes=32 << 20
                 )
                 place = "memory://" if path is None else str(path)
-                connection: Awaitable[Any] = lancedb.connect_async(place, session=session)
+                connection: Awaitable[Any] = lancedb.connect_async(
+                    place, session=session, storage_options=options
+                )
                 return connection
 
             address = path if isinstance(path, str) else None
+            remote = is_object_store(address)
+            options = lance_options(config.object_store) if remote else None
+            objects = None
+            if address is not None and remote and versions is not None:
+                objects = ObjectStore(address, config.object_store), versions
             rows = RowFormat(dimension, digests)
             tables = LanceTables(
-                connect, rows, config, base=base, sync=sync, secret_address=address
+                connect,
+                rows,
+                config,
+                base=base,
+                sync=sync,
+                secret_address=address,
+                objects=objects,
             )
             store = cls(tables)
             try:
                 store._opening_findings = await tables.load()
+                store.refill_needed = tables.refill_needed
                 if base is not None:
                     store.refill_needed = await run_in_thread(refill_needed, base)
             except BaseException:
@@ -154,12 +173,17 @@ class LanceStore:
         """Forget `refill_needed`: the caller has made it durable that rows are to be rewritten."""
         self.refill_needed = False
         self._opening_findings.clear()
+        await self.tables.clear_refill()
         if self.tables.base is not None:
             await run_in_thread(clear_refill, self.tables.base)
 
     @staticmethod
-    async def drop(address: str) -> None:
+    async def drop(address: str, config: ObjectStoreConfig) -> None:
         """Remove a store with all that it holds.
+
+        Args:
+            address: where it is.
+            config: how an object store is reached.
 
         Raises:
             LongTermError: it is not known to be gone.
@@ -171,7 +195,8 @@ class LanceStore:
                     await run_in_thread(remove_store, Path(address))
                     return
                 lancedb = await _load_lancedb()
-                database = await lancedb.connect_async(address)
+                options = lance_options(config) if is_object_store(address) else None
+                database = await lancedb.connect_async(address, storage_options=options)
                 for name in await table_names(database):
                     await database.drop_table(name)
         except LongTermError as e:

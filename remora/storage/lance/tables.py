@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -12,8 +12,12 @@ from operator import eq
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from remora.config import LongTermConfig
 from remora.errors import LongTermError, OwnershipLost
+from remora.logging import get_logger
+from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 from remora.storage.identity import FilesGone, Identity
@@ -22,12 +26,17 @@ from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
 from remora.storage.lance.indices import IndexTools
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
+from remora.storage.lance.object_table import ObjectTable
+from remora.storage.lance.objects import ObjectStore
 from remora.storage.lance.rows import RowFormat
 from remora.storage.lance.shard import Shard
+from remora.storage.lance.versions import TableVersions, VersionNote
 from remora.storage.ports import Finding
 
 __all__ = ["LanceTables", "table_names"]
 
+_logger = get_logger(__name__)
+_CLAIMED_AT_ONCE = 8
 _LONGEST_READ_S = 60.0
 _LOOKED_AT = 8  # rows of each table, at opening
 
@@ -42,8 +51,11 @@ class LanceTables:
         base: the store's directory; None where it is not in a directory of this machine.
         sync: write through to the disk.
         secret_address: the address of the store, which no message may show.
+        objects: the store's objects, and where versions are noted, at an object store that has one
+            writer at a time.
 
     Attributes:
+        refill_needed: rows were lost, and are to be written again from the journal.
         digests: what users are found by.
         shards: the tables that exist, by name.
         read_timeout: no read outlives the version that it began with.
@@ -59,6 +71,7 @@ class LanceTables:
         base: Path | None,
         sync: bool,
         secret_address: str | None,
+        objects: tuple[ObjectStore, TableVersions] | None = None,
     ) -> None:
         self.rows = rows
         self.digests = rows.digests
@@ -77,6 +90,9 @@ class LanceTables:
         self._sync = sync
         self._secret_address = secret_address
         self._opened: Identity | None = None
+        self._objects = objects
+        self._making = anyio.Lock()
+        self.refill_needed = False
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -93,6 +109,8 @@ class LanceTables:
     async def load(self) -> list[Finding]:
         """Open every table that exists; returns what was damaged and repaired, or quarantined."""
         await self.connect()
+        if self._objects is not None:
+            return await self._claim_tables(*self._objects)
         if self.base is not None:
             self._opened = await run_in_thread(Identity, self.base)
             names = await run_in_thread(shard_names, self.base)
@@ -105,13 +123,91 @@ class LanceTables:
             if files is not None:
                 opened = await run_in_thread(files.prepare)
             if opened.usable:
-                await self._load_shard(name, files, opened)
+                await self._load_shard(name, await self._open_table(name), opened, files=files)
             if files is not None:
                 findings += files.opening_findings
         return findings
 
-    async def _load_shard(self, name: str, files: ShardFiles | None, opened: TableState) -> None:
-        table = await self._database.open_table(name)
+    async def _claim_tables(self, objects: ObjectStore, versions: TableVersions) -> list[Finding]:
+        """Open the tables at their versions that count, so that a former owner's writes do not."""
+        names = set(await table_names(self._database))
+        noted = await versions.read()
+        if noted is None:  # of an older remora: what is there counts
+            handles = {name: await self._open_table(name) for name in names}
+            tables = {name: int(await one.version()) for name, one in handles.items()}
+            noted = VersionNote(tables)
+            if versions.owned:
+                await versions.note(tables)
+        if strays := names - noted.tables.keys():
+            await self._remove_strays(objects, versions, strays)
+        missing = sorted(noted.tables.keys() - names)
+        found = [Finding("table", one, "it is missing", repairable=True) for one in missing]
+        claim = partial(self._claim_table, objects, versions, noted)
+        known = sorted(names - strays)
+        for problems in await map_concurrently(claim, known, concurrency=_CLAIMED_AT_ONCE):
+            found += problems
+        if versions.owned:
+            if missing:
+                await versions.note({}, refill=True)
+            noted = await versions.read() or noted
+            self.refill_needed = noted.refill
+        return found
+
+    async def _remove_strays(
+        self, objects: ObjectStore, versions: TableVersions, names: Collection[str]
+    ) -> None:
+        """Remove tables that no journal noted: nothing in them was acknowledged."""
+        if not versions.owned:
+            return
+        left = [path for name in sorted(names) for path in await objects.sizes(f"{name}.lance")]
+        await versions.note({})  # a newer owner could have made them: then this is refused
+        await objects.remove(left)
+        _logger.warning("stray_tables_removed", tables=sorted(names))
+
+    async def _claim_table(
+        self, objects: ObjectStore, versions: TableVersions, noted: VersionNote, name: str
+    ) -> list[Finding]:
+        version = noted.tables[name]
+        table = ObjectTable(name, objects, versions, version)
+        indices, problems = await table.find_damage(version)
+        if indices is None:
+            if versions.owned:
+                probe("table_emptied")
+                reason = problems[0].detail
+                _logger.error("table_emptied", table=name, version=version, reason=reason)
+                self.shards[name] = await self._make_empty(name, table, refill=True)
+            return problems
+        reading, writing = await self._open_table(name), None
+        if versions.owned:
+            writing = await self._open_table(name)
+            await writing.checkout(version)
+            await writing.restore()
+            version = int(await writing.version())
+            await table.note(version)
+        await reading.checkout(version)
+        opened = TableState(usable=True, recorded=True, indices=indices if writing else ())
+        await self._load_shard(name, reading, opened, objects=table, writing=writing)
+        return []
+
+    async def _make_empty(self, name: str, objects: ObjectTable, *, refill: bool = False) -> Shard:
+        """A new table at an object store, on top of whatever is there under its name."""
+        writing = await self._database.create_table(name, schema=self.rows.schema, mode="overwrite")
+        await writing.set_unenforced_primary_key("id")
+        await objects.note(int(await writing.version()), refill=refill)
+        reading = await self._open_table(name)
+        await reading.checkout(objects.version)
+        return self._make_shard(name, reading, None, checked=True, objects=objects, writing=writing)
+
+    async def _load_shard(
+        self,
+        name: str,
+        table: Any,
+        opened: TableState,
+        *,
+        files: ShardFiles | None = None,
+        objects: ObjectTable | None = None,
+        writing: Any = None,
+    ) -> None:
         found = await table.schema()
         fits = self.rows.fits(found)
         problem = ""
@@ -136,7 +232,7 @@ class LanceTables:
             await run_in_thread(put_aside)
             return
         statistics = await table.stats()
-        shard = self._make_shard(name, table, files, checked=fits)
+        shard = self._make_shard(name, table, files, checked=fits, objects=objects, writing=writing)
         shard.fragments = statistics["fragment_stats"]["num_fragments"]
         await shard.read_indices()
         if opened.indices:
@@ -153,12 +249,21 @@ class LanceTables:
         return not users or any(map(eq, keys, map(self.digests.user, users)))
 
     def _make_shard(
-        self, name: str, table: Any, files: ShardFiles | None, *, checked: bool
+        self,
+        name: str,
+        table: Any,
+        files: ShardFiles | None,
+        *,
+        checked: bool,
+        objects: ObjectTable | None = None,
+        writing: Any = None,
     ) -> Shard:
         return Shard(
             name,
             table,
             files=files,
+            objects=objects,
+            writing=writing,
             reopen=partial(self._open_table, name),
             rows=self.rows,
             tools=self._tools,
@@ -223,16 +328,20 @@ class LanceTables:
         Raises:
             LongTermError: it cannot be created.
         """
-        shard = self.shards.get(name)
-        if shard is None:
-            with self.map_errors("making a table", writing=True):
-                table = await self._database.create_table(
-                    name, schema=self.rows.schema, exist_ok=True
-                )
-                await table.set_unenforced_primary_key("id")
-                shard = self._make_shard(name, table, self.files(name), checked=True)
-                await shard.record(time.time())
-            self.shards[name] = shard
+        async with self._making:
+            shard = self.shards.get(name)
+            if shard is None:
+                with self.map_errors("making a table", writing=True):
+                    shard = self.shards[name] = await self._create(name)
+        return shard
+
+    async def _create(self, name: str) -> Shard:
+        if self._objects is not None:
+            return await self._make_empty(name, ObjectTable(name, *self._objects, None))
+        table = await self._database.create_table(name, schema=self.rows.schema, exist_ok=True)
+        await table.set_unenforced_primary_key("id")
+        shard = self._make_shard(name, table, self.files(name), checked=True)
+        await shard.record(time.time())
         return shard
 
     def files(self, name: str) -> ShardFiles | None:
@@ -253,10 +362,21 @@ class LanceTables:
             doing, writing=writing, secret_address=self._secret_address, mark_suspect=mark_suspect
         )
 
+    @property
+    def at_object_store(self) -> bool:
+        """Whether a commit waits for a server, not for this machine."""
+        return self._objects is not None
+
+    async def clear_refill(self) -> None:
+        """Note that the lost rows are written again."""
+        self.refill_needed = False
+        if self._objects is not None:
+            await self._objects[1].note({}, refill=False)
+
     def close(self) -> None:
         """Close the tables and the connection."""
         for shard in self.shards.values():
-            shard.table.close()
+            shard.close()
         if self._database is not None:
             self._database.close()
 

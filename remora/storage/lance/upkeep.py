@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -82,9 +82,8 @@ class LanceUpkeep:
         for start in range(0, len(ids), _DELETE_AT_ONCE):
             among = col("id").isin(list(ids[start : start + _DELETE_AT_ONCE]))
             async with self._writing("deleting", shard):
-                began = time.time()
-                gone += await shard.delete((col("user_key") == lit(key)) & among)
-                await shard.record(began)
+                which = (col("user_key") == lit(key)) & among
+                gone += await shard.commit(partial(shard.delete, which))
             self.commits += 1
         return gone
 
@@ -166,16 +165,21 @@ class LanceUpkeep:
         Raises:
             LongTermError: LanceDB still uses an older file.
         """
-        files = shard.files
-        before = frozenset[str]()
+        files, objects = shard.files, shard.objects
+        before: Collection[str] = ()
         if files is not None:
             before = await run_in_thread(files.file_names)
-        await shard.rewrite(drop, index_rows=self._tables.config.index_user_rows)
+        elif objects is not None:
+            before = await objects.sizes()
+        rewrite = partial(shard.rewrite, drop, index_rows=self._tables.config.index_user_rows)
+        await shard.commit(rewrite)
         await shard.forget_versions()
-        if files is None:
-            return
-        await run_in_thread(files.purge)
-        kept = await run_in_thread(files.remove_unlisted, before)
+        kept: list[str] = []
+        if files is not None:
+            await run_in_thread(files.purge)
+            kept = await run_in_thread(files.remove_unlisted, before)
+        elif objects is not None:
+            kept = await objects.remove_unlisted(before)
         if kept:
             _logger.error("erasure_left_files", table=shard.name, files=kept)
             raise LongTermError(
@@ -203,9 +207,10 @@ class LanceUpkeep:
             async with self._writing("compacting", shard):
                 if not wanted(shard):  # another caller has done it
                     continue
-                await shard.compact(
-                    keep_s=config.keep_versions_s, index_rows=config.index_user_rows
+                compact = partial(
+                    shard.compact, keep_s=config.keep_versions_s, index_rows=config.index_user_rows
                 )
+                await shard.commit(compact)
             compacted += 1
             self.compactions += 1
         await self._release_memory()
@@ -264,6 +269,9 @@ class LanceUpkeep:
                     if shard.files is not None:
                         look = partial(shard.files.findings, deep=deep)
                         found += await run_in_thread(look)
+                    elif shard.objects is not None:
+                        with self._tables.map_errors("verifying", shard):
+                            found += await shard.objects.findings()
                     found += await self._row_findings(shard, deep=deep)
         return found
 

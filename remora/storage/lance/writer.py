@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from remora.errors import LongTermError
+from remora.errors import LongTermError, StorageError
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
@@ -117,7 +117,7 @@ class LanceWriter:
             except Exception as e:  # the writer must outlive whatever the driver raises
                 error = (
                     e
-                    if isinstance(e, LongTermError)
+                    if isinstance(e, StorageError)
                     else LongTermError(f"{type(e).__name__}: {e}", retryable=False)
                 )
                 for add in batch:
@@ -132,31 +132,48 @@ class LanceWriter:
         tables = self._tables
         began: dict[str, float] = {}
         await tables.check_place()
-        for (name, may_exist), rows in self._by_table(batch).items():
-            shard = await tables.get_or_create(name)
-            async with shard.lock:
-                with tables.map_errors("writing", shard, writing=True):
-                    await shard.roll_back_uncertain()
-                    began.setdefault(name, time.time())
-                    table = await run_in_thread(
-                        partial(tables.rows.table, rows.values(), checked=shard.checked)
-                    )
-                    if may_exist:
-                        probe("doubtful_add_merged")
-                        await shard.merge(table)
-                        self.merges += 1
-                    else:
-                        await shard.add(table)
-                    self.commits += 1
-                    if not shard.searchable:
-                        await shard.make_searchable()
+        parts = self._by_table(batch)
+        if tables.at_object_store:  # each waits for a server, and is recorded with its commit
+            writes = [self._write(name, doubt, rows) for (name, doubt), rows in parts.items()]
+            _raise_first(await asyncio.gather(*writes, return_exceptions=True))
+            return
+        for (name, may_exist), rows in parts.items():
+            began.setdefault(name, time.time())
+            await self._write(name, may_exist, rows)
         outcomes = await asyncio.gather(
             *[self._record_shard(tables.shards[name], at) for name, at in began.items()],
             return_exceptions=True,
         )
-        for error in outcomes:
-            if error is not None:
-                raise error
+        _raise_first(outcomes)
+
+    async def _write(
+        self, name: str, may_exist: bool, rows: dict[str, tuple[MemoryRow, Any]]
+    ) -> None:
+        """Write rows to a table; at an object store, record them as well."""
+        tables = self._tables
+        shard = await tables.get_or_create(name)
+        async with shard.lock:
+            with tables.map_errors("writing", shard, writing=True):
+                table = await run_in_thread(
+                    partial(tables.rows.table, rows.values(), checked=shard.checked)
+                )
+                write = partial(self._write_table, shard, table, may_exist=may_exist)
+                if shard.objects is not None:
+                    await shard.commit(write)
+                else:
+                    await shard.roll_back_uncertain()
+                    await write()
+
+    async def _write_table(self, shard: Shard, table: Any, *, may_exist: bool) -> None:
+        if may_exist:
+            probe("doubtful_add_merged")
+            await shard.merge(table)
+            self.merges += 1
+        else:
+            await shard.add(table)
+        self.commits += 1
+        if not shard.searchable:
+            await shard.make_searchable()
 
     def _by_table(
         self, batch: Sequence[_Add]
@@ -205,3 +222,9 @@ class LanceWriter:
         return digests.user(row.user) == key and (
             not session or digests.session(row.user, row.session) == session
         )
+
+
+def _raise_first(outcomes: Sequence[BaseException | None]) -> None:
+    for error in outcomes:
+        if error is not None:
+            raise error
