@@ -79,10 +79,14 @@ class Offline(msgspec.Struct, frozen=True):
             yield scan
 
     @asynccontextmanager
-    async def store(self, *, sync: bool = True) -> AsyncIterator[LanceStore]:
+    async def store(
+        self, *, sync: bool = True, mirrored: bool = False
+    ) -> AsyncIterator[LanceStore]:
         """Long-term memory itself; `place` must not be None.
 
-        `sync`: writes are on disk when they are acknowledged.
+        Args:
+            sync: writes are on disk when they are acknowledged.
+            mirrored: what is open is a copy, so tables at an address are only read.
         """
         assert self.place is not None
         assert self.used is not None
@@ -93,7 +97,9 @@ class Offline(msgspec.Struct, frozen=True):
             config=config,
             digests=self.used.digests,
             sync=sync,
-            versions=JournalVersions(self.journal, self.used.name),
+            versions=JournalVersions(
+                self.journal, self.used.name, owned=False if mirrored else None
+            ),
         )
         try:
             yield store

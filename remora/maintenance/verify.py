@@ -198,7 +198,7 @@ async def check_opened(
     else:
         damaged = await run_in_thread(_examine_tables, memory.place)
         findings += [finding for some in damaged.values() for finding in some]
-        async with memory.store(sync=False) as store:
+        async with memory.store(sync=False, mirrored=True) as store:
             told = await store.verify(deep=deep)
             # rows that are doubled or in the wrong place are named below, with whose they are
             findings += [one for one in told if one.kind in {"file", "table"}]

@@ -205,19 +205,21 @@ async def test_owners_follow_one_another(server: ObjectServer, seed: int) -> Non
     journal, address = MemoryJournal(), server.address()
     expected: set[str] = set()
     owners: list[LanceStore] = []
-    async with AsyncExitStack() as opened, anyio.create_task_group() as tasks:
+    async with AsyncExitStack() as opened:
         for number in range(5):
             owners.append(await opened.enter_async_context(owner(server, address, journal)))
             for step in range(rng.randrange(1, 4)):
                 writer = owners[-1]
-                if rng.random() < 0.4 and len(owners) > 1:  # a former one, at the same time
-                    tasks.start_soon(_ignore_refusal, rng.choice(LATE), rng.choice(owners[:-1]))
                 ids = range(100 * number + 10 * step, 100 * number + 10 * step + 3)
-                await put(writer, rows_of("bob", ids), may_exist=rng.random() < 0.5)
-                expected |= {f"bob-{n}" for n in ids}
-                if rng.random() < 0.3:
-                    await writer.erase(user_key("nobody"))
-                assert sorted(await writer.row_ids()) == sorted(expected)
+                async with anyio.create_task_group() as tasks:
+                    if rng.random() < 0.4 and len(owners) > 1:  # a former one, at the same time
+                        late, former = rng.choice(LATE), rng.choice(owners[:-1])
+                        tasks.start_soon(_ignore_refusal, late, former)
+                    await put(writer, rows_of("bob", ids), may_exist=rng.random() < 0.5)
+                    expected |= {f"bob-{n}" for n in ids}
+                    if rng.random() < 0.3:
+                        await writer.erase(user_key("nobody"))
+                    assert sorted(await writer.row_ids()) == sorted(expected)
             journal = journal.restart()
     assert await stored(server, address, journal) == sorted(expected)
 

@@ -336,7 +336,9 @@ async def test_a_runtime(server: ObjectServer, tmp_path: Path) -> None:
         assert receipt.long_term == 8
         assert await memory.user("alice").recall("kelp", limit=1) == []
     assert not list(tmp_path.glob("longterm*"))
-    assert (await verify(tmp_path, config, deep=True)).findings == ()
+    with server.counted() as made:
+        assert (await verify(tmp_path, config, deep=True)).findings == ()
+    assert set(made) <= {"GET", "HEAD"}
     assert (await repair(tmp_path, config)).done == ()
     other = Runtime(tmp_path, config=config, embedder=HashEmbedder(48), reembed=True)
     async with other as memory:

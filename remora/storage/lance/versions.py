@@ -75,17 +75,18 @@ class JournalVersions:
     Args:
         journal: the journal.
         directory: the name of the tables' directory, or of what stands for it at an address.
+        owned: see `TableVersions`; None where the journal is this process's. One that is only read
+            has no epoch.
+
+    Attributes:
+        owned: see `TableVersions`.
     """
 
-    def __init__(self, journal: Journal, directory: str) -> None:
+    def __init__(self, journal: Journal, directory: str, *, owned: bool | None = None) -> None:
+        self.owned = journal.epoch > 0 if owned is None else owned
         self._journal = journal
         self._setting = versions_setting(directory)
         self._lock = anyio.Lock()
-
-    @property
-    def owned(self) -> bool:
-        """Whether the journal is this process's; one that is only read has no epoch."""
-        return self._journal.epoch > 0
 
     async def read(self) -> VersionNote | None:
         """See `TableVersions.read`."""
