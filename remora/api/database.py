@@ -8,6 +8,7 @@ from remora.config import JournalConfig
 from remora.errors import ConfigError
 from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Journal
+from remora.storage.layout import MOVING_SETTING, check_unmoved, read_move
 
 __all__ = ["open_database"]
 
@@ -39,17 +40,18 @@ async def open_database(
             "leave the key out",
             key="journal.dsn",
         )
+    await run_in_thread(_check_not_leaving, directory)
     if await run_in_thread((directory / "journal.db").exists):
         raise ConfigError(
-            f"{directory} has a journal of its own, which journal.dsn would hide: export it "
-            "(Runtime.export), and import it into a memory in another directory",
+            f"{directory} has a journal of its own, which journal.dsn would hide: move it into "
+            f"PostgreSQL (remora reshard {directory} --to postgresql), or name another directory",
             key="journal.dsn",
         )
     try:
         from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
     except ImportError as e:
         raise ConfigError(str(e), key="journal.dsn") from e
-    return await PostgresJournal.open(
+    journal = await PostgresJournal.open(
         config.dsn.reveal(),
         schema=config.schema,
         memory=config.memory,
@@ -60,3 +62,17 @@ async def open_database(
         wait_s=wait_s,
         address=address,
     )
+    if await journal.setting(MOVING_SETTING):
+        await journal.aclose()
+        raise ConfigError(
+            f"the journal in the schema {config.schema} is being moved, and that was interrupted: "
+            "run the same remora reshard --to again",
+            key="journal.dsn",
+        )
+    return journal
+
+
+def _check_not_leaving(directory: Path) -> None:
+    move = read_move(directory)
+    if move is not None and move.to == "postgresql":
+        check_unmoved(directory)

@@ -11,7 +11,9 @@ from rich.console import Console
 from remora.cli.opening import directory_of
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
+from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import NothingToDivide, reshard
+from remora.errors import InvalidInput
 
 __all__ = ["add_reshard_parser", "command_reshard"]
 
@@ -23,6 +25,10 @@ is lost: ids, idempotency keys, memories, jobs, dead letters. Every row is
 compared with its copy, and the old data is removed only when the new is
 complete and on disk: DIR needs room for both. If it is interrupted, the same
 command continues; a server that opens DIR instead finds the memory as it was.
+
+--to postgresql moves the journal into the database of journal.dsn, and long-
+term memory from DIR to the object store of long_term.uri, if there is one;
+--to directory moves the journal back, into as many shards as --shards says.
 """
 
 
@@ -36,20 +42,30 @@ def add_reshard_parser(
         help="divide a memory into shards, or bring it into one piece",
         description=_DESCRIPTION,
         epilog="examples:\n  remora reshard memory --shards 8\n"
-        "  remora reshard memory --shards 1\n",
+        "  remora reshard memory --shards 1\n"
+        "  remora reshard memory --to postgresql --config remora.yaml\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
         "memory", type=Path, metavar="DIR", nargs="?", help="the memory directory, as --dir"
     )
+    command.add_argument("--shards", type=int, metavar="N", help="how many, from 1 to 256")
     command.add_argument(
-        "--shards", type=int, required=True, metavar="N", help="how many, from 1 to 256"
+        "--to",
+        choices=["postgresql", "directory"],
+        help="move the journal into the database of journal.dsn, or from there into DIR",
     )
 
 
 async def command_reshard(console: Console, arguments: argparse.Namespace) -> int:
     """Divide a memory; returns the exit code."""
     directory = arguments.memory or directory_of(arguments)
+    if arguments.to is not None:
+        return await _move(console, directory, arguments)
+    if arguments.shards is None:
+        raise InvalidInput(
+            "name the number of shards (--shards), or where to move the journal (--to)"
+        )
     try:
         with progress_bar("copying") as (_, advance):
             report = await reshard(
@@ -70,6 +86,33 @@ async def command_reshard(console: Console, arguments: argparse.Namespace) -> in
         f"{directory} has {counted(report.shards, 'shard')} now, and had "
         f"{report.before}: {counted(counts.users, 'user')}, "
         f"{counted(counts.messages, 'message')}, {counted(report.rows, 'row')} of long-term memory",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+async def _move(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
+    config, shards = arguments.configured, arguments.shards
+    if arguments.to == "postgresql" and shards is not None:
+        raise InvalidInput("a journal in PostgreSQL is one shard: leave out --shards")
+    with progress_bar("moving") as (_, advance):
+        if arguments.to == "postgresql":
+            report = await move_to_database(directory, config, progress=advance)
+        else:
+            report = await move_to_directory(
+                directory, config, shards=shards or 1, progress=advance
+            )
+    if arguments.json:
+        print_json(report)
+        return 0
+    counts = report.counts
+    place = "PostgreSQL" if report.to == "postgresql" else str(directory)
+    console.print(
+        f"the journal is in {place} now: {counted(counts.users, 'user')}, "
+        f"{counted(counts.messages, 'message')}; {counted(report.rows, 'row')} of long-term memory "
+        "moved",
         markup=False,
         highlight=False,
         soft_wrap=True,

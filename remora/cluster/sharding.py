@@ -13,6 +13,7 @@ from remora.runtime.threads import run_in_thread
 from remora.storage.layout import (
     MAX_SHARDS,
     ShardLayout,
+    check_unmoved,
     end_division,
     is_dividing,
     read_layout,
@@ -58,6 +59,7 @@ def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
     if found is not None and found.shards == 1 and is_dividing(directory):
         found = None  # opening it moves the only shard's content to its place
     elif found is None and not (directory / "journal.db").exists():
+        check_unmoved(directory)
         wanted = DEFAULT_SHARDS if shards is None else shards
         return None if wanted == 1 else ShardLayout.new(wanted)
     there = 1 if found is None else found.shards
@@ -121,6 +123,7 @@ class ShardedDirectory:
             end_division(self.path)
             found = read_layout(self.path)
             if found is None and not (self.path / "journal.db").exists():
+                check_unmoved(self.path)
                 write_layout(self.path, self._layout)
                 return
         except OSError as e:

@@ -26,22 +26,32 @@ from remora.storage.private import open_private
 __all__ = [
     "DIVISION_FILE",
     "MAX_SHARDS",
+    "MOVING_FILE",
+    "MOVING_SETTING",
     "SHARDS_FILE",
     "SHARD_NAME",
     "Division",
+    "Move",
     "ShardLayout",
     "ShardPlace",
+    "check_unmoved",
     "check_unsharded",
     "end_division",
+    "end_move",
     "is_dividing",
     "read_division",
     "read_layout",
+    "read_move",
     "write_division",
     "write_layout",
+    "write_move",
 ]
 
 SHARDS_FILE = "shards.json"
 DIVISION_FILE = "reshard.json"
+MOVING_FILE = "moving.json"
+MOVING_SETTING = "moving"
+"""Setting of a journal in PostgreSQL that does not count, because a move is not finished."""
 SHARD_NAME = re.compile(r"shard-\d{2,3}(-\d+)?")
 """Of a shard's directory: its number, and the layout's from the second on."""
 
@@ -312,5 +322,88 @@ def check_unsharded(directory: Path) -> None:
         raise DirectoryUnusable(
             f"{directory} is one shard of the memory in {whole}: use "
             f"remora.connect({str(whole)!r})",
+            path=directory,
+        )
+
+
+# -- a move into PostgreSQL, or back ---------------------------------------------------------------
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``moving.json`` holds: that the directory's journal is being moved.
+
+    Attributes:
+        version: of this file's format.
+        to: ``postgresql``, or ``directory``, where no journal of the directory counts yet.
+        complete: the journal in PostgreSQL counts from now on.
+        tables: long-term memory was copied, too: the directory's own is to be removed.
+        rows: how many of its rows were copied.
+    """
+
+    version: int = _VERSION
+    to: str
+    complete: bool = False
+    tables: bool = False
+    rows: int = 0
+
+
+_decode_move = msgspec.json.Decoder(Move).decode
+
+
+def read_move(directory: Path) -> Move | None:
+    """The move that was begun and has not ended; None for none.
+
+    Raises:
+        DirectoryUnusable: the file cannot be read.
+    """
+    path = directory / MOVING_FILE
+    try:
+        return _decode_move(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise _damaged(path, str(e)) from e
+
+
+def write_move(directory: Path, move: Move) -> None:
+    """Note how far it came; it is on disk afterwards.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    _write(directory / MOVING_FILE, move)
+
+
+def end_move(directory: Path, *, tables: bool, journal: bool = True) -> None:
+    """Remove what a finished move has left in the directory.
+
+    Args:
+        directory: of the memory.
+        tables: remove its tables of long-term memory as well.
+        journal: remove its journal.
+
+    Raises:
+        OSError: the disk refused; the next call goes on.
+    """
+    for one in sorted(directory.iterdir()):
+        of_tables = one.name.startswith("longterm")
+        if _UNDIVIDED.fullmatch(one.name) and (tables if of_tables else journal):
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+    sync_path(directory)
+    (directory / MOVING_FILE).unlink(missing_ok=True)
+    sync_path(directory)
+
+
+def check_unmoved(directory: Path) -> None:
+    """Check that the journal in a directory counts.
+
+    Raises:
+        DirectoryUnusable: the one in PostgreSQL does.
+    """
+    move = read_move(directory)
+    if move is not None and (move.complete or move.to == "directory"):
+        raise DirectoryUnusable(
+            f"the memory in {directory} is being moved, and that was interrupted: run remora "
+            f"reshard {directory} --to {move.to} again, with journal.dsn in the configuration",
             path=directory,
         )

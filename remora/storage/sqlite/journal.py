@@ -18,6 +18,7 @@ from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Erased, Finding, Retention
+from remora.storage.layout import check_unmoved
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.erasing import delete_message_slice, delete_rows
@@ -99,6 +100,7 @@ class SqliteJournal(JournalReader, JournalWriter):
         """
         connections: list[JournalConnection] = []
         try:
+            await run_in_thread(check_unmoved, path.parent)
             await run_in_thread(prepare_file, path)
             writer = JournalConnection(path)
             connections.append(writer)
