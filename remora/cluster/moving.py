@@ -22,7 +22,6 @@ After a crash the same command goes on.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -40,7 +39,7 @@ from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import location_of
-from remora.storage.atomic import sync_path
+from remora.storage.atomic import make_empty, sync_path, sync_tree
 from remora.storage.copying import OWN_SETTINGS, TABLES
 from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.lance.store import LanceStore
@@ -56,7 +55,7 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts
-from remora.storage.private import make_private, make_private_directory
+from remora.storage.private import make_private_directory
 from remora.storage.running import running_journal
 from remora.storage.sqlite.copying import read_rows, write_rows, write_settings
 from remora.storage.sqlite.dividing import read_settings
@@ -461,7 +460,7 @@ class _ToDirectory(_Mover):
         directory = self._directory
         staging = directory / _STAGING
         await run_in_thread(write_move, directory, Move(to="directory"))
-        await run_in_thread(_make_empty, staging)
+        await run_in_thread(make_empty, staging)
         target = staging / JOURNAL
         first = {"instance": facts.instance}
         made = await SqliteJournal.open(target, durability="power", first_settings=first)
@@ -479,21 +478,10 @@ class _ToDirectory(_Mover):
         await run_in_thread(write_settings, target, settings)
         self._on_step("copied")
         await self._compare(target)
-        await run_in_thread(_sync_tree, staging)
+        await run_in_thread(sync_tree, staging)
         await self._journal.change_settings({MOVING_SETTING: token})
         self._on_step("marked")
         await run_in_thread(_move_up, staging, directory)
-
-
-def _make_empty(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    make_private_directory(directory)
-
-
-def _sync_tree(directory: Path) -> None:
-    for one in (*directory.rglob("*"), directory):
-        make_private(one)
-        sync_path(one)
 
 
 def _move_up(staging: Path, directory: Path) -> None:

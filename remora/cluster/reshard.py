@@ -16,7 +16,6 @@ a start of the application, which discards the copy before 5 and removes the old
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -43,7 +42,7 @@ from remora.services.index_directory import (
     choose_directory,
     list_directories,
 )
-from remora.storage.atomic import sync_path
+from remora.storage.atomic import make_empty, sync_path, sync_tree
 from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.store import LanceStore
 from remora.storage.layout import (
@@ -58,7 +57,6 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts, MemoryRow, Vector
-from remora.storage.private import make_private, make_private_directory
 from remora.storage.sqlite.dividing import (
     copy_actors,
     copy_settings,
@@ -262,7 +260,7 @@ class _Resharding:
 
     async def _copy_journal(self, layout: ShardLayout, number: int) -> None:
         target = self._directory / layout.name(number)
-        await run_in_thread(_make_empty, target)
+        await run_in_thread(make_empty, target)
         journal = await SqliteJournal.open(
             target / JOURNAL, durability="power", first_settings=layout.places[number].settings
         )
@@ -321,7 +319,7 @@ class _Resharding:
         stores = []
         for name in layout.names if made_by else ():
             target = self._directory / name
-            await run_in_thread(_make_empty, target / FIRST_DIRECTORY)
+            await run_in_thread(make_empty, target / FIRST_DIRECTORY)
             opened = _open_target(target, config, next(iter(made_by)))
             stores.append(await stack.enter_async_context(opened))
         return stores
@@ -384,7 +382,7 @@ class _Resharding:
 
     async def _replace(self, layout: ShardLayout) -> None:
         for name in layout.names:
-            await run_in_thread(_sync_tree, self._directory / name)
+            await run_in_thread(sync_tree, self._directory / name)
         await run_in_thread(sync_path, self._directory)
         self._on_step("synced")
         await run_in_thread(write_layout, self._directory, layout)
@@ -457,15 +455,3 @@ async def _add(
 
     work = list(zip(stores, parts, strict=True))
     await map_concurrently(add, work, concurrency=len(work))
-
-
-def _make_empty(directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
-    make_private_directory(directory)
-
-
-def _sync_tree(directory: Path) -> None:
-    for one in (*directory.rglob("*"), directory):
-        make_private(one)
-        sync_path(one)

@@ -5,15 +5,16 @@ Everything here blocks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 from pathlib import Path
 
 from remora.errors import InvalidInput
-from remora.storage.private import make_private
+from remora.storage.private import make_private, make_private_directory
 
-__all__ = ["AtomicTarget", "sync_path"]
+__all__ = ["AtomicTarget", "make_empty", "sync_path", "sync_tree"]
 
 
 class AtomicTarget:
@@ -90,3 +91,17 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def make_empty(directory: Path) -> None:
+    """Make a directory without content, for this account alone; what is there is removed."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    make_private_directory(directory)
+
+
+def sync_tree(directory: Path) -> None:
+    """Have a directory and all that is in it on disk, for this account alone."""
+    for one in (*directory.rglob("*"), directory):
+        make_private(one)
+        sync_path(one)

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from remora.errors import JournalDamaged, StorageError
+from remora.storage.copying import OWN_SETTINGS
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
     FAILURES_SETTING,
@@ -25,7 +26,6 @@ from remora.storage.erasure_notes import (
 )
 from remora.storage.journal_port import Erasure
 from remora.storage.rows import SEQ_BITS
-from remora.storage.sqlite.erasing import ERASED_ACTORS
 from remora.storage.sqlite.uses import USES_COMPLETE
 
 __all__ = ["copy_actors", "copy_settings", "find_copy_difference", "read_notes", "read_settings"]
@@ -42,28 +42,17 @@ _TABLES = (
     ("jobs", "sid", "sid, number"),
 )
 _SELECT_NOTES = "SELECT number, user_key, session_key FROM erasures ORDER BY number"
-_OWN = frozenset(
-    {
-        "instance",
-        "lineage",
-        "commits",
-        "epoch",
-        "last_sid",
-        "sid_step",
-        "sid_offset",
-        "embedder",
-        "longterm",
-        "shards",
-        "reembed",
-        "leftover",
-        "counter",
-        "counters",
-        DIGEST_KEYS,
-        FAILURES_SETTING,
-        ERASED_ACTORS,
-        USES_COMPLETE,
-    }
-)
+_OWN = OWN_SETTINGS | {
+    "embedder",
+    "longterm",
+    "shards",
+    "reembed",
+    "leftover",
+    "counter",
+    "counters",
+    DIGEST_KEYS,
+    FAILURES_SETTING,
+}
 """Settings that say something of one journal alone, or are put together from several."""
 
 
