@@ -23,10 +23,12 @@ from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import LongTermStore
+from remora.storage.postgres import PostgresJournal
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_suite
 from tests.lance import put, rows_of
 from tests.object_store import ObjectServer, serve_objects
+from tests.postgres import Cluster, running_cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -55,12 +57,13 @@ def faulty(server: ObjectServer) -> ObjectServer:
 async def opened(
     server: ObjectServer, address: str, journal: MemoryJournal, **options: Any
 ) -> AsyncIterator[LanceStore]:
+    versions = options.pop("versions", None) or JournalVersions(journal, "longterm")
     values = {"shards": 1, "batch_ms": 1, "object_store": server.config, **options}
     store = await LanceStore.open(
         address,
         dimension=DIMENSION,
         config=LongTermConfig(**values),
-        versions=JournalVersions(journal, "longterm"),
+        versions=versions,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.run)
@@ -206,9 +209,9 @@ async def test_the_lineage_of_versions(server: ObjectServer) -> None:
 async def test_a_read_sees_only_what_counts(server: ObjectServer) -> None:
     """G7: rows whose version is not noted yet may still be undone."""
     journal, address = MemoryJournal(), server.address()
-    async with opened(server, address, journal) as store:
+    versions = JournalVersions(journal, "longterm")
+    async with opened(server, address, journal, versions=versions) as store:
         await put(store, rows_of("alice", [0]))
-        versions = store.tables._objects[1]  # type: ignore[index]
         seen: list[Any] = []
         note = versions.note
 
@@ -225,9 +228,9 @@ async def test_a_read_sees_only_what_counts(server: ObjectServer) -> None:
 async def test_an_uncertain_note(server: ObjectServer) -> None:
     """G7: a journal that does not say whether a version counts is asked; the rest is undone."""
     journal, address = MemoryJournal(), server.address()
-    async with opened(server, address, journal) as store:
+    versions = JournalVersions(journal, "longterm")
+    async with opened(server, address, journal, versions=versions) as store:
         await put(store, rows_of("alice", [0]))
-        versions = store.tables._objects[1]  # type: ignore[index]
         note = versions.note
         for stored in (True, False):
 
@@ -460,3 +463,72 @@ async def test_a_former_owner_is_told(server: ObjectServer) -> None:
         journal.restart()
         with pytest.raises(OwnershipLost):
             await put(former, rows_of("alice", [1]))
+
+
+async def test_credentials_of_the_environment(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not configured is found where the store's own tools look."""
+    config = server.config
+    for name, value in {
+        "AWS_ENDPOINT_URL": config.endpoint,
+        "AWS_REGION": config.region,
+        "AWS_ACCESS_KEY_ID": config.access_key_id.reveal(),
+        "AWS_SECRET_ACCESS_KEY": config.secret_access_key.reveal(),
+        "AWS_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    journal, address = MemoryJournal(), server.address()
+    await ObjectStore(address, ObjectStoreConfig()).claim(journal.instance)
+    async with opened(server, address, journal, object_store=ObjectStoreConfig()) as store:
+        await put(store, rows_of("alice", range(2)))
+        assert len(await store.rows("alice")) == 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+async def test_a_runtime_over_postgresql_is_replaced(
+    server: ObjectServer, cluster: Cluster, tmp_path: Path
+) -> None:
+    """G7, G12: two processes of one memory, of which the first does not know of the second."""
+    config = config_of(server, server.address())
+
+    def on(directory: str) -> Runtime:
+        async def journal() -> Any:
+            return await PostgresJournal.open(cluster.dsn(), durability="process", lease_s=0)
+
+        return Runtime(
+            tmp_path / directory, config=config, embedder=HashEmbedder(32), journal=journal
+        )
+
+    async def say(memory: Runtime, text: str) -> None:
+        chat = memory.user("alice").session("1")
+        await chat.append({"role": "user", "content": text})
+        await chat.flush()
+        await memory.settle()
+
+    former = on("one")
+    await former.start()
+    await say(former, "the kelp is green")
+    store = await former.internals.long_term()
+    async with on("two") as memory:
+        await say(memory, "the opal is blue")
+        (row, *_) = await store.rows("alice")
+        with pytest.raises(OwnershipLost):
+            await store.delete("alice", [row.id])
+        await say(memory, "the reed is brown")
+        found = await memory.user("alice").recall("kelp opal reed", limit=5)
+        assert {one.text for one in found} == {
+            "the kelp is green",
+            "the opal is blue",
+            "the reed is brown",
+        }
+        receipt = await memory.user("alice").forget()
+        assert receipt.long_term == 3
+    with pytest.raises(OwnershipLost):
+        await say(former, "the moss is soft")
+    await former.aclose()

@@ -8,6 +8,7 @@ both take the same options, and find the same credentials in the environment.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -101,7 +102,9 @@ class ObjectStore:
                 key="long_term.uri",
             ) from e
         client: dict[str, Any] = {"timeout": "30s", "connect_timeout": "5s"}
-        if options.pop("allow_http", ""):
+        # options of the client hide the variable, which LanceDB reads as well
+        allowed = options.pop("allow_http", "") or os.environ.get("AWS_ALLOW_HTTP", "")
+        if allowed.lower() in {"1", "true"}:
             client["allow_http"] = True
         try:
             self._store = stores.from_url(
