@@ -252,7 +252,7 @@ class TiktokenCounter:
     def _load(self) -> None:
         loaded = load_encoding(self._encoding)
         self._encode, self._encode_to_array = loaded.encode_ordinary, loaded.encode_to_numpy
-        self._separator = loaded.encode_single_token(_SEPARATOR)
+        self._separator = loaded.encode_single_token(SEPARATOR)
         self._cuts = self._encoding in _CUT_FIRST
 
     def _load_and_encode(self, text: str, **options: Any) -> Sized:
@@ -269,7 +269,7 @@ class TiktokenCounter:
 
     def count_all(self, texts: Sequence[str]) -> list[int]:
         """`count` of each text; one call counts all that are short, without the interpreter."""
-        if sum(map(len, texts)) > self._LONG_TEXT or any(_SEPARATOR in text for text in texts):
+        if sum(map(len, texts)) > self._LONG_TEXT or any(SEPARATOR in text for text in texts):
             return list(map(self.count, texts))
         pieces: list[str] = []
         ends = []
@@ -278,7 +278,7 @@ class TiktokenCounter:
             ends.append(len(pieces))
         try:
             found: Any = self._encode_to_array(
-                _SEPARATOR.join(pieces), allowed_special={_SEPARATOR}, disallowed_special=()
+                SEPARATOR.join(pieces), allowed_special={SEPARATOR}, disallowed_special=()
             )
         except UnicodeEncodeError:  # half an emoji, which `count` replaces
             return list(map(self.count, texts))
@@ -390,7 +390,7 @@ _ENCODINGS: dict[str, tuple[str, str, dict[str, int]]] = {
         },
     ),
 }
-_SEPARATOR = "\x00\x01remora.tokens\x02"
+SEPARATOR = "\x00\x01remora.tokens\x02"
 """A special token of remora's own: tiktoken counts what is before and behind it each by itself.
 
 Its first character is nowhere else in it, so it cannot begin in a text and end in a separator.
@@ -451,6 +451,6 @@ def _load_encoding(name: str) -> tiktoken.Encoding:
     }
     if name in _CUT_FIRST:
         split = split.replace(_LOOK_AHEAD, "")
-    special = special | {_SEPARATOR: max(special.values()) + 1}
+    special = special | {SEPARATOR: max(special.values()) + 1}
     encoding = tiktoken.Encoding(name, pat_str=split, mergeable_ranks=ranks, special_tokens=special)
     return _loaded.setdefault(name, encoding)

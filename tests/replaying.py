@@ -140,6 +140,7 @@ async def hold(runtime: Runtime, user: str, chats: Sequence[Any], model: Model) 
     chats = [{"role": "user", "content": f"{plain_text(one)} {_HELD}"} for one in chats]
     for message in islice(cycle(chats), 50):
         await chat.append(message)
+        await chat.settle()  # no summary is a fallback, whose lost messages a job would repair
     await runtime.settle()
     model.armed = True
     for message in cycle(chats):

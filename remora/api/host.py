@@ -187,6 +187,7 @@ class HostTasks:
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._context = copy_context()
+        self._starters: set[object] = set()
         self.cancel_scope = tasks.cancel_scope
 
     def start_soon(
@@ -195,9 +196,30 @@ class HostTasks:
         *arguments: Any,
         name: object = None,
     ) -> None:
-        """Start a task, as anyio's method does."""
+        """Start a task, as anyio's method does; also from a callback of asyncio's loop.
+
+        A commit is acknowledged in one, and anyio finds the event loop by the task that runs.
+        """
         start = partial(self._tasks.start_soon, function, *arguments, name=name)
-        self._context.copy().run(start)
+        if not _in_callback():
+            self._context.copy().run(start)
+            return
+        starter = sys.modules["asyncio"].create_task(_call(start), context=self._context.copy())
+        self._starters.add(starter)  # the loop itself may drop it
+        starter.add_done_callback(self._starters.discard)
+
+
+async def _call(start: Callable[[], object]) -> None:
+    start()
+
+
+def _in_callback() -> bool:
+    """Whether asyncio's loop runs this code, and no task does."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.current_task() is None
+    except RuntimeError:  # another event loop, or none
+        return False
 
 
 _inside: ContextVar[Host | None] = ContextVar("remora_host", default=None)

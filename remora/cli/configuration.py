@@ -47,10 +47,10 @@ def _comment_section(part: msgspec.Struct, indent: str) -> Iterator[str]:
     for field in msgspec.structs.fields(part):
         value = getattr(part, field.name)
         if isinstance(value, msgspec.Struct):
-            yield "\n"
-            yield _comment(_docstrings()[type(value).__name__, ""], "")
-            yield f"{field.name}:\n"
-            yield from _comment_section(value, "  ")
+            yield "" if indent else "\n"
+            yield _comment(_docstrings()[type(value).__name__, ""], indent)
+            yield f"{indent}{field.name}:\n"
+            yield from _comment_section(value, f"{indent}  ")
         else:
             yield _comment(_docstrings().get((type(part).__name__, field.name), ""), indent)
             if get_origin(field.type) is Literal:
@@ -64,8 +64,8 @@ def _compare_section(part: msgspec.Struct, default: msgspec.Struct, indent: str)
     for name in part.__struct_fields__:
         value, usual = getattr(part, name), getattr(default, name)
         if isinstance(value, msgspec.Struct):
-            yield f"{name}:\n"
-            yield from _compare_section(value, usual, "  ")
+            yield f"{indent}{name}:\n"
+            yield from _compare_section(value, usual, f"{indent}  ")
         elif value == usual:
             yield _yaml_line(name, value, indent)
         else:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from remora.runtime.jobs import Job
 
 __all__ = ["Behavior", "Decision", "Image", "NeedsLookup"]
@@ -18,7 +20,7 @@ __all__ = ["Behavior", "Decision", "Image", "NeedsLookup"]
 State = TypeVar("State")
 
 
-class Decision:
+class Decision(msgspec.Struct, eq=False):
     """What an actor decided on a message.
 
     Attributes:
@@ -31,26 +33,13 @@ class Decision:
         size: bytes of the records, for the bounds of the log and the mailboxes.
     """
 
-    __slots__ = ("cancel", "expedite", "jobs", "records", "reply", "size", "volatile")
-
-    def __init__(
-        self,
-        reply: Any = None,
-        records: Sequence[Any] = (),
-        *,
-        volatile: Sequence[Any] = (),
-        jobs: Sequence[Job] = (),
-        cancel: Sequence[str] = (),
-        expedite: Sequence[str] = (),
-        size: int = 0,
-    ) -> None:
-        self.reply = reply
-        self.records = records
-        self.volatile = volatile
-        self.jobs = jobs
-        self.cancel = cancel
-        self.expedite = expedite
-        self.size = size
+    reply: Any = None
+    records: Sequence[Any] = ()
+    volatile: Sequence[Any] = ()
+    jobs: Sequence[Job] = ()
+    cancel: Sequence[str] = ()
+    expedite: Sequence[str] = ()
+    size: int = 0
 
 
 class NeedsLookup:

@@ -86,20 +86,17 @@ class CellHost(msgspec.Struct, frozen=True):
     watchers: Watchers
 
 
-class _HeldReply:
+class _HeldReply(msgspec.Struct, eq=False):
     """A reply behind the gate.
 
     Attributes:
         after: the number of the write that must be durable before it leaves.
     """
 
-    __slots__ = ("after", "deadline", "promise", "value")
-
-    def __init__(self, after: int, deadline: float, promise: Promise, value: Any) -> None:
-        self.after = after
-        self.deadline = deadline
-        self.promise = promise
-        self.value = value
+    after: int
+    deadline: float
+    promise: Promise
+    value: Any
 
 
 class Cell:

@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class Write:
+class Write(msgspec.Struct, eq=False):
     """Records that become durable together, or not at all.
 
     The log calls `acknowledge` once, on the event loop; for the writes of one owner, in the order
@@ -28,19 +28,10 @@ class Write:
     acknowledgement says that the log has dealt with all earlier writes of its owner.
     """
 
-    __slots__ = ("fenced", "on_acknowledged", "records", "size")
-
-    def __init__(
-        self,
-        records: Sequence[Any],
-        on_acknowledged: Callable[[Write, Exception | None], None],
-        *,
-        size: int = 0,
-    ) -> None:
-        self.records = records
-        self.on_acknowledged = on_acknowledged
-        self.size = size
-        self.fenced = False
+    records: Sequence[Any]
+    on_acknowledged: Callable[[Write, Exception | None], None]
+    size: int = 0
+    fenced: bool = False
 
     def acknowledge(self, error: Exception | None) -> None:
         """Tell the owner the outcome.

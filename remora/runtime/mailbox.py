@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from remora.errors import MailboxFull
 from remora.runtime.fairness import Quota
 from remora.runtime.probes import probe
@@ -19,7 +21,7 @@ from remora.runtime.promise import Promise
 __all__ = ["Envelope", "Mailbox"]
 
 
-class Envelope:
+class Envelope(msgspec.Struct, eq=False):
     """A message that waits to be handled.
 
     Attributes:
@@ -33,26 +35,13 @@ class Envelope:
             the message is still being computed.
     """
 
-    __slots__ = ("control", "deadline", "keeps_alive", "message", "promise", "ready", "size")
-
-    def __init__(
-        self,
-        message: Any,
-        promise: Promise,
-        *,
-        size: int,
-        deadline: float,
-        control: bool,
-        keeps_alive: bool = True,
-        ready: bool = True,
-    ) -> None:
-        self.message = message
-        self.promise = promise
-        self.size = size
-        self.deadline = deadline
-        self.control = control
-        self.keeps_alive = keeps_alive
-        self.ready = ready
+    message: Any
+    promise: Promise
+    size: int
+    deadline: float
+    control: bool
+    keeps_alive: bool = True
+    ready: bool = True
 
     @property
     def holds_up(self) -> bool:

@@ -480,9 +480,11 @@ def test_config_defaults_load_back(
     for number, line in enumerate(lines):
         if line and not line.lstrip().startswith("#"):
             assert lines[number - 1].lstrip().startswith("# "), f"{line} has no comment"
-    for section, keys in tree.items():
+    sections = [(tree[name], getattr(Config(), name)) for name in tree]
+    for keys, section in sections:
         if isinstance(keys, dict):
-            assert keys.keys() == set(getattr(Config(), section).__struct_fields__)
+            assert keys.keys() == set(section.__struct_fields__)
+            sections.extend((keys[name], getattr(section, name)) for name in keys)
     assert "  # One of: power, process, none.\n  durability: power\n" in shown
     assert (
         "  # buffer is compacted, `summary_tokens` by default, and the user profile.\n"
@@ -502,6 +504,7 @@ def test_config_in_force(
         'directory: "a: b # c"\nbuffer: {size: 7, summary_prefix: "'
         + "long, " * 40
         + '\\n "}\nmodels: {api_key: "${{ secrets.K }}"}\n'
+        + "long_term: {object_store: {region: north}}\n"
     )
     monkeypatch.setenv("K", "sk-hidden")
     monkeypatch.setenv("REMORA_MAILBOX__TIMEOUT_S", "7.5")
@@ -511,6 +514,7 @@ def test_config_in_force(
     assert "  size: 7  # default: 50\n" in shown
     assert "  timeout_s: 7.5  # default: 30.0\n" in shown
     assert "  api_key: '***'  # default: ''\n" in shown
+    assert "    region: north  # default: ''\n" in shown
     assert "  batch: 10\n" in shown
     again = tmp_path / "again.yaml"
     again.write_text(shown.replace("'***'", "'sk-hidden'"))

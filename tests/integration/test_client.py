@@ -6,6 +6,7 @@ or raise is compared.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import socket
@@ -34,7 +35,9 @@ from remora.client.user import ClientUser
 from remora.rest.app import RestOptions, build_app
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
+from remora.rest.server import make_server
 from remora.runtime.clock import SystemClock
+from remora.storage.sockets import listen_tcp
 from remora.testing.runtimes import Outcome, find_differences, outcome_of
 from tests.cluster_calls import ERRORS, MORE
 from tests.integration.test_cluster_verbs import OWN, make_runtime
@@ -137,14 +140,21 @@ class Settled(Client):
 async def connected(
     runtime: remora.Runtime, path: Path, *, tenant: str = "shop", **options: Any
 ) -> AsyncIterator[Settled]:
-    """A client of a service of this process."""
+    """A client of a service of this process, over a socket: only there an answer is a stream."""
     keys = path / "keys.txt"
     key = add_key(keys, tenant)
     app = build_app(runtime, KeyFile(keys), RateLimit(0, SystemClock()), RestOptions())
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
-        async with Settled("http://memory/", api_key=key, http=http, **options) as client:
-            client.behind = runtime
-            yield client
+    with listen_tcp("127.0.0.1", 0) as listener:
+        server = make_server(app)
+        serving = asyncio.create_task(server.serve([listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        try:
+            async with Settled(url, api_key=key, **options) as client:
+                client.behind = runtime
+                yield client
+        finally:
+            server.should_exit = True
+            await serving
 
 
 WHO_RUNS_IT = frozenset(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -466,3 +468,24 @@ async def test_an_extract_that_is_made_is_not_made_anew() -> None:
         extract.gate.set()
         await chat.settle()
         assert len(extract.given) == len(set(extract.given)) > 0
+
+
+@pytest.mark.blocking
+def test_an_extract_that_a_commit_calls_for(tmp_path: Path) -> None:
+    """The overdraft is noticed when a commit is acknowledged, which no task does: the extract is
+    made, and who waits for the same commit is answered. asyncio alone runs the loop, not anyio.
+    """
+
+    async def run() -> int:
+        rests = {"backoff_s": 60.0, "max_backoff_s": 60.0, "max_attempts": 9}
+        async with opened(Model(works=False), tmp_path, supervisor=rests) as runtime:
+            chat = runtime.session("alice", "chat")
+            with reaching("job_pulled_from_backoff", "summary_degraded"):
+                async with asyncio.timeout(30):
+                    for number in range(1, 61):
+                        await chat.append(message(number))
+                        await asyncio.sleep(0)
+            return len(await chat.history())
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # where nobody named the event loop
+        assert pool.submit(asyncio.run, run()).result() == 60

@@ -79,7 +79,7 @@ def test_a_long_message_is_left_to_a_thread() -> None:
 def facts(decision: Any) -> dict[str, Any]:
     """All that was decided, but for the key."""
     assert isinstance(decision, Decision)
-    found = {name: getattr(decision, name) for name in Decision.__slots__}
+    found = {name: getattr(decision, name) for name in Decision.__struct_fields__}
     found["records"] = [
         msgspec.structs.replace(one, key=None) if isinstance(one, Appended) else one
         for one in decision.records

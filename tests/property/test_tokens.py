@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public
 
-from remora.tokens import _SEPARATOR as SEPARATOR
-from remora.tokens import TiktokenCounter, load_encoding
+from remora.tokens import SEPARATOR, TiktokenCounter, load_encoding
 
 BLANKS = " \n\r\t\v\f\x1c\x1f\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
 PIECES = [

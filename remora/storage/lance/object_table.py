@@ -1,7 +1,7 @@
 """One table at an object store: the version that counts, and who committed what came after it.
 
 LanceDB refuses most writes of a former owner by itself, once the new one has committed a *restore*:
-they conflict with it. A table that is written anew (compaction, erasure) does not conflict. It puts
+they conflict with it. A table that is rewritten (compaction, erasure) does not conflict. It puts
 a version on top of the new owner's, as if that one's rows had never been. So a version counts only
 when it is noted in the journal, which the former owner cannot do, and before it is noted its
 lineage is checked: each version since the last one that counts must have been made on top of the

@@ -34,7 +34,7 @@ _EMPTY = "TRUNCATE remora.erased, remora.settings, " + ", ".join(f"remora.{one}"
 
 
 class JournalFacts(msgspec.Struct, frozen=True):
-    """What a journal knows beside its rows.
+    """What a journal knows apart from its rows.
 
     Attributes:
         instance: six hex digits in the ids of its messages.
@@ -79,7 +79,7 @@ class DatabaseRows:
             connection.terminate()
 
     async def read_facts(self) -> JournalFacts:
-        """What the journal knows beside its rows."""
+        """What the journal knows apart from its rows."""
         row = await self._connection.fetchrow(self._sql("SELECT * FROM remora.journal"))
         assert row is not None
         last = await self._connection.fetchval(self._sql("SELECT max(sid) FROM remora.actors"))
