@@ -196,7 +196,7 @@ async def _pair(
                 talk.ended.set()
                 with anyio.fail_after(_SECONDS):
                     await talking
-                return await pair.found(memory)
+                    return await pair.found(memory)
 
             yield pair, end
     finally:

@@ -149,9 +149,15 @@ class Talk:
     # -- what they saw ---------------------------------------------------------------------------
 
     async def _judge(self, session: _Session, memory: Any) -> Verdict:
-        called = time.monotonic()
-        history = await memory.session("alice", session.name).history()
-        found = tuple(str(one.content) for one in history)
+        chat = memory.session("alice", session.name)
+        while True:
+            called = time.monotonic()
+            try:
+                found = tuple(str(one.content) for one in await chat.history())
+            except OwnerUnreachable:  # a lease that a busy machine renews late
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                break
         last = Operation(called, time.monotonic(), "load", None, found)
         operations = [*session.operations, last]
         empty: tuple[str, ...] = ()
