@@ -36,8 +36,8 @@ __all__ = ["FAILURES", "NO_TMPFS", "Found"]
 
 NO_TMPFS = "a small file system needs root, and the program mount"
 _LEASE_S = 2.0
-_LONG_LEASE_S = 10.0  # where the owner must stay, even on a machine that is busy
-_CUT_S = 12.0
+_LONG_LEASE_S = 6.0  # where the owner must stay, even on a machine that is busy
+_CUT_S = 7.0
 _SECONDS = 120
 _OWNER = (sys.executable, "-m", "tests.faulty_owner")
 _schemas = itertools.count(1)
