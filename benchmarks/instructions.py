@@ -8,7 +8,8 @@
 Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the
 code shows here on a noisy machine. Each case runs in two processes, one with few operations, one
 with more: the difference is divided by the difference of their numbers, which leaves out whatever
-both do. The default configuration is measured, but without long-term memory, whose threads take a
+both do. The tokenizer's automaton grows with the first thousands of texts, which both have counted
+before. The default configuration is measured, but without long-term memory, whose threads take a
 share that varies; messages of 300 bytes; the files are in memory where the system has such a place.
 
 Recorded figures belong to one version of CPython and one kind of machine, both noted in the file:
@@ -40,6 +41,7 @@ from rich.table import Table
 
 from benchmarks.speed.text import texts
 from remora import Config, Runtime, Session
+from remora.tokens import TiktokenCounter
 
 __all__ = ["CASES", "FILE", "TOLERANCE", "Comparison", "compare", "count", "find_environment"]
 
@@ -91,9 +93,13 @@ CASES: Mapping[str, Case] = {
 
 async def _run(case: Case, operations: int, directory: Path) -> None:
     config = Config.from_dict({"long_term": {"enabled": False}})
-    pool = itertools.cycle(texts(1, 2_000))
+    supply = texts(1, 2_000)
+    pool = itertools.cycle(supply)
     async with Runtime(directory, config=config) as runtime:
         await runtime.ready()
+        counter = TiktokenCounter()
+        for text in supply:
+            counter.count(text)
         sessions = [runtime.session(f"user-{n}", "chat") for n in range(case.sessions)]
         for session in sessions:
             await session.append([{"role": "user", "content": next(pool)}] * case.filled)

@@ -194,7 +194,7 @@ class RecordRows:
         self.uses: dict[int, int] = {}
         """When each session's newest message was created, by the session's number."""
         self._messages: list[tuple[Any, ...]] = []
-        self._rows: dict[RowKind, list[tuple[Any, ...]]] = {kind: [] for kind in _ORDERED}
+        self._rows: dict[RowKind, list[tuple[Any, ...]]] = {}  # empty while all are new messages
         # Each actor's first marks, then its second …: a statement updates an actor once, so that
         # the CHECK of the schema sees each of them.
         self._watermarks: list[dict[int, tuple[Any, ...]]] = []
@@ -213,10 +213,11 @@ class RecordRows:
             TypeError: it is none that a journal stores.
         """
         self.records += 1
-        rows = self._rows
+        if type(record) is Appended:  # nearly all are
+            self._append(record.sid, record.entries, record.key)
+            return
+        rows = self._rows = self._rows or {kind: [] for kind in _ORDERED}
         match record:
-            case Appended(sid=sid, entries=entries, key=key):
-                self._append(sid, entries, key)
             case Opened(sid=sid, user=user, session=session, at_us=at_us):
                 rows["insert_actor"].append(
                     (sid, user, session, at_us, row_crc((sid, user, session, at_us)))
@@ -339,6 +340,8 @@ class RecordRows:
 
         A kind can come more than once.
         """
+        if not self._rows:
+            return
         for kind, rows in self._rows.items():
             if rows:
                 yield kind, rows

@@ -52,7 +52,7 @@ from remora.storage.rows import is_large
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.owning import FileOwnershipWatch
-from remora.storage.sqlite.rows import INSERT_MESSAGES, Rows
+from remora.storage.sqlite.rows import Rows
 from remora.storage.sqlite.uses import SessionUses
 
 __all__ = ["AUTO_CHECKPOINT_PAGES", "JournalWriter"]
@@ -276,16 +276,12 @@ class JournalWriter(WriteQueue):
         for write in batch:
             for record in write.records:
                 rows.add(record)
-        messages = rows.messages
+        message_step = rows.message_step(self._epoch)
         others = list(rows.steps())
         if self._uses.many:
             others += self._uses.take()
         rows.counted = bool(others)
-        steps = (
-            []
-            if messages is None
-            else [Step(INSERT_MESSAGES, [{**messages, "epoch": self._epoch}], must_change=True)]
-        )
+        steps = [] if message_step is None else [message_step]
         if others:
             steps = [_BEGIN, *steps, *others, _COMMIT]
         return steps
