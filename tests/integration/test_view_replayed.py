@@ -249,7 +249,8 @@ def test_compactions(page: Any, server: Server) -> None:
     newest.locator("summary").click()
     page.wait_for_selector("#compactions .before .text")
     last = newest.locator(".before .text").last.text_content()
-    assert last in server.replayed.texts
+    assert any(text.startswith(last) for text in server.replayed.texts)  # long ones are cut
+    assert len(last) > 10
     assert "They spoke about" in newest.locator(".two > div").last.inner_text()
     visit(page, server.replayed.user, "fallback")
     page.wait_for_selector("#compactions details.degraded")
