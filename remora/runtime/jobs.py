@@ -230,7 +230,8 @@ class JobQueue:
         """When each job that is not done came, by its id, the oldest first; monotonic."""
         self.on_job: Callable[[Job], None] | None = None
         """Called when a job comes, with what caused it still waiting for its answer."""
-        self.event = anyio.Event()
+        self._idle: deque[anyio.Event] = deque()
+        """Of workers that wait for a job, one each: a job wakes one of them."""
         self.running = self.done = self.retried = self.dead_lettered = 0
 
     def note(self, job: Job, now_s: float) -> None:
@@ -248,7 +249,7 @@ class JobQueue:
                 return
             self._behind[line] = deque()
         self._ready.append(job)
-        self.event.set()
+        self._wake_worker()
 
     def push_first(self, job: Job) -> None:
         """Add a job that runs next; of a line, when the one that runs has ended."""
@@ -259,16 +260,23 @@ class JobQueue:
                 return
             self._behind[line] = deque()
         self._ready.appendleft(job)
-        self.event.set()
+        self._wake_worker()
 
     async def take(self) -> Job:
-        """Wait for the job that runs next; `end` follows."""
-        while not self._ready:
-            if self.event.is_set():
-                self.event = anyio.Event()
-            await self.event.wait()
+        """Wait for the job that runs next; `end` follows.
+
+        Only the end of the runtime cancels a worker that waits.
+        """
+        while not self._ready:  # another worker may have taken the job that woke this one
+            event = anyio.Event()
+            self._idle.append(event)
+            await event.wait()
         self.running += 1
         return self._ready.popleft()
+
+    def _wake_worker(self) -> None:
+        if self._idle:
+            self._idle.popleft().set()
 
     def end(self, job: Job) -> None:
         """An attempt of a job that was taken is over: the next of its line may run."""
@@ -281,7 +289,7 @@ class JobQueue:
         line = self._line(job.key)
         if behind := self._behind[line]:
             self._ready.append(behind.popleft())
-            self.event.set()
+            self._wake_worker()
         else:
             del self._behind[line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import attrgetter
@@ -18,6 +19,8 @@ from remora.runtime.probes import count_probes
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
 from remora.testing.clock import VirtualClock
+from remora.testing.simulation.loop import SeededLoop
+from remora.testing.simulation.seams import seams
 from tests.harness import Kernel, kernel
 
 pytestmark = pytest.mark.anyio
@@ -117,3 +120,37 @@ async def test_jobs_of_a_line_that_are_cancelled() -> None:
         await core.supervisor.drain_all()
         assert sorted(gated.begun) == ["ann-0", "ann-1", "ann-3", "bob-1"]
         assert (queue_of(core).waiting, queue_of(core).running) == (0, 0)
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["without lines", "by lines"])
+def test_a_job_wakes_one_worker(lines: bool) -> None:
+    """However many wait, the event loop has the same work with each job."""
+
+    def steps(workers: int) -> int:
+        line = attrgetter("user") if lines else None
+        queue = JobQueue("gated", Gated(), concurrency=workers, retry=RetryPolicy(), line=line)
+        loop = SeededLoop(random.Random(1), idle=0)  # type: ignore[abstract]  # it refuses the rest
+
+        async def work() -> None:
+            while True:
+                queue.end(await queue.take())
+
+        async def main() -> int:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(workers):
+                    tasks.start_soon(work)
+                await anyio.sleep(1)
+                before = loop.steps
+                for number in range(9):
+                    queue.push(job(f"ann-{number % 3}", number))
+                    await anyio.sleep(1 if number % 2 else 0)
+                await anyio.sleep(1)
+                found = loop.steps - before
+                tasks.cancel_scope.cancel()
+            assert queue.statistics(0.0, 0).waiting == 0
+            return found
+
+        with seams(loop):
+            return int(loop.run_until_complete(main()))
+
+    assert steps(10) == steps(100)
