@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -15,14 +14,12 @@ from remora.recall.ranking import Ranked, Ranking
 
 __all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory", "quote_memories"]
 
-_MAX_MADE = 256  # memories of a result that are held; more are made from the ranking again
 _ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
 _ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
 _LIST_SHARE = 0.5
 """Of the least share, for questions that ask for several things: their evidence is further down
 (LoCoMo, contexts of 4,000 tokens: all of it in .690 of them, and in .667 with the whole share)."""
 _LONG = 4_000  # characters
-_MEMORY_BYTES = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
@@ -96,7 +93,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class FoundMemories:
-    """What a search found. It makes memories from the ranking on demand.
+    """What a search found. It makes memories of those rows alone that are asked for.
 
     Args:
         ranking: the rows that match.
@@ -104,13 +101,11 @@ class FoundMemories:
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking = ranking
-        self._made: list[Memory] = []
-        self._next = islice(self._make(), _MAX_MADE)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that holding it takes, at most."""
-        return self._ranking.nbytes + _MEMORY_BYTES * min(len(self._ranking.places), _MAX_MADE)
+        """Bytes that holding it takes."""
+        return self._ranking.nbytes
 
     def best(
         self,
@@ -120,7 +115,7 @@ class FoundMemories:
         max_tokens: int | None = None,
         relevance: float = 0.0,
     ) -> list[Memory]:
-        """The best that are not in `without`, as copies that a caller may change.
+        """The best that are not in `without`, made anew: a caller may change them.
 
         Args:
             limit: how many at most.
@@ -131,18 +126,19 @@ class FoundMemories:
                 is worth less. Where the question asks for several things, it is half as large.
         """
         best: list[Memory] = []
-        tokens, least = 0, 0.0
-        for one in self:
+        tokens, least, share = 0, 0.0, self._least_share(relevance)
+        ranked = _distinct(self._ranking) if self._ranking.mixed else self._ranking
+        for one in ranked:
             if not best:
-                least = one.score * self._least_share(relevance)
+                least = one.score * share
             if len(best) == limit or (len(best) >= _ALWAYS and one.score < least):
                 break
-            if (one.session, one.seq) in without:
+            if (one.row.session, one.row.seq) in without:
                 continue
             if max_tokens is not None and tokens > max_tokens:
                 break
-            tokens += one.tokens
-            best.append(msgspec.structs.replace(one, parts=dict(one.parts)))
+            tokens += one.row.tokens
+            best.append(make_memory(one))
         return best
 
     def _least_share(self, relevance: float) -> float:
@@ -152,34 +148,23 @@ class FoundMemories:
             relevance *= _LIST_SHARE
         return min(relevance / trust, 1.0) if trust else float(relevance > 0)
 
-    def __iter__(self) -> Iterator[Memory]:
-        yield from self._made
-        for one in self._next:
-            self._made.append(one)
-            yield one
-        if len(self._made) == _MAX_MADE:
-            yield from islice(self._make(), _MAX_MADE, None)
-
-    def _make(self) -> Iterator[Memory]:
-        made = map(make_memory, self._ranking)
-        return _distinct(made) if self._ranking.mixed else made
-
 
 def comparable_text(text: str) -> str:
     """The text without what does not tell memories apart: case and blanks; a long one as it is."""
     return text if len(text) > _LONG else " ".join(text.split()).casefold()
 
 
-def _distinct(memories: Iterable[Memory]) -> Iterator[Memory]:
+def _distinct(ranked: Iterable[Ranked]) -> Iterator[Ranked]:
     """Of what was both said and recorded in the same words, only the better one."""
     said: set[str] = set()
     recorded: set[str] = set()
-    for memory in memories:
-        words = comparable_text(memory.text)
-        mine, others = (said, recorded) if memory.type == "message" else (recorded, said)
+    for one in ranked:
+        words = comparable_text(one.row.content)
+        is_message = one.row.memory_type == "message"
+        mine, others = (said, recorded) if is_message else (recorded, said)
         if words not in others:
             mine.add(words)
-            yield memory
+            yield one
 
 
 def make_memory(found: Ranked) -> Memory:

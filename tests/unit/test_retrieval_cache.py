@@ -33,12 +33,12 @@ def cache_of(size: int, store: LongTermStore | None = None, **bounds: int) -> Us
 
 def found(*texts: str) -> FoundMemories:
     rows = [long_term_row(text, text) for text in texts]
-    ranking = Ranking(rows, np.arange(len(rows)), np.ones(len(rows)), {}, row_bytes=100)
+    ranking = Ranking(rows, np.arange(len(rows)), np.ones(len(rows)), {}, row_bytes=100 * len(rows))
     return FoundMemories(ranking)
 
 
 def texts(result: FoundMemories | None) -> list[str] | None:
-    return None if result is None else [one.text for one in result]
+    return None if result is None else [one.text for one in result.best(100)]
 
 
 def question(text: str) -> tuple[str, Scope]:
