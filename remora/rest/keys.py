@@ -6,9 +6,13 @@ A key is 32 random bytes, so one pass of SHA-256 protects it: there is nothing t
 from __future__ import annotations
 
 import hmac
+import os
 import re
 import secrets
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +24,9 @@ from remora.storage.atomic import AtomicTarget
 __all__ = ["KeyFile", "StoredKey", "add_key", "read_keys", "remove_key"]
 
 _logger = get_logger(__name__)
+if sys.platform != "win32":
+    import fcntl
+
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LINE = re.compile(r"([A-Za-z0-9_-]{1,64}) ([0-9a-f]{64})")
 _PREFIX = "remora_"
@@ -51,7 +58,15 @@ def read_keys(file: Path) -> list[StoredKey]:
     """
     try:
         mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):  # to read a pipe could take for ever
+            raise InvalidInput(
+                f"{file} is not a regular file: keys are in one that remora keys makes"
+            )
         lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as e:
+        raise InvalidInput(
+            f"there is no file of keys {file}: remora keys {file} --add TENANT makes one"
+        ) from e
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"the file of keys {file} cannot be read: {e}") from e
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -77,9 +92,10 @@ def add_key(file: Path, tenant: str) -> str:
     """
     if not _TENANT.fullmatch(tenant):
         raise InvalidInput("a tenant's name has 1 to 64 letters, digits, - and _")
-    keys = read_keys(file) if file.exists() else []
     key = _PREFIX + secrets.token_urlsafe(32)
-    _write(file, [*keys, StoredKey(tenant, _digest(key))])
+    with _changing(file) as path:
+        keys = read_keys(path) if path.exists() else []
+        _write(path, [*keys, StoredKey(tenant, _digest(key))])
     return key
 
 
@@ -89,11 +105,13 @@ def remove_key(file: Path, name: str) -> StoredKey:
     Raises:
         InvalidInput: no key, or more than one, has this name, or the file cannot be used.
     """
-    keys = read_keys(file)
-    found = [key for key in keys if name and key.digest.startswith(name)]
-    if len(found) != 1:
-        raise InvalidInput(f"{len(found)} keys of {file} have a digest that begins with {name!r}")
-    _write(file, [key for key in keys if key is not found[0]])
+    with _changing(file) as path:
+        keys = read_keys(path)
+        found = [key for key in keys if name and key.digest.startswith(name)]
+        if len(found) != 1:
+            many = len(found)
+            raise InvalidInput(f"{many} keys of {file} have a digest that begins with {name!r}")
+        _write(path, [key for key in keys if key is not found[0]])
     return found[0]
 
 
@@ -134,16 +152,39 @@ class KeyFile:
                 found = one.tenant
         return found
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _look(self) -> tuple[int, int, int, int] | None:
         try:
             seen = self._file.stat()
         except OSError:
             return None
-        return seen.st_mtime_ns, seen.st_ino, seen.st_size
+        # the time of the last chmod, too: it makes a file usable
+        return seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_size
 
 
 def _digest(key: str) -> str:
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@contextmanager
+def _changing(file: Path) -> Iterator[Path]:
+    """The file that a path leads to, which one process at a time changes; a link stays a link.
+
+    Raises:
+        InvalidInput: there is no such directory.
+    """
+    path = file.resolve()
+    if sys.platform == "win32":  # it cannot lock directories, and remora http needs Linux
+        yield path
+        return
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)  # the file itself is replaced
+    except OSError as e:
+        raise InvalidInput(f"{file} cannot be written: {e.strerror or e}") from e
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield path
+    finally:
+        os.close(directory)
 
 
 def _write(file: Path, keys: list[StoredKey]) -> None:

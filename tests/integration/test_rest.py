@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -441,6 +442,30 @@ async def test_a_file_of_keys_that_is_damaged_while_it_is_used(
         assert "keys_unreadable" in caplog.text
 
 
+async def test_a_file_of_keys_is_read_when_its_mode_was_mended(
+    service: Service, shop: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An editor made it readable by others, and `chmod` changes no time of its content."""
+    assert (await shop.get("/v1/users")).status_code == 200
+    service.file.chmod(0o644)
+    service.file.write_text("")
+    assert (await shop.get("/v1/users")).status_code == 200
+    assert "keys_unreadable" in caplog.text
+    service.file.chmod(0o600)
+    refused(await shop.get("/v1/users"), 401, "KeyRefused")
+
+
+async def test_a_pipe_in_place_of_the_file_of_keys(
+    service: Service, shop: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To read it would stop the server."""
+    assert (await shop.get("/v1/users")).status_code == 200
+    service.file.unlink()
+    os.mkfifo(service.file, 0o600)
+    assert (await shop.get("/v1/users")).status_code == 200
+    assert "not a regular file" in caplog.text
+
+
 @pytest.mark.parametrize("text", ['"\\ud800"', '"a\\u0000b"', "1e999", "\xff", "{", "NaN"])
 async def test_json_that_is_none(service: Service, shop: httpx.AsyncClient, text: str) -> None:
     """Whatever is stored can be read again."""
@@ -475,6 +500,38 @@ def test_the_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     file.write_text("shop secret\n")
     with pytest.raises(errors.InvalidInput, match="line 1"):
         read_keys(file)
+
+
+def test_keys_that_several_processes_add_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    add_key(file, "shop")
+    code = "import sys, pathlib; from remora.rest.keys import add_key\n"
+    code += "for tenant in range(20): add_key(pathlib.Path(sys.argv[1]), f't{tenant}')"
+    added = [subprocess.Popen([sys.executable, "-c", code, str(file)]) for _ in range(4)]
+    assert [process.wait(60) for process in added] == [0] * 4
+    assert len(read_keys(file)) == 81
+
+
+def test_a_link_to_the_file_of_keys_stays_one(tmp_path: Path) -> None:
+    file, link = tmp_path / "secrets" / "keys.txt", tmp_path / "keys.txt"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    key = add_key(link, "shop")
+    assert link.is_symlink()
+    assert KeyFile(file).find_tenant(key) == "shop"
+    remove_key(link, read_keys(link)[0].digest)
+    assert link.is_symlink()
+    assert read_keys(file) == []
+
+
+def test_without_a_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    assert main(["http", str(tmp_path / "memory"), "--keys", str(file)]) == 1
+    assert "--add TENANT makes one" in "".join(capsys.readouterr().err.split("\n")).replace(
+        "  ", " "
+    )
+    assert main(["keys", str(tmp_path / "nowhere" / "keys.txt"), "--add", "shop"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
 
 
 async def test_a_tenant_that_asks_too_often(tmp_path: Path) -> None:
