@@ -52,7 +52,7 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.RecordingFailed: (503, 5),
     errors.RuntimeClosed: (503, 5),  # the server restarts
     errors.OwnerUnreachable: (503, 1),  # another owner of the memory is about to start
-    errors.OwnerFailed: (500, None),
+    errors.OwnerFailed: (503, 10),
     errors.ProtocolMismatch: (500, None),
     errors.DirectoryUnusable: (500, None),
     errors.JournalTooNew: (500, None),

@@ -84,6 +84,7 @@ class Later extends Error {
 const FIRST_PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 2_000;
 const SILENT_MS = 45_000;
+const NO_OWNER = new Set(["OwnerUnreachable", "OwnerFailed"]);
 const PASSING = new Set(["OutcomeUnknown", "RuntimeClosed", "OwnershipLost"]);
 
 export class Service {
@@ -208,7 +209,7 @@ export class Service {
     } catch (error) {
       signal?.throwIfAborted();
       if (error instanceof RemoraError || error instanceof Later || error instanceof Lost) throw error;
-      throw new Lost(error instanceof Error ? error.message : String(error));
+      throw new Lost(words(error));
     } finally {
       clearTimeout(timer);
       silent.abort();
@@ -245,7 +246,7 @@ export class Service {
       text = await answer.text();
     } catch (error) {
       signal?.throwIfAborted();
-      throw new Lost(error instanceof Error ? error.message : String(error));
+      throw new Lost(words(error));
     }
     if (answer.status !== 200) throw this.#refusal(answer, text);
     try {
@@ -272,7 +273,7 @@ export class Service {
     const { title, detail, retry, attributes } = problem;
     const refusal = new RemoraError(title, status, detail, retry, attributes);
     if (title === "RateLimited") return new Later(refusal, waitMs);
-    return title === "OwnerUnreachable" ? new Later(refusal, 0) : refusal;
+    return NO_OWNER.has(title) ? new Later(refusal, 0) : refusal;
   }
 }
 
@@ -310,6 +311,14 @@ function parameters(given: object): string {
     if (value !== undefined && value !== null) shown.set(name, String(value));
   }
   return shown.toString();
+}
+
+/** Why there was no answer; `fetch` says it in the cause. */
+function words(error: unknown): string {
+  if (!(error instanceof Error)) return String(error);
+  const { cause } = error as { cause?: unknown };
+  const why = cause instanceof Error ? cause.message || (cause as { code?: string }).code : "";
+  return why ? `${error.message}: ${why}` : error.message;
 }
 
 function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {

@@ -1,18 +1,17 @@
 /** A turn: one request of the user, from their message to the reply. */
 
 import type { Client, ChatMessage, ContextShown, Message, TurnAsked, TurnShown } from "./remora.ts";
-import type { CallOptions } from "./service.ts";
+import { RemoraError, type CallOptions } from "./service.ts";
 
 /** Begin one with `Turn.begin`; its requests have one idempotency key. */
 export class Turn {
   readonly key: string;
   /** Whether this request was answered before: `replies` has the answer. */
   readonly replayed: boolean;
-  /** What the model should see; null if it was answered before. */
-  readonly context: ContextShown | null;
   /** What is stored of the turn after the user's messages. */
   replies: Message[];
   readonly #client: Client;
+  readonly #context: ContextShown | null;
   readonly #names: { user: string; session: string };
   readonly #message: TurnAsked["message"];
   #last: Promise<unknown> = Promise.resolve();
@@ -29,8 +28,16 @@ export class Turn {
     this.#message = message;
     this.key = key;
     this.replayed = begun.answered;
-    this.context = begun.context;
+    this.#context = begun.context;
     this.replies = begun.replies;
+  }
+
+  /** What the model should see. A turn that was answered before has none: this throws. */
+  get context(): ContextShown {
+    if (this.#context === null) {
+      throw new RemoraError("TurnClosed", 0, "the turn was answered before: see its replies", false);
+    }
+    return this.#context;
   }
 
   /** Stores the user's message and loads the context; without a key, it makes one of its own. */

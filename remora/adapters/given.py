@@ -19,11 +19,14 @@ def find_session(given: Any, context: Any) -> Session | BlockingSession:
         context: of the run.
 
     Raises:
-        InvalidInput: the function gave something else.
+        InvalidInput: it is, or the function gave, something else.
     """
-    session = given if _is_session(given) else given(context)
+    session = given(context) if callable(given) else given
     if not _is_session(session):
-        raise InvalidInput(f"session gave a {type(session).__name__}, not a session")
+        raise InvalidInput(
+            f"session is, or gave, a {type(session).__name__}: pass a session of a Runtime, of "
+            "remora.connect or of remora.blocking"
+        )
     return session
 
 

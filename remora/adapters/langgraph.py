@@ -102,8 +102,8 @@ class RemoraStore(BaseStore):
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
-        self._state = adapter_state(original_of(user), "langgraph.store")
         self._await = awaiter_of(user)
+        self._state = adapter_state(original_of(user), "langgraph.store")
         self._wait = waiter_of(user)
         self._places = anyio.Semaphore(_AT_ONCE)
         self._embeddings = None if index is None else ensure_embeddings(index.get("embed"))

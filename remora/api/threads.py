@@ -129,9 +129,17 @@ def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """What awaits a coroutine function of a handle.
 
     Of a thread's handle: on the event loop of its runtime, from any event loop.
+
+    Raises:
+        InvalidInput: it is a handle of no memory that this process has opened.
     """
     if isinstance(value, Mirror):
         return partial(_await_on_loop, value._runtime)  # noqa: SLF001 - of this module
+    if not (hasattr(value, "_holder") or hasattr(value, "_lifetime")):
+        raise InvalidInput(
+            f"an adapter takes what a Runtime, remora.connect or remora.blocking gives, not a "
+            f"{type(value).__name__} of {type(value).__module__}"
+        )
     return _await_here
 
 

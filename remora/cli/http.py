@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import socket
 import sys
@@ -143,7 +144,5 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return listen_tcp(host, port)
     except OSError as e:
-        text = e.strerror or e
-        raise InvalidInput(
-            f"{host}:{port} cannot be served: {text}; --port 0 takes a free port"
-        ) from e
+        hint = "; --port 0 takes a free port" if e.errno == errno.EADDRINUSE else ""
+        raise InvalidInput(f"{host}:{port} cannot be served: {e.strerror or e}{hint}") from e

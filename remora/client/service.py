@@ -13,7 +13,14 @@ import anyio
 import msgspec
 
 from remora import errors
-from remora.errors import InvalidId, InvalidInput, OutcomeUnknown, OwnerUnreachable, RateLimited
+from remora.errors import (
+    InvalidId,
+    InvalidInput,
+    OutcomeUnknown,
+    OwnerFailed,
+    OwnerUnreachable,
+    RateLimited,
+)
 from remora.ids import validate_id
 from remora.messages import without_surrogates
 from remora.rest.operation import Asked, Operation
@@ -128,7 +135,7 @@ class Service:
                 again = repeatable
             except RateLimited as e:
                 failure, again, pause_s = e, True, max(pause_s, e.retry_after_s)
-            except OwnerUnreachable as e:
+            except (OwnerUnreachable, OwnerFailed) as e:
                 failure, again = self._unknown(operation, e) if lost else e, True
             left_s = deadline - anyio.current_time()
             too_long = isinstance(failure, RateLimited) and failure.retry_after_s > left_s
@@ -166,7 +173,7 @@ class Service:
                 failure: errors.RemoraError = OwnerUnreachable(f"{self.url} ended the stream")
             except _Lost as e:
                 failure = OwnerUnreachable(f"{self.url} gave no answer ({e})")
-            except (OwnerUnreachable, RateLimited) as e:
+            except (OwnerUnreachable, OwnerFailed, RateLimited) as e:
                 failure = e
             except msgspec.MsgspecError as e:
                 raise InvalidInput(f"the service answers what remora does not know: {e}") from e

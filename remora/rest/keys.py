@@ -65,7 +65,7 @@ def read_keys(file: Path) -> list[StoredKey]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as e:
         raise InvalidInput(
-            f"there is no file of keys {file}: remora keys {file} --add TENANT makes one"
+            f"there is no file of keys {file}: remora keys FILE --add TENANT makes one"
         ) from e
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"the file of keys {file} cannot be read: {e}") from e

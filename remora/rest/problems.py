@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = ["Problem", "Refusal", "describe"]
 
 _logger = get_logger(__name__)
 _NO_KEY = 401
+_FAILED = 500
 _OWN = frozenset({"cause", "log", "path", "user"})
 _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.NoDeadLetter: (404, None),
@@ -35,6 +37,7 @@ _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.ErasureInProgress: (409, 5),
     errors.OutcomeUnknown: (503, 1),
     errors.OwnerUnreachable: (503, 1),
+    errors.OwnerFailed: (503, 10),
     errors.CommitFailed: (503, 5),
     errors.RecordingFailed: (503, 5),
     errors.RuntimeClosed: (503, 5),
@@ -99,7 +102,7 @@ class Refusal(Exception):
 
 
 def describe(error: Exception) -> Refusal:
-    """The answer for an error; what is not remora's own is logged, and not shown."""
+    """The answer for an error; how the server failed is logged, and not shown."""
     match error:
         case Refusal():
             return error
@@ -111,7 +114,7 @@ def describe(error: Exception) -> Refusal:
             return Refusal(
                 status,
                 type(error).__name__,
-                str(error),
+                _say(error, status),
                 wait_s=wait_s,
                 headers=headers,
                 attributes=_attributes(error),
@@ -122,6 +125,16 @@ def describe(error: Exception) -> Refusal:
             _logger.error("rest_failed", exc_info=error)
             detail = "the server failed on this request; its log says why"
             return Refusal(500, "InternalError", detail)
+
+
+def _say(error: errors.RemoraError, status: int) -> str:
+    """What a client may read: the text of a failure names files, and may quote a log or a model."""
+    if status < _FAILED or isinstance(error, errors.ConfigError):
+        return str(error)
+    first = str(error).partition("\n")[0]
+    _logger.warning("rest_unavailable", error=f"{type(error).__name__}: {first}")
+    meaning = (inspect.getdoc(type(error)) or "").partition("\n\n")[0]
+    return " ".join(meaning.split()) or "the memory failed on this request; its log says why"
 
 
 def _attributes(error: errors.RemoraError) -> dict[str, Any]:

@@ -32,7 +32,7 @@ for (const what of ["before", "after"] as const) {
   const receipt = await client.appendMessages(chat, { messages: [said(`lost ${what}`)] });
   assert.equal(receipt.seqs.length, 1);
   const turn = await Turn.begin(client, chat, `asked, lost ${what}`);
-  assert.equal(turn.context?.messages.at(-1)?.content, `asked, lost ${what}`);
+  assert.equal(turn.context.messages.at(-1)?.content, `asked, lost ${what}`);
   lost.push(what);
   const call = { id: "c1", type: "function", function: { name: "now", arguments: "{}" } };
   const replies = [
@@ -46,6 +46,7 @@ for (const what of ["before", "after"] as const) {
   assert.equal(turn.replies.length, 3);
   const again = await Turn.begin(client, chat, `asked, lost ${what}`, { key: turn.key });
   assert.ok(again.replayed);
+  assert.throws(() => again.context, { kind: "TurnClosed" });
   assert.equal(again.replies.at(-1)?.content, "It is noon.");
 }
 const texts: unknown[] = [];

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,8 +33,11 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from remora import BufferPolicy, Config, Message, Runtime, blocking
+from remora import BufferPolicy, Client, Config, Message, Runtime, blocking
+from remora.adapters.given import find_session
 from remora.adapters.langchain import RemoraChatMessageHistory
+from remora.adapters.langgraph import RemoraStore
+from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.adapters.openai_agents import RemoraSession, chat_messages, response_items
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import ScriptedChatModel
@@ -54,6 +57,26 @@ QUIET = RunConfig(tracing_disabled=True)
 def no_tracing() -> None:
     """The SDK makes its exporter at first use, which reads files: here, and not on an event loop."""  # noqa: E501
     set_trace_processors([])
+
+
+HANDLES = Client("http://127.0.0.1:1", api_key="remora_key")
+
+
+@pytest.mark.parametrize(
+    ("make", "handle"),
+    [
+        (RemoraSession, HANDLES.session("alice", "chat")),
+        (RemoraChatMessageHistory, HANDLES.session("alice", "chat")),
+        (RemoraStore, HANDLES.user("alice")),
+        (RemoraSaver, HANDLES.user("alice")),
+        (lambda session: find_session(session, None), HANDLES.session("alice", "chat")),
+        (lambda session: find_session(lambda _: session, None), HANDLES.session("alice", "chat")),
+    ],
+)
+def test_a_memory_over_http_is_refused(make: Callable[[Any], object], handle: object) -> None:
+    """It has not all that adapters need; without this they would fail in the first run."""
+    with pytest.raises(InvalidInput, match=r"remora\.connect or"):
+        make(handle)
 
 
 @asynccontextmanager

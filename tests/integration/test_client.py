@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import msgspec
 import pytest
 
 import remora
@@ -35,6 +36,7 @@ from remora.client.user import ClientUser
 from remora.rest.app import RestOptions, build_app
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
+from remora.rest.problems import Problem, describe
 from remora.rest.server import make_server
 from remora.runtime.clock import SystemClock
 from remora.storage.sockets import listen_tcp
@@ -245,6 +247,14 @@ class Unreliable(httpx2.AsyncBaseTransport):
         what = self.lost.pop() if self.lost else ""
         if what == "before":
             raise httpx2.ConnectError("refused")
+        if what == "failed":
+            refusal = describe(errors.OwnerFailed("three owners have died", log=""))
+            problem = Problem("", refusal.title, refusal.status, refusal.detail, retry=True)
+            kind = {"content-type": "application/problem+json"}
+            body = msgspec.json.encode(problem)
+            return httpx2.Response(refusal.status, headers=kind, content=body)
+        if what == "erased":
+            return httpx2.Response(200, content=b"event: erased\ndata: {}\n\n")
         answer = await self.transport.handle_async_request(request)
         if what == "after":
             raise httpx2.ReadError("cut")
@@ -287,6 +297,21 @@ async def test_what_is_sent_again_is_stored_once(tmp_path: Path) -> None:
             "answered",
         ]
         assert len(await client.user("alice").remembered()) == 2
+
+
+async def test_a_client_waits_for_an_owner_that_dies_again_and_again(tmp_path: Path) -> None:
+    async with unreliable(tmp_path) as (client, network):
+        chat = client.session("alice", "chat")
+        network.lost = ["failed", "failed"]
+        await chat.append(said("hello"))
+        network.lost = ["failed"]
+        await chat.clear()  # nothing ran before
+        network.lost = ["erased", "failed"]
+        assert [message async for message in chat.follow()] == []
+        assert network.lost == []
+        network.lost = ["failed"] * 100
+        with pytest.raises(errors.OwnerFailed, match="Nothing ran"):
+            await chat.append(said("never"), timeout_s=0.5)
 
 
 CHANGES: dict[str, Callable[[ClientSession], Awaitable[object]]] = {

@@ -179,7 +179,7 @@ SERVER_ANSWERS = {
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NoSuchMemory": (404, False),
     "NotGranted": (403, False), "NotReady": (503, True),
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
-    "OwnerFailed": (500, False), "OwnerUnreachable": (503, True),
+    "OwnerFailed": (503, True), "OwnerUnreachable": (503, True),
     "OwnershipLost": (503, True), "ProtocolMismatch": (500, False), "RateLimited": (429, True),
     "RecordingFailed": (503, True),
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
