@@ -4,10 +4,12 @@ models.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -33,12 +35,13 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from remora import BufferPolicy, Client, Config, Message, Runtime, blocking
+from remora import BufferPolicy, Client, Config, Message, Runtime, adapters, blocking
 from remora.adapters.given import find_session
 from remora.adapters.langchain import RemoraChatMessageHistory
 from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.adapters.openai_agents import RemoraSession, chat_messages, response_items
+from remora.adapters.versions import TESTED
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import ScriptedChatModel
 
@@ -448,3 +451,41 @@ def test_missing_extras(module: str, package: str, extra: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     assert f'pip install "remora[{extra}]"' in done.stdout
+
+
+PROGRAM = """
+import importlib, importlib.metadata as metadata, sys, warnings
+from remora.adapters.versions import TESTED, UntestedVersion
+version = metadata.version
+metadata.version = lambda name: "99.1" if name in TESTED else version(name)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    for module in sys.argv[1:]:
+        importlib.import_module(f"remora.adapters.{module}")
+for one in seen:
+    if one.category is UntestedVersion:
+        print(one.message)
+"""
+
+
+def test_each_adapter_names_a_release_that_it_is_not_tested_with() -> None:
+    """Those whose framework has an environment of its own are read, and not imported."""
+    folder = Path(adapters.__file__).parent
+    warning: dict[str, list[str]] = {distribution: [] for distribution in TESTED}
+    for file in sorted(folder.glob("*.py")):
+        for distribution in re.findall(
+            r'^warn_if_untested\("(.*)"\)$', file.read_text(), re.MULTILINE
+        ):
+            warning[distribution].append(file.stem)
+    assert all(warning.values()), warning
+    here = ["langchain", "langchain-core", "langgraph-checkpoint", "mcp", "openai-agents"]
+    here.append("pydantic-ai-slim")
+    modules = [module for distribution in here for module in warning[distribution]]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *modules],
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    named = re.findall(
+        r"^(\S+) 99\.1 is installed; .* is tested with \d", done.stdout, re.MULTILINE
+    )
+    assert sorted(set(named)) == here
