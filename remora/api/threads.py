@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _Kind = TypeVar("_Kind", bound="type[Mirror]")
+_PARTS = ("_holder", "_lifetime", "_memory")  # of handles, of runtimes, of tools
 
 
 class _Life(Protocol):
@@ -135,7 +136,7 @@ def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
     """
     if isinstance(value, Mirror):
         return partial(_await_on_loop, value._runtime)  # noqa: SLF001 - of this module
-    if not (hasattr(value, "_holder") or hasattr(value, "_lifetime")):
+    if not any(hasattr(value, name) for name in _PARTS):
         raise InvalidInput(
             f"an adapter takes what a Runtime, remora.connect or remora.blocking gives, not a "
             f"{type(value).__name__} of {type(value).__module__}"
