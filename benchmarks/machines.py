@@ -93,9 +93,9 @@ async def _take_over(
     )
     async with AsyncExitStack() as stack:
         first: ServingOwner = await stack.enter_async_context(running_owner(one))
-        await first.said("owner_serves")
+        await first.said("shard_served")
         second = await stack.enter_async_context(running_owner(two))
-        await second.said("journal_owned")
+        await second.said("node_joined")
         memory = await stack.enter_async_context(remora.connect(two.file))
         load = _Load(memory)
         tasks = [asyncio.create_task(load.talk(number)) for number in range(_SESSIONS)]
@@ -109,7 +109,9 @@ async def _take_over(
         took = await load.first_after(moment)
         if how is signal.SIGSTOP:
             os.kill(first.pid, signal.SIGCONT)
-        await first.ended()
+            await first.said("shard_left")
+        else:
+            await first.ended()
         load.ended = True
         await asyncio.gather(*tasks)
         lost, wrong = await load.compare()

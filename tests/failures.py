@@ -84,7 +84,7 @@ class _KeptOwner:
     async def serves(self) -> None:
         """Return when its log says that it serves."""
         await self._started.wait()
-        await self.owner.said("owner_serves")
+        await self.owner.said("shard_served")
 
     def waits(self) -> bool:
         """Whether the process that runs now said that it waits for the owner to leave."""
@@ -224,8 +224,9 @@ async def _signal_owner(
                 await owner_after(cluster, pair.schema, epoch)
                 await pair.note(epoch, moment)
                 if how is signal.SIGSTOP:
+                    left = owner.log.read_text().count("shard_left")
                     os.kill(owner.pid, signal.SIGCONT)
-                    await owner.ended()
+                    await owner.said("shard_left", left + 1)
                 if how is signal.SIGUSR1:
                     await asyncio.sleep(max(0.0, moment + STUCK_S - time.monotonic()))
             return await end()

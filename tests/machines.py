@@ -7,13 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
+from remora.storage.membership import Placement
+from remora.storage.postgres.cluster import ClusterReader
 from remora.storage.postgres.owners import JournalOwner, read_owner
 from tests.postgres import Cluster
 
@@ -22,7 +25,9 @@ __all__ = [
     "SECRET",
     "Machine",
     "ServingOwner",
+    "owned_by",
     "owner_after",
+    "placed",
     "running_owner",
     "write_certificate",
 ]
@@ -88,10 +93,10 @@ class ServingOwner:
     def pid(self) -> int:
         return self.process.pid
 
-    async def said(self, text: str) -> None:
-        """Return when its log has this text."""
+    async def said(self, text: str, times: int = 1) -> None:
+        """Return when its log has this text so often."""
         with anyio.fail_after(_SECONDS):
-            while text not in await anyio.Path(self.log).read_text():
+            while (await anyio.Path(self.log).read_text()).count(text) < times:
                 assert self.process.returncode is None, await anyio.Path(self.log).read_text()
                 await anyio.sleep(0.02)
 
@@ -131,6 +136,33 @@ async def owner_after(cluster: Cluster, schema: str, epoch: int) -> JournalOwner
             if found is not None and found.epoch > epoch and found.left_s:
                 return found
             await anyio.sleep(0.02)
+
+
+async def placed(
+    cluster: Cluster, schema: str, right: Callable[[Placement], bool], *, seconds: float = _SECONDS
+) -> Placement:
+    """What nodes and shards there are, as soon as it is right."""
+    reader = ClusterReader(cluster.dsn(), schema)
+    try:
+        with anyio.fail_after(seconds):
+            while True:
+                found = await reader.read()
+                if found is not None and right(found):
+                    return found
+                await anyio.sleep(0.02)
+    finally:
+        reader.close()
+
+
+def owned_by(*counts: int) -> Callable[[Placement], bool]:
+    """Whether every shard is owned, so many by each of the nodes."""
+
+    def right(found: Placement) -> bool:
+        owners = Counter(one.address for one in found.leases if one.runs)
+        live = {one.address for one in found.nodes}
+        return sorted(owners.values()) == sorted(counts) and owners.keys() <= live
+
+    return right
 
 
 async def write_certificate(path: Path) -> str:

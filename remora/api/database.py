@@ -8,7 +8,7 @@ from remora.config import JournalConfig
 from remora.errors import ConfigError
 from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Journal
-from remora.storage.layout import MOVING_SETTING, check_unmoved, read_move
+from remora.storage.layout import MOVING_SETTING, ShardPlace, check_unmoved, read_move
 
 __all__ = ["open_database"]
 
@@ -19,6 +19,7 @@ async def open_database(
     config: JournalConfig,
     directory: Path | None,
     *,
+    place: ShardPlace | None = None,
     wait_s: float | None = None,
     address: str = "",
 ) -> Journal:
@@ -27,6 +28,7 @@ async def open_database(
     Args:
         config: says where it is.
         directory: of the memory.
+        place: which shard it is; None for a memory in one piece.
         wait_s: see `PostgresJournal.open`.
         address: see there.
 
@@ -54,7 +56,7 @@ async def open_database(
     journal = await PostgresJournal.open(
         config.dsn.reveal(),
         schema=config.schema,
-        memory=config.memory,
+        memory=config.memory if place is None or place.shards == 1 else place.title,
         durability=config.durability,
         command_timeout_s=min(_COMMAND_S, config.lease_s),
         max_batch_writes=config.max_batch_writes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -64,12 +64,16 @@ def of_problems(problems: Sequence[HealthProblem]) -> Health:
 _RANKS: dict[Effect, int] = {"not live": 0, "not ready": 1, "degraded": 2}
 
 
-def merge_health(healths: Sequence[Health]) -> Health:
-    """The health of a memory whose shards have these: problems of the same kind are one."""
+def merge_health(healths: Mapping[int, Health]) -> Health:
+    """The health of a memory whose shards have these: problems of the same kind are one.
+
+    Args:
+        healths: by number of the shard.
+    """
     if len(healths) == 1:
-        return healths[0]
+        return next(iter(healths.values()))
     found: dict[tuple[str, Effect], dict[int, str]] = {}
-    for number, health in enumerate(healths):
+    for number, health in healths.items():
         for one in health.problems:
             found.setdefault((one.code, one.effect), {})[number] = one.text
     return of_problems(

@@ -22,6 +22,7 @@ __all__ = [
     "holder_of",
     "home_of",
     "made_for_owner",
+    "make_database_shards",
     "make_shards",
     "opened_parts",
     "options_of",
@@ -133,16 +134,35 @@ def make_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
                 f"{name}= is one object, and this memory has {layout.shards} shards, each with a "
                 f"{name} of its own: leave it out, or keep the memory in one piece"
             )
+    return _make_runtimes(options, layout)
+
+
+def make_database_shards(runtime: Runtime, layout: ShardLayout) -> list[Runtime]:
+    """The same where journals are in PostgreSQL, each in a schema of its own.
+
+    A node opens its shard's with `open_database`, which is given the lease's address; a single
+    shard is in the directory itself.
+    """
+    return _make_runtimes(options_of(runtime), layout)
+
+
+def _make_runtimes(options: Options, layout: ShardLayout) -> list[Runtime]:
     models = SharedModels()
-    config = divide_config(options.config, layout.shards)
+    divided = divide_config(options.config, layout.shards)
+    database = bool(divided.journal.dsn.reveal())
     shards = []
     for place, name in zip(layout.places, layout.names, strict=True):
-        path = None if options.path is None else options.path / name
-        shard = Runtime.in_memory(config=config)
+        path, config = options.path, divided
+        if layout.shards > 1 or not database:
+            path = None if path is None else path / name
+            config = _relocate(config, name)
+        if database:
+            schema = layout.schema(config.journal.schema, place.number)
+            journal = msgspec.structs.replace(config.journal, schema=schema)
+            config = msgspec.structs.replace(config, journal=journal)
+        shard = Runtime.in_memory(config=divided)
         shard._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
-            msgspec.structs.replace(
-                options, path=path, config=_relocate(config, name), shard=place, models=models
-            )
+            msgspec.structs.replace(options, path=path, config=config, shard=place, models=models)
         )
         shards.append(shard)
     return shards

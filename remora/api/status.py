@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from remora.api.build import Internals
-from remora.api.changes import Change, Changes
+from remora.api.changes import Change, ChangeAnswer, Changes
 from remora.api.health import Health
 from remora.api.statistics import RuntimeStatistics, statistics_of
 from remora.ids import SessionKey, UserKey
@@ -98,13 +98,19 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(StatusQuestion).decode
+_REFUSED = ChangeAnswer(
+    done=True,
+    error="this process has some shards of the memory: "
+    "make the change in a worker (remora.connect)",
+    kind="InvalidInput",
+)
 
 
 def make_answer(
     health: Callable[[], Health],
     opened: Callable[[], Sequence[Internals]],
     *,
-    changes: Changes,
+    changes: Changes | None = None,
     shards: int = 1,
     add: Callable[[Sequence[RuntimeStatistics]], RuntimeStatistics] = itemgetter(0),
 ) -> Callable[[bytes], bytes]:
@@ -113,7 +119,7 @@ def make_answer(
     Args:
         health: the memory's.
         opened: the parts of each shard; empty while one of them is not open.
-        changes: makes those that are asked for.
+        changes: makes those that are asked for; None if the process has a part of the memory.
         shards: how many there are.
         add: makes one of the shards' statistics.
     """
@@ -122,7 +128,8 @@ def make_answer(
     def answer(question: bytes) -> bytes:
         asked = _decode(question)
         if asked.change is not None:
-            return msgspec.json.encode(changes.ask(asked.change))
+            made = _REFUSED if changes is None else changes.ask(asked.change)
+            return msgspec.json.encode(made)
         parts = opened()
         counted = parts if asked.figures else ()
         status = RuntimeStatus(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self, cast
 
-from remora.api.shards import make_shards
+from remora.api.shards import make_database_shards, make_shards
 from remora.cluster.machines import read_machines
 from remora.cluster.place import Place
 from remora.cluster.remote import RemoteMemory
@@ -20,6 +21,7 @@ from remora.cluster.target import Target
 from remora.cluster.watch import OwnerWatch
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import PartsHolder
+from remora.storage.layout import ShardLayout
 
 __all__ = ["ConnectedRuntime"]
 
@@ -34,24 +36,41 @@ class ConnectedRuntime(ShardedRuntime):
     """
 
     def __init__(self, target: Target) -> None:
-        machines = read_machines(target.config)
-        layout = None
-        if machines is None:
-            layout = choose_layout(target.directory, target.config.cluster.shards)
-        like = [target.runtime] if layout is None else make_shards(target.runtime, layout)
         self._target = target
-        self._finder = OwnerFinder(target, Place(target.directory))
         self._watch: OwnerWatch | None = None
-        self._seeker = None
-        if machines is not None:
+        self._seeker: OwnerSeeker | None = None
+        machines = read_machines(target.config)
+        if machines is None:
+            self._finder = OwnerFinder(target, Place(target.directory))
+            self._remotes = [self._share_directory()]
+        else:
             self._seeker = OwnerSeeker(machines, target.config.cluster.wait_s, self._drop)
-        dial = self._dial if self._seeker is None else self._seeker.find
-        shares_files = machines is None
-        self._remote = RemoteMemory(like, dial, digest=target.digest, shares_files=shares_files)
-        shards = cast("Sequence[Shard]", self._remote.shards)
-        super().__init__(shards, transfers=self._remote.transfers)
-        self._lifetime = _Lifetime(self._remote.shards[0].holder)
-        _connected.add(self._remote)
+            self._remotes = self._share_database(machines.shards, self._seeker)
+        shards = [shard for one in self._remotes for shard in one.shards]
+        super().__init__(cast("Sequence[Shard]", shards), transfers=self._remotes[0].transfers)
+        self._lifetime = _Lifetime(shards[0].holder)
+        _connected.update(self._remotes)
+
+    def _share_directory(self) -> RemoteMemory:
+        """All shards of the memory, which have one owner."""
+        target = self._target
+        layout = choose_layout(target.directory, target.config.cluster.shards)
+        like = [target.runtime] if layout is None else make_shards(target.runtime, layout)
+        return RemoteMemory(like, self._dial, digest=target.digest)
+
+    def _share_database(self, shards: int, seeker: OwnerSeeker) -> list[RemoteMemory]:
+        """Each shard of the memory, which has an owner of its own."""
+        like = make_database_shards(self._target.runtime, ShardLayout.new(shards))
+        return [
+            RemoteMemory(
+                [one],
+                partial(seeker.find, number),
+                digest=self._target.digest,
+                shard=number,
+                shares_files=False,
+            )
+            for number, one in enumerate(like)
+        ]
 
     def __repr__(self) -> str:
         return f"connect({self._target.text!r})"
@@ -79,8 +98,8 @@ class ConnectedRuntime(ShardedRuntime):
             if self._seeker is not None:
                 self._seeker.close()
 
-    def _drop(self) -> None:
-        self._remote.drop()
+    def _drop(self, shard: int) -> None:
+        self._remotes[shard].drop()
 
     async def _dial(self) -> str:
         """The socket of an owner that serves, which is watched from now on."""

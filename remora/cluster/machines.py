@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import ssl
 from pathlib import Path
 
@@ -33,8 +34,9 @@ class Machines(msgspec.Struct, frozen=True):
     """How processes on several machines find each other, and what they show.
 
     Attributes:
-        dsn: of the database with the journal and its lease.
-        schema: of the journal.
+        dsn: of the database with the journals and their leases.
+        schema: of the memory.
+        shards: how many it has.
         secret: that all of them know.
         certificate: file that an owner shows; empty: it shows none.
         key: file with its private key.
@@ -44,11 +46,17 @@ class Machines(msgspec.Struct, frozen=True):
 
     dsn: str
     schema: str
+    shards: int
     secret: bytes
     certificate: str
     key: str
     listen: Address | None
     address: Address | None
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells two secrets apart, and nothing else of them."""
+        return hmac.digest(self.secret, b"remora fingerprint", "sha256").hex()[:32]
 
     def uses_tls(self, address: Address) -> bool:
         """Whether connections to this address are encrypted; only those on loopback may not be."""
@@ -111,15 +119,10 @@ def read_machines(config: Config) -> Machines | None:
                 key="cluster.listen",
             )
         return None
-    if cluster.shards not in {None, 1}:
-        raise ConfigError(
-            f"a journal in PostgreSQL is one shard, not {cluster.shards}: leave cluster.shards out",
-            key="cluster.shards",
-        )
     if cluster.standby:
         raise ConfigError(
             "cluster.standby is for one machine: with journal.dsn, start `remora serve` on a "
-            "second one as well, which waits until the lease is free",
+            "second one as well",
             key="cluster.standby",
         )
     if config.long_term.enabled and not config.long_term.uri.reveal():
@@ -159,6 +162,7 @@ def read_machines(config: Config) -> Machines | None:
     return Machines(
         journal.dsn.reveal(),
         journal.schema,
+        1 if cluster.shards is None else cluster.shards,
         secret.encode(),
         cluster.certificate,
         cluster.key,

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import math
 import os
 import signal
 import socket
@@ -25,32 +24,23 @@ from typing import cast
 
 import msgspec
 
-from remora.api.database import open_database
 from remora.api.runtime import Runtime
-from remora.api.shards import made_for_owner, with_journal
+from remora.api.shards import made_for_owner
 from remora.cluster.control import Leave, ShardFigures
 from remora.cluster.loading import load_ahead, load_rest
-from remora.cluster.machines import read_machines
+from remora.cluster.machines import Machines, read_machines
 from remora.cluster.place import Place, boot_time
 from remora.cluster.seat import Seat
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharing import NodeServer
 from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
-from remora.cluster.tcp import TcpListener
-from remora.config import JournalConfig
-from remora.errors import (
-    ConfigError,
-    JournalTooNew,
-    OwnerUnreachable,
-    RemoraError,
-    StorageError,
-)
+from remora.cluster.term import find_loss
+from remora.errors import RemoraError
 from remora.logging import get_logger
-from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.ports import Journal
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
 
@@ -63,10 +53,6 @@ _HAND_OVER_S = 2.0
 _BACKLOG = 1_024
 _FIRST_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class _Stopped(RemoraError):
-    """It was told to stop before it owned the memory."""
 
 
 class Owner:
@@ -90,7 +76,6 @@ class Owner:
         self._leave: Leave | None = None
         self._stop = asyncio.Event()
         self._code = 0
-        self._tcp: TcpListener | None = None
 
     def run(self) -> int:
         """Own the memory and serve it until the end; returns the exit code."""
@@ -115,21 +100,18 @@ class Owner:
         try:
             if target is None:
                 target = self._read_target()
-            target = self._read_machines(target)
+            machines = read_machines(target.config)
             with asyncio.Runner() as runner:
-                return runner.run(self._serve(target, listener))
-        except _Stopped:
-            _logger.info("owner_left")
-            return 0
+                if machines is None:
+                    return runner.run(self._serve(target, listener))
+                listener.close()  # workers of this machine find it by its leases as well
+                return runner.run(self._share(target, machines))
         except RemoraError as e:
             _logger.error("owner_failed", error=str(e), kind=type(e).__name__)
             self._report(Report(failed=f"{type(e).__name__}: {e}"))
             if self._stays:
                 raise
             return 1
-        finally:
-            if self._tcp is not None:
-                self._tcp.close()
 
     def release(self) -> None:
         """Let another process become the owner."""
@@ -144,51 +126,6 @@ class Owner:
             )
         return msgspec.structs.replace(target, runtime=made_for_owner(target.runtime))
 
-    def _read_machines(self, target: Target) -> Target:
-        """The target, with a journal that waits for its lease where there are several machines."""
-        machines = read_machines(target.config)
-        if machines is None:
-            return target
-        if machines.listen is None:
-            raise ConfigError(
-                "cluster.listen must say where this owner takes connections of workers: "
-                "10.0.0.5:7731, an address of this machine; or 127.0.0.1:7731",
-                key="cluster.listen",
-            )
-        self._tcp = TcpListener(machines)
-        journal = partial(self._open_journal, target.config.journal, str(self._tcp.address))
-        return msgspec.structs.replace(target, runtime=with_journal(target.runtime, journal))
-
-    async def _open_journal(self, config: JournalConfig, address: str) -> Journal:
-        """Wait for the lease, also while PostgreSQL is away: a standby stays."""
-        outage = OutageLog(
-            _logger, "database_away", ended="database_back", monotonic=time.monotonic
-        )
-        stopped = asyncio.ensure_future(self._stop.wait())
-        opening: asyncio.Future[Journal] | None = None
-        try:
-            while True:
-                opening = asyncio.ensure_future(
-                    open_database(config, self._place.directory, wait_s=math.inf, address=address)
-                )
-                await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if not opening.done():
-                    raise _Stopped("told to stop while another process has the lease")
-                try:
-                    return opening.result()
-                except (ConfigError, JournalTooNew):
-                    raise
-                except StorageError as e:
-                    outage.fail(e)
-                await asyncio.wait({stopped}, timeout=_LOOK_S)
-                if stopped.done():
-                    raise _Stopped("told to stop while PostgreSQL was away")
-        finally:
-            stopped.cancel()
-            if opening is not None and not opening.done():
-                opening.cancel()
-                await asyncio.gather(opening, return_exceptions=True)
-
     def _asked_to_leave(self, message: Leave) -> None:
         if not self._stays:
             self._leave = message
@@ -196,7 +133,7 @@ class Owner:
 
     # -- serving -----------------------------------------------------------------------------------
 
-    async def _serve(self, target: Target, listener: socket.socket) -> int:
+    def _watch_signals(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         self._seat.control.attach(loop)
         for number in _SIGNALS:
@@ -204,14 +141,23 @@ class Owner:
         os.register_at_fork(
             before=_hold_signals, after_in_parent=_let_signals, after_in_child=_forget_signals
         )
+        return loop
+
+    async def _share(self, target: Target, machines: Machines) -> int:
+        """Serve some of the memory's shards, where other machines serve the others."""
+        self._watch_signals()
+        await run_in_thread(self._seat.serve, target.digest)
+        await NodeServer(target, machines, self._stop).run()
+        self._seat.leave()
+        _logger.info("owner_left")
+        return 0
+
+    async def _serve(self, target: Target, listener: socket.socket) -> int:
+        loop = self._watch_signals()
         limits = target.config.cluster
-        shards = limits.shards if self._tcp is None else 1
-        async with ShardedRuntime.of(target.runtime, shards=shards) as memory:
+        async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
             served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
             accept = _accept(listener, served)
-            if self._tcp is not None:
-                accept.close()  # workers of this machine find it by its lease as well
-                accept = self._tcp.accept(served.make_protocol)
             accepting = loop.create_task(accept, name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
             await run_in_thread(self._seat.serve, target.digest)
@@ -232,8 +178,6 @@ class Owner:
             for task in (accepting, warming):
                 task.cancel()
             await asyncio.gather(accepting, warming, return_exceptions=True)
-            if self._tcp is not None:
-                self._tcp.close()
             drain_s = target.config.supervisor.drain_s
             await served.drain(min(drain_s, _HAND_OVER_S) if self._leave else drain_s)
         _logger.info("owner_left")
@@ -295,14 +239,8 @@ def _look(memory: ShardedRuntime, served: Served) -> tuple[int, tuple[ShardFigur
 
 def _find_loss(memory: ShardedRuntime) -> str | None:
     """Why a shard has ended by itself; None if none has."""
-    try:
-        for shard in memory.shards:
-            shard.internals  # type: ignore[attr-defined]  # noqa: B018  # it raises
-    except OwnerUnreachable:  # for now: its lease was not renewed in time
-        return None
-    except RemoraError as e:
-        return str(e)
-    return None
+    found = (find_loss(cast("Runtime", shard)) for shard in memory.shards)
+    return next((problem for problem in found if problem is not None), None)
 
 
 async def _accept(listener: socket.socket, served: Served) -> None:

@@ -89,6 +89,7 @@ class RemoteMemory:
             messages are checked, redacted, counted and embedded, which is done in this process.
         dial: see `Connection`.
         digest: of the configuration.
+        shard: the one that is asked for, if shards have owners of their own; `like` has it alone.
         shares_files: the owner is on this machine.
 
     Attributes:
@@ -103,6 +104,7 @@ class RemoteMemory:
         dial: Dial,
         *,
         digest: str = "",
+        shard: int = 0,
         shares_files: bool = True,
     ) -> None:
         self.shares_files = shares_files
@@ -110,7 +112,7 @@ class RemoteMemory:
         self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
-        self.hello = Hello(WIRE, release(), digest)
+        self.hello = Hello(WIRE, release(), digest, shard=shard)
         self._host: Host | None = None
         self._connection: Connection | None = None
         self._opening = anyio.Lock()

@@ -335,7 +335,7 @@ class ShardedRuntime:
 
     def health(self) -> Health:
         """That of all shards, as one. See `Runtime.health`."""
-        return merge_health([shard.health() for shard in self.shards])
+        return merge_health({number: one.health() for number, one in enumerate(self.shards)})
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """See `remora.Runtime.counts`."""

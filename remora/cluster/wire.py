@@ -87,12 +87,14 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=201):
         digest: of its configuration.
         worker: a name that no other worker has. A new connection of a worker ends its earlier one,
             so that nothing which is still on its way there comes after what is sent here.
+        shard: that it asks for, where shards are on several machines; a connection is of one then.
     """
 
     wire: int
     release: str = ""
     digest: str = ""
     worker: str = ""
+    shard: int = 0
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=202, gc=False):

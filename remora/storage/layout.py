@@ -13,7 +13,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,7 @@ __all__ = [
     "end_division",
     "end_move",
     "is_dividing",
+    "number_actors",
     "read_division",
     "read_layout",
     "read_move",
@@ -73,6 +75,11 @@ class ShardPlace(msgspec.Struct, frozen=True):
     number: int
     shards: int
     instance: str
+
+    @property
+    def title(self) -> str:
+        """The name of its journal in a database, which is opened under it."""
+        return f"shard {self.number} of {self.shards} of the memory {self.instance}"
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -117,10 +124,33 @@ class ShardLayout(msgspec.Struct, frozen=True, kw_only=True):
         """The name of a shard's directory."""
         return f"shard-{number:02}" if self.layout == 1 else f"shard-{number:02}-{self.layout}"
 
+    def schema(self, schema: str, number: int) -> str:
+        """The schema of a shard's journal in a database, for a memory in `schema`."""
+        return schema if self.shards == 1 else f"{schema}_{number:02}"
+
     @property
     def names(self) -> list[str]:
         """The names of all shards' directories, by number."""
         return [self.name(number) for number in range(self.shards)]
+
+
+def number_actors(last_sid: int, settings: Mapping[str, str]) -> Iterator[int]:
+    """The numbers of the actors to come.
+
+    A shard's are those of a residue class, so that two shards of a memory never have the same.
+
+    Args:
+        last_sid: the highest that an actor has.
+        settings: the journal's; ``last_sid`` is the highest that any actor had.
+
+    Raises:
+        ValueError: a setting is not a number.
+    """
+    step, offset = int(settings.get("sid_step", "1")), int(settings.get("sid_offset", "0"))
+    if step < 1:
+        raise ValueError(f"sid_step is {step}")
+    first = max(last_sid, int(settings.get("last_sid", "0"))) + 1
+    return count(first + (offset - first) % step, step)
 
 
 _decode = msgspec.json.Decoder(ShardLayout).decode

@@ -29,12 +29,13 @@ from remora.cluster.wire import (
     frame,
 )
 
-__all__ = ["REPLIES", "REQUESTS", "files"]
+__all__ = ["REPLIES", "REQUESTS", "SHORTER", "files"]
 
 HERE = Path(__file__).parent
 
 REQUESTS: dict[str, Any] = {
     "hello": Hello(1, "0.1.0", "d1", "w1"),
+    "hello-of-shard": Hello(1, "0.1.0", "d1", "w1", 3),
     "ask": Ask(7, 3, "Zoë", "one", Load(4_000), 12, 1.5),
     "post": Ask(0, 3, "Zoë", "", Load(4_000)),
     "call": Call(8, 3, "archive.stats", b"\x90"),
@@ -42,6 +43,8 @@ REQUESTS: dict[str, Any] = {
     "bye": Bye(),
 }
 """Each as it is sent."""
+SHORTER = frozenset({"hello"})
+"""Samples of before their structs got a field; they are read, and sent longer."""
 
 REPLIES: dict[str, Any] = {
     "welcome": (0, Welcome(1, "0.1.0", (ShardInfo(5, "i1", recalls=False, blocks=True),), 9)),
@@ -64,6 +67,8 @@ def files() -> dict[int, dict[str, str]]:
 def _main() -> None:
     frames = {name: frame([one]).hex() for name, one in REQUESTS.items()}
     frames |= {name: frame([(6,), [one]]).hex() for name, one in REPLIES.items()}
+    earlier = files().get(WIRE, {})
+    frames |= {name: earlier[name] for name in SHORTER}
     (HERE / f"frames-{WIRE}.json").write_text(json.dumps(frames, indent=0) + "\n")
 
 

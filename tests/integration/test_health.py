@@ -248,7 +248,7 @@ async def test_shards_are_one_memory(tmp_path: Path) -> None:
     well = Health(live=True, ready=True, degraded=False)
     late = HealthProblem("jobs_late", "degraded", "the oldest came 700 s ago")
     ill = Health(live=True, ready=True, degraded=True, problems=(late,))
-    (merged,) = merge_health([well, ill, well, ill, ill, ill]).problems
+    (merged,) = merge_health(dict(enumerate([well, ill, well, ill, ill, ill]))).problems
     assert merged.text == (
         f"shard 1: {late.text}; shard 3: {late.text}; shard 4: {late.text}; and 1 more shards"
     )

@@ -34,7 +34,7 @@ from remora.cluster.wire import (
     restore_error,
     to_raised,
 )
-from tests.golden.make_frames import REPLIES, REQUESTS, files
+from tests.golden.make_frames import REPLIES, REQUESTS, SHORTER, files
 
 WELCOME = Welcome(WIRE, "0.1.0", (ShardInfo(1, "i"),))
 EPOCHS = b"\x91\x01"
@@ -79,16 +79,16 @@ def test_what_is_sent_has_the_golden_bytes(name: str) -> None:
     (payload,) = Frames().feed(golden)
     if name in REQUESTS:
         assert decode_requests(payload) == [REQUESTS[name]]
-        assert frame([REQUESTS[name]]) == golden
+        assert (frame([REQUESTS[name]]) == golden) is (name not in SHORTER)
     else:
         assert decode_replies(payload) == ((6,), [REPLIES[name]])
         assert frame([(6,), [REPLIES[name]]]) == golden
 
 
 def test_a_field_of_a_later_release_is_ignored() -> None:
-    later = frame([[204, 7, "later"], [201, 1, "0.2", "d", "w", {"more": 1}]])
+    later = frame([[204, 7, "later"], [201, 1, "0.2", "d", "w", 3, {"more": 1}]])
     (payload,) = Frames().feed(bytes(later))
-    assert decode_requests(payload) == [Cancel(7), Hello(1, "0.2", "d", "w")]
+    assert decode_requests(payload) == [Cancel(7), Hello(1, "0.2", "d", "w", 3)]
 
 
 @settings(max_examples=40)

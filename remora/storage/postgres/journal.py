@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
 from typing import Any, Self
 
 import anyio
@@ -63,7 +62,7 @@ class PostgresJournal(JournalReader, JournalWriter):
             self,
             pool,
             address.schema,
-            numbers=count(ownership.last_sid + 1),
+            numbers=ownership.numbers,
             reconnect_s=reconnect_s,
         )
         JournalWriter.__init__(

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -17,11 +17,14 @@ from remora.config import Durability
 from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError, StorageError
 from remora.logging import get_logger
 from remora.storage.boot_time import boot_time
+from remora.storage.layout import number_actors
 from remora.storage.postgres.connection import BROKEN, CONNECTIONS, Address, describe
 from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
 __all__ = [
+    "ANOTHER_WAS_FIRST",
+    "CLUSTER_TABLES",
     "MEMORY_NAME",
     "OLDEST",
     "Ownership",
@@ -29,6 +32,7 @@ __all__ = [
     "check_server",
     "migrate",
     "open_error",
+    "read_format",
     "take_ownership",
 ]  # fmt: skip
 
@@ -37,11 +41,14 @@ OLDEST = 14
 """The oldest major version of PostgreSQL that is supported."""
 MEMORY_NAME = "memory_name"
 """The setting that has whose journal it is."""
+CLUSTER_TABLES = frozenset({"cluster", "nodes"})
+"""Which machines share a memory, and in how many shards; see `storage/postgres/cluster`."""
+_OF_SHARDS = ["instance", "sid_step", "sid_offset"]  # see `ShardPlace.settings`
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _TRIES = 5
 _PAUSE_S = 0.25
 _MARGIN_S = 2.0
-_ANOTHER_WAS_FIRST = (
+ANOTHER_WAS_FIRST = (
     asyncpg.DivisionByZeroError,
     asyncpg.DuplicateFunctionError,
     asyncpg.DuplicateObjectError,
@@ -59,14 +66,14 @@ class Ownership(msgspec.Struct, frozen=True):
         epoch: the number of its owners so far, this one included.
         commits: the number of its commits so far.
         instance: six hex digits that tell its message ids from another journal's.
-        last_sid: the highest number that an actor ever had.
+        numbers: of the actors to come.
         granted: when the claim was sent; see `boot_time`.
     """
 
     epoch: int
     commits: int
     instance: str
-    last_sid: int
+    numbers: Iterator[int]
     granted: float
 
 
@@ -152,7 +159,7 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
         ConfigError: something else is in the schema, or the role may not use it.
     """
     for attempt in range(_TRIES):
-        format_ = await _read_format(writer, schema)
+        format_ = await read_format(writer, schema)
         if format_ > FORMAT:
             raise JournalTooNew(
                 f"the journal in the schema {schema} has format {format_}, this remora reads up "
@@ -174,19 +181,30 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
         except BaseException as e:
             if not writer.is_closed():
                 await writer.execute("ROLLBACK")
-            if attempt == _TRIES - 1 or not isinstance(e, _ANOTHER_WAS_FIRST):
+            if attempt == _TRIES - 1 or not isinstance(e, ANOTHER_WAS_FIRST):
                 raise
 
 
-async def _read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
-    """The format of the journal in the schema; 0 if there is none."""
+async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
+    """The format of the journal in the schema; 0 if there is none.
+
+    Raises:
+        ConfigError: something else is in the schema.
+    """
     tables = await writer.fetch(
         "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS s ON s.oid = "
         "c.relnamespace WHERE s.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm')",
         schema,
     )
     names = {name for (name,) in tables}
-    if not names:
+    if "cluster" in names:
+        (row,) = await writer.fetch(f"SELECT shards FROM {schema}.cluster")
+        if row[0] > 1:
+            raise ConfigError(
+                f"the schema {schema} has a memory in {row[0]} shards, each with a schema of its "
+                "own: `remora serve` and remora.connect open it, and one Runtime does not"
+            )
+    if not names - CLUSTER_TABLES:
         return 0
     if "journal" not in names or "messages" not in names:
         raise ConfigError(
@@ -230,7 +248,14 @@ async def take_ownership(
             [value.encode() for value in first_settings.values()],
         )
     commits = row["commits"] + bool(first_settings)
-    return Ownership(row["epoch"], commits, row["instance"], row["last_sid"], granted)
+    found = await writer.fetch(
+        in_schema("SELECT name, value FROM remora.settings WHERE name = ANY($1)", schema),
+        _OF_SHARDS,
+    )
+    settings = {name: value.decode() for name, value in found}
+    instance = settings.get("instance", row["instance"])
+    numbers = number_actors(row["last_sid"], settings)
+    return Ownership(row["epoch"], commits, instance, numbers, granted)
 
 
 async def _claim(

@@ -1,19 +1,19 @@
-"""Who owns the journals of a database: for people, and for those who look for an owner."""
+"""Who owns the journals of a database: for people."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from remora.storage.postgres.connection import Address, connect
-from remora.storage.postgres.opening import check_schema_name, open_error
+from remora.storage.postgres.connection import Address
+from remora.storage.postgres.database import Database
+from remora.storage.postgres.opening import check_schema_name
 from remora.storage.postgres.schema import in_schema
 
-__all__ = ["JournalOwner", "OwnerLookup", "read_owner", "read_owners"]
+__all__ = ["JournalOwner", "read_owner", "read_owners"]
 
 _TIMEOUT_S = 10.0
 _SCHEMAS = """
@@ -72,63 +72,19 @@ async def read_owners(dsn: str) -> list[JournalOwner]:
 
 
 async def _read(dsn: str, schema: str | None) -> list[JournalOwner]:
-    address = Address(dsn, schema or "remora", _TIMEOUT_S)
-    connection = None
-    try:
-        connection = await connect(address)
+    async def read(connection: asyncpg.Connection[Any]) -> list[JournalOwner]:
         schemas = [schema]
         if schema is None:
             schemas = [name for (name,) in await connection.fetch(_SCHEMAS)]
         found = []
-        for name in schemas:
-            assert name is not None
-            rows = await connection.fetch(in_schema(_LEASE, name))
-            found += [JournalOwner(name, **row) for row in rows]
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        return []
-    except BaseException as e:
-        error = open_error(e, address)
-        if error is None:
-            raise
-        raise error from e
-    else:
+        try:
+            for name in schemas:
+                assert name is not None
+                rows = await connection.fetch(in_schema(_LEASE, name))
+                found += [JournalOwner(name, **row) for row in rows]
+        except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+            return []
         return found
-    finally:
-        if connection is not None:
-            connection.terminate()
 
-
-class OwnerLookup:
-    """Reads the owner of one journal again and again, over one connection."""
-
-    def __init__(self, dsn: str, schema: str, *, patience_s: float = 3.0) -> None:
-        self._address = Address(dsn, check_schema_name(schema), patience_s)
-        self._connection: asyncpg.Connection[Any] | None = None
-        self._reading = asyncio.Lock()
-
-    async def read(self) -> JournalOwner | None:
-        """The owner; None if there is no such journal yet.
-
-        Raises:
-            ConfigError, StorageError: the database cannot be used; the text says why.
-        """
-        async with self._reading:
-            try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await connect(self._address)
-                row = await self._connection.fetchrow(in_schema(_LEASE, self._address.schema))
-            except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-                return None
-            except BaseException as e:
-                self.close()
-                error = open_error(e, self._address)
-                if error is None:
-                    raise
-                raise error from e
-        return None if row is None else JournalOwner(self._address.schema, **row)
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._connection is not None:
-            self._connection.terminate()
-        self._connection = None
+    with Database(Address(dsn, schema or "remora", _TIMEOUT_S)) as database:
+        return await database.use(read)

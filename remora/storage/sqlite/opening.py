@@ -7,7 +7,6 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 
 import aiosqlite
@@ -16,6 +15,7 @@ from remora.config import Durability
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew, StorageError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
+from remora.storage.layout import number_actors
 from remora.storage.sqlite.mark import (
     CommitMark,
     is_of_another_journal,
@@ -33,7 +33,6 @@ __all__ = [
     "check_format",
     "migrate",
     "migration_script",
-    "number_actors",
     "open_error",
     "take_ownership",
 ]
@@ -225,25 +224,6 @@ async def take_ownership(
         mark,
         uses_complete=USES_COMPLETE in settings or not last_sid,
     )
-
-
-def number_actors(last_sid: int, settings: Mapping[str, str]) -> Iterator[int]:
-    """The numbers of the actors to come.
-
-    A shard's are those of a residue class, so that two shards of a memory never have the same.
-
-    Args:
-        last_sid: the highest that an actor has.
-        settings: the journal's; ``last_sid`` is the highest that any actor had.
-
-    Raises:
-        ValueError: a setting is not a number.
-    """
-    step, offset = int(settings.get("sid_step", "1")), int(settings.get("sid_offset", "0"))
-    if step < 1:
-        raise ValueError(f"sid_step is {step}")
-    first = max(last_sid, int(settings.get("last_sid", "0"))) + 1
-    return count(first + (offset - first) % step, step)
 
 
 def open_error(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StorageError:

@@ -1,0 +1,262 @@
+"""A node: one of the processes that share the shards of a memory.
+
+It says that it lives, sees which shards it should own (`remora.cluster.placement`), owns them one
+by one as their leases get free, and gives back those that are another's. What a term of ownership
+is, and where nodes see each other, is given: so this runs in the simulation as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from remora.cluster.placement import plan
+from remora.errors import ConfigError, OwnershipLost, RemoraError, StorageError
+from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
+from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
+
+__all__ = ["Ledger", "Node", "Term"]
+
+_logger = get_logger(__name__)
+_BEAT_S = 0.5
+_BEATS = 6  # in one lease, at least
+_REST_S = 5.0
+_LONGEST_REST_S = 300.0
+_ELSEWHERE = {StorageError, OwnershipLost}
+
+
+class Ledger(Protocol):
+    """Where nodes say that they live: `remora.storage.postgres.cluster.Membership`."""
+
+    async def join(self) -> None:
+        """See there, as for the others."""
+        ...
+
+    async def beat(  # noqa: D102
+        self, state: NodeState, loads: Sequence[ShardLoad]
+    ) -> tuple[bool, Placement]: ...
+
+    async def leave(self) -> None: ...  # noqa: D102
+
+
+class Term(Protocol):
+    """One term of owning a shard."""
+
+    @property
+    def load(self) -> ShardLoad | None:
+        """What there is to do for it; None while it is not served."""
+        ...
+
+    def give(self) -> None:
+        """Answer what was accepted, and give the shard back: `run` returns then."""
+        ...
+
+    async def run(self) -> None:
+        """Own the shard until `give`, or until it is lost.
+
+        Raises:
+            StorageError: another process owns it, or the database is away.
+            RemoraError: it cannot be opened.
+        """
+        ...
+
+
+class Node:
+    """Shares the shards with the other nodes until it is told to leave.
+
+    Args:
+        ledger: where nodes say that they live.
+        me: this node.
+        lease_s: of the shards.
+        begin: makes a term for the shard of a number.
+
+    Attributes:
+        placement: what was seen last; None before the first beat.
+    """
+
+    def __init__(
+        self, ledger: Ledger, me: NodeInfo, lease_s: float, begin: Callable[[int], Term]
+    ) -> None:
+        self.placement: Placement | None = None
+        self._ledger = ledger
+        self._me = me
+        self._lease_s = lease_s
+        self._beat_s = min(_BEAT_S, lease_s / _BEATS)
+        self._begin = begin
+        self._terms: dict[int, tuple[Term, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+        self._leaving = False
+        self._rests_until, self._rest_s = 0.0, _REST_S
+        self._seen_at = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._outage = OutageLog(
+            _logger, "placement_unknown", ended="placement_known", monotonic=self._loop.time
+        )
+
+    @property
+    def me(self) -> NodeInfo:
+        """This node, as it is now."""
+        state: NodeState = "leaving" if self._leaving else "serving"
+        if state == "serving" and self._loop.time() < self._rests_until:
+            state = "resting"
+        loads = tuple(load for term, _ in self._terms.values() if (load := term.load) is not None)
+        return msgspec.structs.replace(self._me, state=state, loads=loads)
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the database has not answered; infinite before it first did."""
+        return self._loop.time() - self._seen_at if self._seen_at else float("inf")
+
+    @property
+    def rests_s(self) -> float:
+        """For how long it takes no more shards."""
+        return max(self._rests_until - self._loop.time(), 0.0)
+
+    def leave(self) -> None:
+        """Give all shards back, and end."""
+        self._leaving = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Share the shards until `leave`.
+
+        Raises:
+            ConfigError: this node cannot be one of them; the text says why.
+        """
+        try:
+            if not await self._join():
+                return
+            while not (self._leaving and not self._terms):
+                look_s = self._beat_s
+                placement = await self._beat()
+                if placement is not None or self._leaving:
+                    look_s = min(self._follow(placement), look_s)
+                await self._pause(look_s)
+        finally:
+            await self._give_all()
+            with suppress(RemoraError):  # others notice by the time
+                await self._ledger.leave()
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # -- the others --------------------------------------------------------------------------------
+
+    async def _join(self) -> bool:
+        """Become one of the nodes; False if it was told to leave before."""
+        while not self._leaving:
+            seen = await self._ask()
+            if seen is not None:
+                self._check_secrets(seen[1])
+                if await self._enter():
+                    _logger.info("node_joined", address=self._me.address, shards=seen[1].shards)
+                    return True
+            await self._pause(self._beat_s)
+        return False
+
+    async def _beat(self) -> Placement | None:
+        """Say that this node lives; what there is, or None while the database does not answer."""
+        seen = await self._ask()
+        if seen is None:
+            return None
+        joined, placement = seen
+        if not joined:
+            self._check_address(placement)
+            await self._enter()  # it was silent for long
+        self._check_secrets(placement)
+        self.placement, self._seen_at = placement, self._loop.time()
+        return placement
+
+    async def _ask(self) -> tuple[bool, Placement] | None:
+        me = self.me
+        try:
+            seen = await self._ledger.beat(me.state, me.loads)
+        except RemoraError as e:
+            self._outage.fail(e)
+            return None
+        self._outage.succeed()
+        return seen
+
+    async def _enter(self) -> bool:
+        try:
+            await self._ledger.join()
+        except RemoraError as e:
+            self._outage.fail(e)
+            return False
+        return True
+
+    def _check_address(self, placement: Placement) -> None:
+        for one in placement.nodes:
+            if one.address == self._me.address and one.node != self._me.node:
+                raise ConfigError(
+                    f"{one.owner} has joined under the address of this node, {one.address}: give "
+                    "each machine a cluster.listen or cluster.address of its own",
+                    key="cluster.address",
+                )
+
+    def _check_secrets(self, placement: Placement) -> None:
+        """Of two nodes with different secrets, the one that joined later ends."""
+        since = [one.since for one in placement.nodes if one.node == self._me.node]
+        for one in placement.nodes:
+            if one.fingerprint != self._me.fingerprint and (not since or one.since <= since[0]):
+                raise ConfigError(
+                    f"cluster.secret is another one than that of the node at {one.address} "
+                    f"({one.owner}), which shares this memory: copy it from there; or name another "
+                    "journal.schema, if this is to be another memory",
+                    key="cluster.secret",
+                )
+
+    # -- its shards --------------------------------------------------------------------------------
+
+    def _follow(self, placement: Placement | None) -> float:
+        """Do this node's part of the plan; returns when to look again, at the latest."""
+        if self._leaving or placement is None:
+            for term, _ in self._terms.values():
+                term.give()
+            return self._beat_s
+        todo = plan(self.me, self._terms.keys(), placement)
+        for number in todo.give:
+            self._terms[number][0].give()
+        for number in todo.claim:
+            term = self._begin(number)
+            task = self._loop.create_task(self._hold(number, term), name="remora.shard")
+            self._terms[number] = (term, task)
+        return todo.look_s
+
+    async def _hold(self, number: int, term: Term) -> None:
+        try:
+            await term.run()
+        except Exception as e:
+            self._take_failure(number, e)
+        else:
+            self._rest_s = _REST_S
+            self._wake.set()
+        finally:
+            del self._terms[number]
+            if self._leaving:
+                self._wake.set()
+
+    def _take_failure(self, number: int, error: Exception) -> None:
+        if type(error) in _ELSEWHERE:  # another was faster, or the database is away
+            _logger.info("shard_not_claimed", shard=number, problem=str(error)[:200])
+            return
+        if not isinstance(error, RemoraError):
+            _logger.error("shard_crashed", shard=number, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        _logger.error("shard_failed", shard=number, error=text, rests_s=self._rest_s)
+        self._rests_until = self._loop.time() + self._rest_s
+        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+
+    async def _give_all(self) -> None:
+        held = list(self._terms.values())
+        for term, _ in held:
+            term.give()
+        await asyncio.gather(*(task for _, task in held), return_exceptions=True)

@@ -1,0 +1,232 @@
+"""``remora serve`` on one of several machines: a node, its shards, and what asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from remora.api.build import Internals
+from remora.api.database import open_database
+from remora.api.health import Health, HealthProblem, merge_health, of_problems
+from remora.api.runtime import Runtime
+from remora.api.shards import make_database_shards, opened_parts, options_of, with_journal
+from remora.api.status import make_answer
+from remora.cluster.door import ShardDoor
+from remora.cluster.loading import load_rest
+from remora.cluster.machines import Machines
+from remora.cluster.merging import add_figures
+from remora.cluster.node import Node
+from remora.cluster.serving import Served
+from remora.cluster.target import Target
+from remora.cluster.tcp import TcpListener
+from remora.cluster.term import ShardTerm
+from remora.cluster.wire import release
+from remora.errors import ConfigError, JournalTooNew, StorageError
+from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
+from remora.runtime.threads import run_in_thread
+from remora.services.answering import start_answering
+from remora.storage.journal_port import Journal
+from remora.storage.layout import SHARDS_FILE, ShardLayout
+
+__all__ = ["NodeServer"]
+
+_logger = get_logger(__name__)
+_PAUSE_S = 0.5
+
+
+class NodeServer:
+    """Serves this machine's shards of a memory in PostgreSQL until it is told to stop.
+
+    Args:
+        target: the memory.
+        machines: how it is shared; `listen` is set.
+        stop: set when it is to end.
+    """
+
+    def __init__(self, target: Target, machines: Machines, stop: asyncio.Event) -> None:
+        self._target = target
+        self._machines = machines
+        self._stop = stop
+        self._lease_s = target.config.journal.lease_s
+        self._runtimes: Sequence[Runtime] = ()
+        self._terms: dict[int, ShardTerm] = {}
+        self._node: Node | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Serve.
+
+        Raises:
+            ConfigError: this node cannot be one of the memory's; the text says why.
+            JournalTooNew: a newer remora made the memory.
+        """
+        if self._machines.listen is None:
+            raise ConfigError(
+                "cluster.listen must say where this owner takes connections of workers: "
+                "10.0.0.5:7731, an address of this machine; or 127.0.0.1:7731",
+                key="cluster.listen",
+            )
+        if (layout := await self._open_memory()) is None:
+            return
+        async with AsyncExitStack() as stack:
+            listener = await run_in_thread(TcpListener, self._machines)
+            stack.callback(listener.close)
+            address = str(listener.address)
+            self._runtimes = make_database_shards(self._target.runtime, layout)
+            for runtime in self._runtimes:
+                with_journal(runtime, partial(self._open_journal, runtime, address))
+            await self._keep_models(stack)
+            node = self._node = self._make_node(layout, address)
+            await self._answer(stack, layout)
+            for work in (
+                listener.accept(partial(ShardDoor, self._find)),
+                self._load_rest(),
+                self._leave_when_told(node),
+            ):
+                task = self._loop.create_task(work, name="remora.node")
+                stack.push_async_callback(_end, task)
+            _logger.info("node_serves", address=address, shards=layout.shards)
+            await node.run()
+
+    # -- what a node is made of --------------------------------------------------------------------
+
+    async def _open_memory(self) -> ShardLayout | None:
+        """The memory, also if PostgreSQL is away at first; None if it was told to stop."""
+        await run_in_thread(_check_directory, self._target.directory)
+        try:
+            from remora.storage.postgres.cluster import open_cluster  # noqa: PLC0415  # an extra
+        except ImportError as e:
+            raise ConfigError(str(e), key="journal.dsn") from e
+        outage = OutageLog(
+            _logger, "database_away", ended="database_back", monotonic=self._loop.time
+        )
+        journal, machines = self._target.config.journal, self._machines
+        while not self._stop.is_set():
+            try:
+                return await open_cluster(
+                    machines.dsn,
+                    machines.schema,
+                    machines.shards,
+                    lease_s=self._lease_s,
+                    durability=journal.durability,
+                )
+            except JournalTooNew:
+                raise
+            except StorageError as e:
+                outage.fail(e)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await self._stop.wait()
+        return None
+
+    async def _open_journal(self, runtime: Runtime, address: str) -> Journal:
+        options = options_of(runtime)
+        return await open_database(
+            options.config.journal, options.path, place=options.shard, wait_s=0, address=address
+        )
+
+    async def _keep_models(self, stack: AsyncExitStack) -> None:
+        """Hold the models that all shards share, as long as this node lives."""
+        options = options_of(self._runtimes[0])
+        assert options.models is not None
+        closers: list = []  # type: ignore[type-arg]
+        await options.models.build(options, closers)
+        for close in closers:
+            stack.push_async_callback(close)
+
+    def _make_node(self, layout: ShardLayout, address: str) -> Node:
+        from remora.storage.postgres.cluster import Membership  # noqa: PLC0415  # an extra
+
+        ledger = Membership(
+            self._machines.dsn,
+            self._machines.schema,
+            layout,
+            address=address,
+            release=release(),
+            fingerprint=self._machines.fingerprint,
+            lease_s=self._lease_s,
+        )
+        return Node(ledger, ledger.me, self._lease_s, self._begin)
+
+    def _begin(self, number: int) -> ShardTerm:
+        drain_s = self._target.config.supervisor.drain_s
+        term = self._terms[number] = ShardTerm(number, self._runtimes[number], drain_s)
+        return term
+
+    def _find(self, shard: int) -> Served | None:
+        term = self._terms.get(shard)
+        return None if term is None else term.served
+
+    async def _leave_when_told(self, node: Node) -> None:
+        await self._stop.wait()
+        node.leave()
+
+    async def _load_rest(self) -> None:
+        """Load what requests with a query need; others do not wait for it."""
+        await asyncio.sleep(_PAUSE_S)
+        await run_in_thread(load_rest, self._target, abandon_on_cancel=True)
+
+    # -- what others ask of it ---------------------------------------------------------------------
+
+    async def _answer(self, stack: AsyncExitStack, layout: ShardLayout) -> None:
+        answer = make_answer(self._health, self._opened, shards=layout.shards, add=add_figures)
+        thread = await run_in_thread(start_answering, self._target.directory, answer)
+        if thread is not None:
+            stack.push_async_callback(run_in_thread, thread.stop)
+
+    def _opened(self) -> list[Internals]:
+        found = [opened_parts(term.runtime) for term in list(self._terms.values())]
+        return [one for one in found if one is not None]
+
+    def _health(self) -> Health:
+        """That of this machine's shards, and whether it knows which they are; from any thread."""
+        healths = {
+            number: term.runtime.health()
+            for number, term in list(self._terms.items())
+            if term.served is not None
+        }
+        problems = list(merge_health(healths).problems)
+        node = self._node
+        if self._stop.is_set():
+            problems.append(HealthProblem("closing", "not ready", "the node is leaving"))
+        elif node is None or node.silent_s > self._lease_s:
+            problems.append(
+                HealthProblem(
+                    "placement_unknown",
+                    "not ready",
+                    "PostgreSQL does not say which shards are this node's",
+                )
+            )
+        elif node.rests_s:
+            problems.append(
+                HealthProblem(
+                    "shard_failed",
+                    "degraded",
+                    "a shard could not be opened, so this node takes no others for "
+                    f"{node.rests_s:.0f} s",
+                )
+            )
+        return of_problems(problems)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_directory(directory: Path) -> None:
+    """Check that the directory has no memory of its own, which PostgreSQL's would hide.
+
+    Raises:
+        ConfigError: it has one.
+    """
+    if (directory / SHARDS_FILE).exists() or (directory / "journal.db").exists():
+        raise ConfigError(
+            f"{directory} has a journal of its own, which journal.dsn would hide: export it "
+            "(Runtime.export), and import it into a memory in another directory",
+            key="journal.dsn",
+        )
