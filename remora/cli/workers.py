@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from remora.cli.render import print_json
 from remora.errors import DirectoryLocked, InvalidInput
+from remora.storage.membership import Placement
 
 __all__ = ["TARGET", "add_worker_parsers", "command_owners", "command_serve"]
 
@@ -57,7 +59,8 @@ def add_worker_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         parents=[printing],
         help="print who owns a memory, and what each shard does",
         description="Print the process that owns a memory, for how long, and for each shard its "
-        "epoch (how many owners it has had), sessions in memory, and requests that wait. Of a "
+        "epoch (how many owners it has had), sessions in memory, and requests that wait. Of one in "
+        "PostgreSQL: the nodes that share it, and for each shard its owner and lease as well. Of a "
         "database: for each journal in it the owner, its address, and how long its lease lasts.",
         epilog="exit codes: 0 done, 1 there is no owner, 2 wrong usage",
     )
@@ -89,7 +92,7 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
 
     target = read_target(arguments.target)
     if dsn := target.config.journal.dsn.reveal():
-        return _print_journal_owners(console, arguments, dsn, target.config.journal.schema)
+        return _print_nodes(console, arguments, dsn, target.config.journal.schema)
     info = Place(target.directory).read_owner()
     if not target.directory.is_dir():
         raise InvalidInput(f"there is no directory {target.directory}")
@@ -134,16 +137,72 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_journal_owners(
-    console: Console, arguments: argparse.Namespace, dsn: str, schema: str = ""
-) -> int:
-    """Print who owns the journals in a database, or that in one schema."""
+async def _read_placement(dsn: str, schema: str) -> Placement | None:
+    try:
+        from remora.storage.postgres.cluster import ClusterReader  # noqa: PLC0415  # an extra
+    except ImportError as e:
+        raise InvalidInput(str(e)) from e
+
+    reader = ClusterReader(dsn, schema)
+    try:
+        return await reader.read()
+    finally:
+        reader.close()
+
+
+def _print_nodes(console: Console, arguments: argparse.Namespace, dsn: str, schema: str) -> int:
+    """Print which nodes share a memory, and who owns each shard."""
+    found = anyio.run(_read_placement, dsn, schema)
+    if found is None:
+        raise InvalidInput(f"there is no memory in the schema {schema} that the role may read")
+    loads = {(one.address, load.number): load for one in found.nodes for load in one.loads}
+    shards = []
+    for one in found.leases:
+        load = loads.get((one.address, one.number)) if one.runs else None
+        shards.append(
+            {"shard": one.number, "owner": one.owner, "address": one.address, "epoch": one.epoch}
+            | {"since": one.since.isoformat(timespec="seconds")}
+            | {"lease_left_s": None if one.left_s is None else round(one.left_s, 1)}
+            | {"sessions": None if load is None else load.sessions}
+            | {"queue": None if load is None else load.queue}
+        )
+    if arguments.json:
+        for shard in shards:
+            print_json(shard)
+        return 0
+    table = Table("node", "owner", "state", "shards", "since", "release", box=None)
+    for node in found.nodes:
+        held = sum(one.runs and one.address == node.address for one in found.leases)
+        since = node.since.isoformat(timespec="seconds")
+        row = (node.address, node.owner, node.state, str(held), since, node.release)
+        table.add_row(*map(escape, row))
+    if found.nodes:
+        console.print(table)
+        console.print()
+    _print_shards(console, shards)
+    return 0
+
+
+def _print_shards(console: Console, shards: Sequence[dict[str, Any]]) -> None:
+    names = ("shard", "owner", "address", "epoch", "since", "lease left", "sessions", "queue")
+    more = "queue" in shards[0]
+    table = Table(*(names if more else names[:6]), box=None)
+    for one in shards:
+        left = one.pop("lease_left_s")
+        state = "none" if left is None else f"{left:.1f} s" if left else "ended"
+        values = ["" if value is None else escape(str(value)) for value in one.values()]
+        table.add_row(*values[:5], state, *values[5:])
+    console.print(table)
+
+
+def _print_journal_owners(console: Console, arguments: argparse.Namespace, dsn: str) -> int:
+    """Print who owns the journals in a database."""
     try:
         from remora.storage.postgres.owners import read_owners  # noqa: PLC0415  # an extra
     except ImportError as e:
         raise InvalidInput(str(e)) from e
 
-    owners = [one for one in anyio.run(read_owners, dsn) if schema in {"", one.schema}]
+    owners = anyio.run(read_owners, dsn)
     if not owners:
         raise InvalidInput("there is no journal in this database that the role may read")
     shards = [
@@ -156,10 +215,5 @@ def _print_journal_owners(
         for shard in shards:
             print_json(shard)
         return 0
-    table = Table("shard", "owner", "address", "epoch", "since", "lease left", box=None)
-    for one in shards:
-        left = one.pop("lease_left_s")
-        state = "none" if left is None else f"{left:.1f} s" if left else "ended"
-        table.add_row(*(escape(str(value)) for value in one.values()), state)
-    console.print(table)
+    _print_shards(console, shards)
     return 0

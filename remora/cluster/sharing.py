@@ -57,6 +57,15 @@ class NodeServer:
         self._node: Node | None = None
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def served(self) -> dict[int, Runtime]:
+        """The shards that it serves now, by number."""
+        return {
+            number: term.runtime
+            for number, term in list(self._terms.items())
+            if term.served is not None
+        }
+
     async def run(self) -> None:
         """Serve.
 
@@ -80,7 +89,7 @@ class NodeServer:
             for runtime in self._runtimes:
                 with_journal(runtime, partial(self._open_journal, runtime, address))
             await self._keep_models(stack)
-            node = self._node = self._make_node(layout, address)
+            node = self._node = self._make_node(stack, layout, address)
             await self._answer(stack, layout)
             for work in (
                 listener.accept(partial(ShardDoor, self._find)),
@@ -138,7 +147,7 @@ class NodeServer:
         for close in closers:
             stack.push_async_callback(close)
 
-    def _make_node(self, layout: ShardLayout, address: str) -> Node:
+    def _make_node(self, stack: AsyncExitStack, layout: ShardLayout, address: str) -> Node:
         from remora.storage.postgres.cluster import Membership  # noqa: PLC0415  # an extra
 
         ledger = Membership(
@@ -150,6 +159,7 @@ class NodeServer:
             fingerprint=self._machines.fingerprint,
             lease_s=self._lease_s,
         )
+        stack.callback(ledger.close)
         return Node(ledger, ledger.me, self._lease_s, self._begin)
 
     def _begin(self, number: int) -> ShardTerm:
@@ -184,11 +194,7 @@ class NodeServer:
 
     def _health(self) -> Health:
         """That of this machine's shards, and whether it knows which they are; from any thread."""
-        healths = {
-            number: term.runtime.health()
-            for number, term in list(self._terms.items())
-            if term.served is not None
-        }
+        healths = {number: runtime.health() for number, runtime in self.served.items()}
         problems = list(merge_health(healths).problems)
         node = self._node
         if self._stop.is_set():

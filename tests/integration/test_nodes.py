@@ -1,0 +1,238 @@
+"""Several shards on several machines: nodes divide them, and workers find each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import remora
+from remora.blocks import StaticMemoryBlock
+from remora.cli.main import main
+from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharding import shard_of
+from remora.errors import ConfigError
+from remora.storage.postgres import PostgresJournal
+from remora.testing.runtimes import find_differences
+from tests.cluster_calls import ERRORS, MORE
+from tests.integration.test_cluster_verbs import (
+    NOT_COMPARED,
+    OWN,
+    Opened,
+    StoppedClock,
+    local,
+    mask,
+    play,
+)
+from tests.machines import SECRET, Machine, owned_by, placed, running_owner
+from tests.nodes import connected, node, serve, two_nodes
+from tests.postgres import Cluster, running_cluster
+from tests.verbs import CALLS, World
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def users() -> list[str]:
+    """Some of each shard."""
+    found: dict[int, list[str]] = {}
+    for number in range(100):
+        found.setdefault(shard_of(f"user{number}", SHARDS), []).append(f"user{number}")
+    return [name for names in found.values() for name in names[:2]]
+
+
+async def say(memory: Any, number: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        for user in users():
+            chat = memory.session(user, "chat")
+            message = {"role": "user", "content": str(number)}
+            tasks.start_soon(partial(chat.append, message, key=f"k{number}"))
+
+
+async def heard(memory: Any) -> list[list[str]]:
+    return [
+        [str(one.content) for one in await memory.session(user, "chat").history()]
+        for user in users()
+    ]
+
+
+# -- moves -----------------------------------------------------------------------------------------
+
+
+async def test_nodes_come_and_go_under_a_worker(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """G3, G12: shards move to a node that joins, and from one that is killed or told to leave,
+    while a worker appends: no append fails, nothing is lost, doubled or out of order. `remora
+    owners` shows who has what.
+    """
+    one, two = (
+        Machine(tmp_path / name, cluster.dsn(), "moves", more=f"shards: {SHARDS}")
+        for name in ("one", "two")
+    )
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running_owner(one))
+        await placed(cluster, "moves", owned_by(SHARDS))
+        memory = await stack.enter_async_context(remora.connect(two.file))
+        await say(memory, 0)
+        second = await stack.enter_async_context(running_owner(two))
+        found = await placed(cluster, "moves", owned_by(SHARDS // 2, SHARDS // 2))
+        assert sum(one.epoch for one in found.leases) == SHARDS + SHARDS // 2, "few have moved"
+        await say(memory, 1)
+        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file), "--json"]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert {row["owner"].rpartition(":")[2] for row in rows} == {
+            str(first.pid),
+            str(second.pid),
+        }
+        assert [row["shard"] for row in rows] == list(range(SHARDS))
+        assert {row["queue"] for row in rows} <= {0, None}
+        assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
+        shown = capsys.readouterr().out
+        assert "serving" in shown
+        assert "127.0.0.1:" in shown
+        os.kill(first.pid, signal.SIGKILL)
+        await say(memory, 2)
+        found = await placed(cluster, "moves", owned_by(SHARDS))
+        assert sum(one.epoch for one in found.leases) == 2 * SHARDS
+        third = await stack.enter_async_context(running_owner(one))
+        await placed(cluster, "moves", owned_by(SHARDS // 2, SHARDS // 2))
+        os.kill(second.pid, signal.SIGTERM)
+        await say(memory, 3)
+        assert await second.ended() == 0
+        await placed(cluster, "moves", owned_by(SHARDS))
+        assert await heard(memory) == [["0", "1", "2", "3"]] * len(users())
+        assert (await memory.counts()).messages == 4 * len(users())
+        assert memory.health().ready
+        os.kill(third.pid, signal.SIGTERM)
+        assert await third.ended() == 0
+
+
+# -- the same results ------------------------------------------------------------------------------
+
+FILES = frozenset({"Runtime.backup", "Runtime.export", "Runtime.import_"})
+"""Refused: the owner's files may be another machine's."""
+
+
+def make_config(cluster: Cluster, schema: str, **more: object) -> remora.Config:
+    return remora.Config.from_dict(
+        {
+            "journal": {"dsn": cluster.dsn(), "schema": schema, "durability": "process"},
+            "long_term": {"enabled": False},
+            "models": {"embedder": "none"},
+            "cluster": {"secret": SECRET, "listen": "127.0.0.1:0", "shards": 2, **more},
+        }
+    )
+
+
+def make(path: Path, config: remora.Config) -> remora.Runtime:
+    return remora.Runtime(
+        path / "memory",
+        config=config,
+        redact=mask,
+        blocks=[StaticMemoryBlock(name="rules", static_content="Be kind.")],
+        clock=StoppedClock(),
+    )
+
+
+def make_local(path: Path) -> ShardedRuntime:
+    config = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+    return ShardedRuntime.of(make(path, remora.Config.from_dict(config)), shards=2)
+
+
+async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """The same calls of a memory in shards in this process, and of one that two nodes share."""
+    calls = {
+        name: call
+        for name, call in {**CALLS, **MORE, **ERRORS}.items()
+        if name not in NOT_COMPARED | FILES
+    }
+    config = make_config(cluster, "verbs")
+
+    @asynccontextmanager
+    async def shared(path: Path) -> AsyncIterator[Opened]:
+        async with (
+            two_nodes(lambda place: make(place, config), path, 2) as nodes,
+            connected(make(path, config)) as memory,
+        ):
+            served = dict(item for one in nodes for item in one.served.items())
+            yield World(memory, path), [served[number] for number in range(2)]  # type: ignore[arg-type]
+
+    found = []
+    for kind, opened in (("local", lambda path: local(path, make_local)), ("shared", shared)):
+        place = tmp_path / kind
+        await anyio.to_thread.run_sync(place.mkdir)
+        async with opened(place) as (world, shards):
+            found.append(await play(world, shards, calls))
+    one, other = found
+    differences = [
+        difference
+        for name in calls
+        for difference in find_differences(one[name], other[name], f"{name} ")
+        if not OWN.fullmatch(difference.partition(":")[0])
+    ]
+    assert not differences
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: another number of shards, another secret, a Runtime on the whole or on one shard,
+    a memory in one piece, a schema that another memory has: each says what to do.
+    """
+    config = make_config(cluster, "refused")
+    async with node(make(tmp_path / "one", config)) as first:
+        with anyio.fail_after(60):
+            while len(first.served) < 2:
+                await anyio.sleep(0.02)
+        other = make_config(cluster, "refused", shards=4)
+        with pytest.raises(ConfigError, match=r"has 2 shards.* cluster\.shards says 4"):
+            await serve(make(tmp_path / "two", other))
+        with pytest.raises(ConfigError, match=r"has 2 shards.* cluster\.shards says 4"):
+            async with connected(make(tmp_path / "worker", other)):
+                pass
+        stranger = make_config(cluster, "refused", secret="x" * 40)
+        with pytest.raises(ConfigError, match="copy it from there"):
+            await serve(make(tmp_path / "two", stranger))
+        with pytest.raises(ConfigError, match="remora serve"):
+            async with make(tmp_path / "three", config):
+                pass
+        with pytest.raises(ConfigError, match="shard 0 of 2 of the memory"):
+            await PostgresJournal.open(
+                cluster.dsn(), schema="refused_00", durability="process", wait_s=0
+            )
+        assert len(first.served) == 2
+    for schema in ("whole", "mixed_01"):
+        journal = await PostgresJournal.open(cluster.dsn(), schema=schema, durability="process")
+        await journal.aclose()
+    with pytest.raises(ConfigError, match="in one piece, not in 2 shards"):
+        await serve(make(tmp_path / "four", make_config(cluster, "whole")))
+    with pytest.raises(ConfigError, match="has the journal of another memory"):
+        await serve(make(tmp_path / "five", make_config(cluster, "mixed")))
