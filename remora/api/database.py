@@ -8,9 +8,9 @@ from remora.config import JournalConfig
 from remora.errors import ConfigError
 from remora.runtime.threads import run_in_thread
 from remora.storage.journal_port import Journal
-from remora.storage.layout import MOVING_SETTING, ShardPlace, check_unmoved, read_move
+from remora.storage.layout import MOVING_SETTING, SHARDS_FILE, ShardPlace, check_unmoved, read_move
 
-__all__ = ["open_database"]
+__all__ = ["check_directory", "open_database"]
 
 _COMMAND_S = 10.0
 
@@ -42,13 +42,7 @@ async def open_database(
             "leave the key out",
             key="journal.dsn",
         )
-    await run_in_thread(_check_not_leaving, directory)
-    if await run_in_thread((directory / "journal.db").exists):
-        raise ConfigError(
-            f"{directory} has a journal of its own, which journal.dsn would hide: move it into "
-            f"PostgreSQL (remora reshard {directory} --to postgresql), or name another directory",
-            key="journal.dsn",
-        )
+    await run_in_thread(check_directory, directory)
     try:
         from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
     except ImportError as e:
@@ -74,7 +68,19 @@ async def open_database(
     return journal
 
 
-def _check_not_leaving(directory: Path) -> None:
+def check_directory(directory: Path) -> None:
+    """Check that a directory has no journal of its own, which one in PostgreSQL would hide.
+
+    Raises:
+        ConfigError: it has one.
+        StorageError: its journal is being moved into PostgreSQL.
+    """
     move = read_move(directory)
     if move is not None and move.to == "postgresql":
         check_unmoved(directory)
+    if any((directory / name).exists() for name in ("journal.db", SHARDS_FILE)):
+        raise ConfigError(
+            f"{directory} has a journal of its own, which journal.dsn would hide: move it into "
+            f"PostgreSQL (remora reshard {directory} --to postgresql), or name another directory",
+            key="journal.dsn",
+        )

@@ -155,6 +155,7 @@ async def _opened(config: Config) -> AsyncIterator[tuple[PostgresJournal, Databa
     journal = await PostgresJournal.open(
         where.dsn.reveal(),
         schema=where.schema,
+        memory=where.memory,
         durability=where.durability,
         command_timeout_s=min(_COMMAND_S, where.lease_s),
         lease_s=where.lease_s,

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from pathlib import Path
 
 from remora.api.build import Internals
-from remora.api.database import open_database
+from remora.api.database import check_directory, open_database
 from remora.api.health import Health, HealthProblem, merge_health, of_problems
 from remora.api.runtime import Runtime
 from remora.api.shards import make_database_shards, opened_parts, options_of, with_journal
@@ -30,7 +29,7 @@ from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import start_answering
 from remora.storage.journal_port import Journal
-from remora.storage.layout import SHARDS_FILE, ShardLayout
+from remora.storage.layout import ShardLayout
 
 __all__ = ["NodeServer"]
 
@@ -105,7 +104,7 @@ class NodeServer:
 
     async def _open_memory(self) -> ShardLayout | None:
         """The memory, also if PostgreSQL is away at first; None if it was told to stop."""
-        await run_in_thread(_check_directory, self._target.directory)
+        await run_in_thread(check_directory, self._target.directory)
         try:
             from remora.storage.postgres.cluster import open_cluster  # noqa: PLC0415  # an extra
         except ImportError as e:
@@ -120,6 +119,7 @@ class NodeServer:
                     machines.dsn,
                     machines.schema,
                     machines.shards,
+                    memory=journal.memory,
                     lease_s=self._lease_s,
                     durability=journal.durability,
                 )
@@ -222,17 +222,3 @@ class NodeServer:
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _check_directory(directory: Path) -> None:
-    """Check that the directory has no memory of its own, which PostgreSQL's would hide.
-
-    Raises:
-        ConfigError: it has one.
-    """
-    if (directory / SHARDS_FILE).exists() or (directory / "journal.db").exists():
-        raise ConfigError(
-            f"{directory} has a journal of its own, which journal.dsn would hide: export it "
-            "(Runtime.export), and import it into a memory in another directory",
-            key="journal.dsn",
-        )

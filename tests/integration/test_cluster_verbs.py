@@ -117,7 +117,8 @@ async def play(
     names = {str(world.path): "PATH"}
     names |= {parts_of(one).instance: f"SHARD{number}" for number, one in enumerate(shards)}
     filled = await outcome_of(partial(fill_world, world))
-    assert not filled.error or "switched off" in filled.text
+    # after the first messages: no long-term memory, or no files in common
+    assert not filled.error or re.search("switched off|on another machine", filled.text)
     outcomes = {}
     for number, (name, call) in enumerate(calls.items()):
         for one in shards:

@@ -65,6 +65,7 @@ def in_database(cluster: Cluster, config: remora.Config = CONFIG) -> remora.Conf
         config.journal,
         dsn=Secret(cluster.dsn()),
         schema=f"moved_{next(_numbers)}",
+        memory="shop",
         durability="process",
     )
     return msgspec.structs.replace(config, journal=there)

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 import remora
@@ -136,14 +137,28 @@ async def test_nodes_come_and_go_under_a_worker(
 
 # -- the same results ------------------------------------------------------------------------------
 
-FILES = frozenset({"Runtime.backup", "Runtime.export", "Runtime.import_"})
+FILES = (
+    "Runtime.backup",
+    "Runtime.export",
+    "Runtime.import_",
+    "nothing to import",
+    "no export at all",
+    "sessions that exist",
+    "something is there",
+    "a backup over something",
+)
 """Refused: the owner's files may be another machine's."""
 
 
 def make_config(cluster: Cluster, schema: str, **more: object) -> remora.Config:
     return remora.Config.from_dict(
         {
-            "journal": {"dsn": cluster.dsn(), "schema": schema, "durability": "process"},
+            "journal": {
+                "dsn": cluster.dsn(),
+                "schema": schema,
+                "memory": "shop",
+                "durability": "process",
+            },
             "long_term": {"enabled": False},
             "models": {"embedder": "none"},
             "cluster": {"secret": SECRET, "listen": "127.0.0.1:0", "shards": 2, **more},
@@ -168,11 +183,8 @@ def make_local(path: Path) -> ShardedRuntime:
 
 async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """The same calls of a memory in shards in this process, and of one that two nodes share."""
-    calls = {
-        name: call
-        for name, call in {**CALLS, **MORE, **ERRORS}.items()
-        if name not in NOT_COMPARED | FILES
-    }
+    every = {**CALLS, **MORE, **ERRORS}
+    calls = {name: call for name, call in every.items() if name not in NOT_COMPARED.union(FILES)}
     config = make_config(cluster, "verbs")
 
     @asynccontextmanager
@@ -189,7 +201,7 @@ async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None
         place = tmp_path / kind
         await anyio.to_thread.run_sync(place.mkdir)
         async with opened(place) as (world, shards):
-            found.append(await play(world, shards, calls))
+            found.append(await play(world, shards, calls | {name: every[name] for name in FILES}))
     one, other = found
     differences = [
         difference
@@ -197,7 +209,8 @@ async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None
         for difference in find_differences(one[name], other[name], f"{name} ")
         if not OWN.fullmatch(difference.partition(":")[0])
     ]
-    assert not differences
+    assert not differences, "\n".join(differences)
+    assert all("on another machine" in other[name].text for name in FILES)
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -218,6 +231,12 @@ async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> N
         with pytest.raises(ConfigError, match=r"has 2 shards.* cluster\.shards says 4"):
             async with connected(make(tmp_path / "worker", other)):
                 pass
+        named = make_config(cluster, "refused")
+        named = msgspec.structs.replace(
+            named, journal=msgspec.structs.replace(named.journal, memory="blog")
+        )
+        with pytest.raises(ConfigError, match="of the memory 'shop', not of 'blog'"):
+            await serve(make(tmp_path / "two", named))
         stranger = make_config(cluster, "refused", secret="x" * 40)
         with pytest.raises(ConfigError, match="copy it from there"):
             await serve(make(tmp_path / "two", stranger))

@@ -33,6 +33,7 @@ from remora.storage.postgres.lease import check_network
 from remora.storage.postgres.opening import (
     ANOTHER_WAS_FIRST,
     MEMORY_NAME,
+    check_memory_name,
     check_schema_name,
     check_server,
     migrate,
@@ -50,7 +51,8 @@ CREATE TABLE remora.cluster (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     format int NOT NULL DEFAULT {_FORMAT},
     shards int NOT NULL,
-    instance text NOT NULL
+    instance text NOT NULL,
+    memory text NOT NULL DEFAULT ''
 );
 CREATE TABLE remora.nodes (
     address text PRIMARY KEY,
@@ -126,7 +128,13 @@ def _select_placement(schema: str, layout: ShardLayout | None) -> str:
 
 
 async def open_cluster(
-    dsn: str, schema: str, shards: int, *, lease_s: float, durability: Durability
+    dsn: str,
+    schema: str,
+    shards: int,
+    *,
+    memory: str = "",
+    lease_s: float,
+    durability: Durability,
 ) -> ShardLayout:
     """The memory in a schema; its tables are made if there is none.
 
@@ -135,12 +143,13 @@ async def open_cluster(
         schema: of the memory. Several shards are in schemas of their own, whose names go on with
             their numbers: ``remora_00``.
         shards: how many it has.
+        memory: its name; see `PostgresJournal.open`.
         lease_s: of its shards' leases.
         durability: of their commits.
 
     Raises:
         ConfigError: the server, the role or the schema cannot be used, or the memory has another
-            number of shards; the text says what to do.
+            number of shards or another name; the text says what to do.
         JournalTooNew: a newer remora wrote it.
         StorageError: PostgreSQL cannot be reached.
     """
@@ -165,6 +174,7 @@ async def open_cluster(
         layout = await _make_tables(writer, schema, shards)
         for place in layout.places:
             await _make_shard(writer, layout.schema(schema, place.number), place)
+        await _check_memory(writer, schema, layout, memory)
         return layout
 
     with Database(address) as database:
@@ -258,6 +268,20 @@ async def _make_shard(writer: asyncpg.Connection[Any], schema: str, place: Shard
             f"{place.title}: name another journal.schema, or remove that one",
             key="journal.schema",
         )
+
+
+async def _check_memory(
+    writer: asyncpg.Connection[Any], schema: str, layout: ShardLayout, name: str
+) -> None:
+    """Check whose memory it is. One in shards gets its name here, a single journal by its owner."""
+    if layout.shards == 1:
+        sql = in_schema("SELECT value FROM remora.settings WHERE name = $1", schema)
+        value = await writer.fetchval(sql, MEMORY_NAME)
+        check_memory_name(schema, "" if value is None else value.decode(), name)
+        return
+    if name:
+        await writer.execute(f"UPDATE {schema}.cluster SET memory = $1 WHERE memory = ''", name)
+    check_memory_name(schema, await writer.fetchval(f"SELECT memory FROM {schema}.cluster"), name)
 
 
 # -- nodes -----------------------------------------------------------------------------------------

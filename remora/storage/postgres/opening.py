@@ -28,6 +28,7 @@ __all__ = [
     "MEMORY_NAME",
     "OLDEST",
     "Ownership",
+    "check_memory_name",
     "check_schema_name",
     "check_server",
     "migrate",
@@ -214,6 +215,21 @@ async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
     return int(row[0])
 
 
+def check_memory_name(schema: str, found: str, name: str) -> None:
+    """Check that a schema has the memory of this name, or one that has no name yet.
+
+    Raises:
+        ConfigError: it has another.
+    """
+    if found and found != name:
+        raise ConfigError(
+            f"the schema {schema} has the journal of the memory {found!r}, not of {name!r}: two "
+            f"memories cannot share one schema. Name another schema, or open it with "
+            f"memory={found!r}",
+            key="journal.memory",
+        )
+
+
 async def take_ownership(
     writer: asyncpg.Connection[Any],
     schema: str,
@@ -232,12 +248,7 @@ async def take_ownership(
     found = await writer.fetchval(
         in_schema("SELECT value FROM remora.settings WHERE name = $1", schema), MEMORY_NAME
     )
-    if found is not None and found.decode() != name:
-        raise ConfigError(
-            f"the schema {schema} has the journal of the memory {found.decode()!r}, not of "
-            f"{name!r}: two memories cannot share one schema. Name another schema, or open it with "
-            f"memory={found.decode()!r}"
-        )
+    check_memory_name(schema, "" if found is None else found.decode(), name)
     row, granted = await _claim(writer, schema, tenure)
     if first_settings:
         await writer.execute(
