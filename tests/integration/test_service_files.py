@@ -1,8 +1,9 @@
-"""The files by which `remora http` is deployed: checked, and run as far as one machine can."""
+"""The files by which `remora http` and nodes are deployed: checked, and run on this machine."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,19 +29,20 @@ def instructions() -> dict[str, str]:
     return found
 
 
-def test_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["http.service", "node.service"])
+def test_the_unit(tmp_path: Path, name: str) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
-    text = (FILES / "http.service").read_text()
+    text = (FILES / name).read_text()
     program = tmp_path / "remora"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "http.service"
-    unit.write_text(text.replace("/opt/remora/bin/remora", str(program)))
+    unit = tmp_path / name
+    unit.write_text(re.sub(r"/opt/\w+/bin/remora", str(program), text))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
     )
-    wrong = [line for line in done.stderr.splitlines() if "http.service" in line]
+    wrong = [line for line in done.stderr.splitlines() if name in line]
     assert not wrong
 
 
