@@ -87,9 +87,9 @@ class _KeptOwner:
         await self.owner.said("shard_served")
 
     def waits(self) -> bool:
-        """Whether the process that runs now said that it waits for the owner to leave."""
+        """Whether the process that runs now said that it is a node, and has not the shard."""
         said = self.machine.log.read_bytes()[self._begins :]
-        return b"journal_owned" in said and b"owner_serves" not in said
+        return b"node_joined" in said and said.count(b"shard_served") == said.count(b"shard_left")
 
 
 class _Pair:
