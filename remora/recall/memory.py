@@ -115,7 +115,7 @@ class FoundMemories:
         max_tokens: int | None = None,
         relevance: float = 0.0,
     ) -> list[Memory]:
-        """The best that are not in `without`, made anew: a caller may change them.
+        """The best that are not in `without`, made for this call: the caller may change them.
 
         Args:
             limit: how many at most.
