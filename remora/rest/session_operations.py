@@ -5,16 +5,23 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import msgspec
+
+from remora.actors.blocks.source import Source
 from remora.api.turn import Turn, turn_to_answer
 from remora.errors import InvalidInput, TurnClosed
+from remora.logging import get_logger
 from remora.messages import Message, Receipt
 from remora.recall.context import Context
+from remora.recall.sources import Sources
 from remora.rest import shapes
 from remora.rest.operation import SESSION, USER, Asked, Operation
 from remora.services.archive import SessionStatistics
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["SESSION_OPERATIONS", "erased", "next_cursor"]
+
+_logger = get_logger(__name__)
 
 
 async def list_users(asked: Asked) -> shapes.UserPage:
@@ -189,13 +196,29 @@ def _is_answered(turn: Turn) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
+def _hide_failures(sources: Sources) -> Sources:
+    """What each tier gave; texts of exceptions, which name files and quote models, are logged."""
+    if all(one.status != "failed" for _, one in sources.items()):
+        return sources
+
+    def hide(name: str, source: Source) -> Source:
+        if source.status != "failed":
+            return source
+        _logger.warning("rest_unavailable", error=f"{name}: {source.detail}")
+        return msgspec.structs.replace(source, detail="it failed: the server's log says why")
+
+    tiers = {name: hide(name, one) for name, one in sources.items() if ":" not in name}
+    blocks = {name: hide(name, one) for name, one in sources.blocks.items()}
+    return Sources(**tiers, blocks=blocks)
+
+
 def _shown(context: Context) -> shapes.ContextShown:
     return shapes.ContextShown(
         messages=list(context.messages),
         tokens=context.tokens,
         summary=context.summary,
         memories=context.memories,
-        sources=context.sources,
+        sources=_hide_failures(context.sources),
         prefix_changed=context.prefix_changed,
         pending=context.pending,
         omitted=context.omitted,

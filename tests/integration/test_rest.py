@@ -66,12 +66,15 @@ class Service:
 
 @asynccontextmanager
 async def serving(
-    path: Path, rate: RateLimit | None = None, options: RestOptions | None = None
+    path: Path,
+    rate: RateLimit | None = None,
+    options: RestOptions | None = None,
+    embedder: HashEmbedder | None = None,
 ) -> AsyncIterator[Service]:
     file = path / "keys.txt"
     for tenant in ("shop", "other"):
         add_key(file, tenant)
-    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
+    async with Runtime.in_memory(config=CONFIG, embedder=embedder or HashEmbedder()) as runtime:
         keys = KeyFile(file)
         limit = rate or RateLimit(0, SystemClock())
         app = build_app(runtime, keys, limit, options)
@@ -698,6 +701,27 @@ def test_errors_are_answered_as_the_example_answers_them(name: str) -> None:
     clients_own = refusal.status < 500 or name == "ConfigError"
     assert (refusal.detail == "what went wrong") == clients_own
     assert refusal.detail
+
+
+class Away(HashEmbedder):
+    """An embedder whose errors name what is the server's own."""
+
+    async def embed(self, texts: Any) -> Any:
+        raise ConnectionError("https://inner.example/embed refused the key")
+
+
+async def test_why_a_tier_failed_is_told_to_the_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, embedder=Away()) as service, service.client("shop") as shop:
+        await say(shop, "hello")
+        answer = await shop.post(f"{CHAT}/context", json={"query": "hello"})
+    sources = answer.json()["sources"]
+    assert sources["long_term"]["status"] == "failed"
+    assert "log" in sources["long_term"]["detail"]
+    assert sources["recent"]["status"] == "ok"
+    assert "inner.example" not in answer.text
+    assert "inner.example" in caplog.text
 
 
 def test_how_the_server_failed_is_told_to_its_log_alone(caplog: pytest.LogCaptureFixture) -> None:
