@@ -24,7 +24,7 @@ def find_session(given: Any, context: Any) -> Session | BlockingSession:
     session = given(context) if callable(given) else given
     if not _is_session(session):
         raise InvalidInput(
-            f"session is, or gave, a {type(session).__name__}: pass a session of a Runtime, of "
+            f"this is, or gave, a {type(session).__name__}, not a session of a Runtime, of "
             "remora.connect or of remora.blocking"
         )
     return session
