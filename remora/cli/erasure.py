@@ -9,7 +9,7 @@ from rich.console import Console
 
 from remora.cli.opening import open_runtime
 from remora.cli.prompt import confirm
-from remora.cli.render import counted, print_json, printable
+from remora.cli.render import counted, named, print_json
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -57,7 +57,7 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         without_terminal = f"this erases {what} permanently; without a terminal, confirm with --yes"
         if not await confirm(
             console,
-            f"This erases {printable(what)} permanently. Continue?",
+            f"This erases {named(what)} permanently. Continue?",
             without_terminal=without_terminal,
         ):
             console.print("nothing was erased")

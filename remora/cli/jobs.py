@@ -17,7 +17,7 @@ from rich.text import Text
 from remora.api.dead_letters import DeadLetters, check_droppable
 from remora.cli.opening import directory_of
 from remora.cli.prompt import confirm
-from remora.cli.render import printable
+from remora.cli.render import named, printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
 from remora.cluster.operating import (
     change_dead_letters,
@@ -206,8 +206,7 @@ def _print(console: Console, jobs: Sequence[Job], *, as_json: bool) -> None:
         return
     now = time.time()
     cells = [
-        (job.id, _state(job, now), printable(" / ".join(filter(None, owner_of(job)))))
-        for job in jobs
+        (job.id, _state(job, now), named(" / ".join(filter(None, owner_of(job))))) for job in jobs
     ]
     widths = [max(len(row[place]) for row in cells) for place in range(2)]
     for job, (id_, state, owner) in zip(jobs, cells, strict=True):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.cli.opening import journals_of
-from remora.cli.render import counted, printable
+from remora.cli.render import counted, named
 from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
 from remora.runtime.threads import run_in_thread
@@ -139,7 +139,7 @@ def _print(
     if not cells:
         console.print(none)
         return
-    rows = [(printable(name), count, at) for name, count, at in cells]
+    rows = [(named(name), count, at) for name, count, at in cells]
     widths = [max(len(row[place]) for row in rows) for place in range(2)]
     for name, count, at in rows:
         line = Text.assemble((f"{name:{widths[0]}}", "cyan"), f"  {count:>{widths[1]}}  ", at)
@@ -155,5 +155,9 @@ def _print(
 
 
 def _quoted(cursor: str) -> str:
-    """As a shell takes it; a cursor holds an id, which may hold anything printable."""
-    return "'" + printable(cursor).replace("'", "'\\''") + "'"
+    """As bash and zsh take it; a cursor holds an id, which may hold characters that nobody sees."""
+    quoted = "'" + cursor.replace("'", "'\\''") + "'"
+    if named(cursor) == cursor:
+        return quoted
+    escaped = cursor.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + "'"

@@ -24,6 +24,7 @@ from remora.runtime.jobs import Job
 
 __all__ = [
     "counted",
+    "named",
     "print_bad_lines",
     "print_json",
     "print_memories",
@@ -32,6 +33,7 @@ __all__ = [
     "printable",
 ]
 
+_DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _PARTS = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
 
 
@@ -120,7 +122,7 @@ def print_session(
             style="yellow",
         )
     table = Table(
-        title=escape(printable(title)),
+        title=escape(named(title)),
         title_justify="left",
         box=None,
         padding=(0, 1, 0, 0),
@@ -198,7 +200,7 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
             Text.assemble(
                 (f"{memory.score:.2f}", "green"),
                 "  ",
-                (printable(where), "cyan"),
+                (named(where), "cyan"),
                 (f"  {memory.created_at:%Y-%m-%d}  {parts}", "dim"),
             )
         )
@@ -222,7 +224,18 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could control the terminal."""
+    """The text without characters that control the terminal, or the direction of its line."""
     return "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" else c for c in text
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) == "Cc" or c in _DIRECTIONS else c
+        for c in text
+    )
+
+
+def named(name: str) -> str:
+    """A name with its invisible characters named: with them, it can look like another name."""
+    return printable(
+        "".join(
+            f"<U+{ord(c):04X}>" if unicodedata.category(c) in {"Cf", "Zl", "Zp"} else c
+            for c in name
+        )
     )

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from remora.api.statistics import RuntimeStatistics
-from remora.cli.render import printable
+from remora.cli.render import named, printable
 from remora.observe import RuntimeStatus
 from remora.runtime.histogram import Histogram
 
@@ -185,7 +185,7 @@ def _mailboxes(status: RuntimeStatus) -> Text:
     text = Text("full mailboxes")
     for one in status.mailboxes[:_MOST_MAILBOXES]:
         name = one.user if one.session is None else f"{one.user}/{one.session}"
-        text.append(f"  {printable(name)[:40]} {one.messages:,}")
+        text.append(f"  {named(name)[:40]} {one.messages:,}")
     text.truncate(79, overflow="ellipsis")
     return text
 

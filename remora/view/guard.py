@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 __all__ = ["Guard"]
 
@@ -108,19 +107,18 @@ class Guard:
             await _answer(send, 401, _DENIED)
             return
         cookie = f"{self._cookie}={given[0]}; HttpOnly; SameSite=Strict; Path=/"
-        more = ((b"set-cookie", cookie.encode()), (b"location", scope["path"].encode()))
+        path = "/" + quote(scope["path"].lstrip("/"))  # "//name" would be another host
+        more = ((b"set-cookie", cookie.encode()), (b"location", path.encode()))
         await _answer(send, 303, "", more)
 
     def _knows(self, headers: dict[str, bytes]) -> bool:
         scheme, _, credentials = headers.get("authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(credentials.strip())
-        try:
-            cookies = SimpleCookie(headers.get("cookie", b"").decode("latin-1"))
-        except CookieError:
-            return False
-        found = cookies.get(self._cookie)
-        return found is not None and self._is_token(found.value)
+        # browsers send the cookies of all ports together, and others' may be anything
+        pairs = headers.get("cookie", b"").decode("latin-1").split(";")
+        cookies = (pair.strip().partition("=") for pair in pairs)
+        return any(name == self._cookie and self._is_token(value) for name, _, value in cookies)
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self._token)

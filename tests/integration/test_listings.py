@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -286,3 +287,34 @@ async def test_a_reader_lists_the_same_with_and_without_the_index(
 
 def behind(page: ListingPage, cursor: str) -> ListingPage:
     return ListingPage.behind(cursor, order=page.order, prefix=page.prefix, limit=page.limit)
+
+
+async def test_ids_that_look_alike_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Characters that nobody sees are named, and a shell gives them back in the cursor."""
+    names = ["ali\u200bce", "bob", "it's \\\u202eecila"]
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        for name in names:
+            await append(runtime, name, "chat", 0)
+    where = ["--dir", str(tmp_path / "memory"), "--order", "name"]
+
+    async def listed(*more: str) -> list[str]:
+        assert await anyio.to_thread.run_sync(main, ["users", *where, *more]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    lines = await listed("--limit", "3")
+    assert [one.split("  ")[0] for one in lines[:3]] == [
+        "ali<U+200B>ce",
+        "bob",
+        "it's \\<U+202E>ecila",
+    ]
+    cursor = lines[3].partition("--after ")[2]
+    assert cursor.isprintable()
+    command = ["bash", "-c", f"printf %s {cursor}"]
+    taken = await anyio.to_thread.run_sync(
+        lambda: subprocess.run(  # noqa: PLW0108
+            command, env={"LC_ALL": "C.UTF-8"}, capture_output=True, check=True
+        ).stdout.decode()
+    )
+    assert taken == names[2]

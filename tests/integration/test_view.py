@@ -108,6 +108,28 @@ async def test_only_the_token_lets_in(owner: Runtime, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "other", ['theme={"dark": 1}', "a=b c", "list[0]=1", "a@b=1", "plain", "remora-view-8700=old"]
+)
+async def test_cookies_of_other_servers_shut_nobody_out(directory: Path, other: str) -> None:
+    """A browser sends those of all servers of this machine, of any port, in one line."""
+    async with opened_page(directory, CONFIG, token=None) as page:
+        for own, status in ((TOKEN, 200), ("x" + TOKEN, 401)):
+            cookies = {"cookie": f"{other}; remora-view-8700={own}"}
+            assert (await page.get("/", headers=cookies)).status_code == status
+
+
+async def test_an_address_leads_to_no_other_host(directory: Path) -> None:
+    """Also where its path reads as a host, or has the end of a line in it."""
+    async with opened_page(directory, CONFIG, token=None) as page:
+        for path, place in (
+            ("//evil.example/x", "/evil.example/x"),
+            ("/%0d%0aX: y", "/%0D%0AX%3A%20y"),
+        ):
+            answer = await page.get(f"{HOME}{path}?token={TOKEN}")
+            assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+@pytest.mark.parametrize(
     ("host", "status"),
     [
         ("127.0.0.1:8700", 200),
