@@ -211,7 +211,7 @@ class _Page:
         """What the page is of."""
         config = self._reader.config
         return {
-            "directory": str(self._reader.directory),
+            "directory": str(self._reader.directory.absolute()),
             "version": metadata.version("remora"),
             "allow_changes": self._options.allow_changes,
             "token_limit": config.buffer.token_limit,

@@ -108,19 +108,22 @@ class HealthSamples:
         self._samples: deque[Sample] = deque(maxlen=_KEPT)
         self._disk: dict[str, int] = {}
         self._asked = 0
+        self._due = 0.0
         self._lock = anyio.Lock()
 
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
             await self._watch.wait_until_open()
+            await anyio.sleep_until(self._due)
             await self.take()
-            await anyio.sleep(self._interval_s)
 
     async def answer(self) -> HealthAnswer:
         """What is known now."""
         if not self._asked:
-            await self.take()
+            async with self._lock:
+                if not self._asked:
+                    await self._take()
         status = self._last
         if status is None:
             return HealthAnswer(note=self._note, disk=self._disk)
@@ -137,21 +140,25 @@ class HealthSamples:
     async def take(self) -> None:
         """Ask once."""
         async with self._lock:
-            if self._asked % _DISK_EVERY == 0:
-                self._disk = await run_in_thread(_measure, self._directory)
-            self._asked += 1
-            before = self._last
-            question = partial(ask, self._directory, timeout_s=_PATIENCE_S)
-            status, note = None, "no process has the memory open"
-            try:
-                status = await run_in_thread(question)
-            except (InvalidInput, DirectoryUnusable, OwnerUnreachable) as e:
-                note = str(e)
-            self._last, self._note = status, note
-            if status is None or before is None or status.pid != before.pid:
-                self._samples.clear()
-            elif (sample := _compare(before, status)) is not None:
-                self._samples.append(sample)
+            await self._take()
+
+    async def _take(self) -> None:
+        if self._asked % _DISK_EVERY == 0:
+            self._disk = await run_in_thread(_measure, self._directory)
+        self._asked += 1
+        before = self._last
+        question = partial(ask, self._directory, timeout_s=_PATIENCE_S)
+        status, note = None, "no process has the memory open"
+        try:
+            status = await run_in_thread(question)
+        except (InvalidInput, DirectoryUnusable, OwnerUnreachable) as e:
+            note = str(e)
+        self._last, self._note = status, note
+        if status is None or before is None or status.pid != before.pid:
+            self._samples.clear()
+        elif (sample := _compare(before, status)) is not None:
+            self._samples.append(sample)
+        self._due = anyio.current_time() + self._interval_s  # rates of less time are noise
 
 
 async def ask_about(

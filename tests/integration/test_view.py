@@ -721,6 +721,23 @@ async def test_what_was_known_is_shown_until_the_owner_has_answered(
     assert set(pids) == {os.getpid()}
 
 
+async def test_a_page_that_is_opened_asks_once(owner: Runtime, directory: Path) -> None:
+    """Rates of the moment between two questions at its start would be shown as the first ones."""
+    watch = Watch(directory)
+    samples = HealthSamples(directory, watch, interval_s=3_600)
+    async with aclosing(watch.events()) as events:  # type: ignore[type-var]  # a generator
+        await anext(events)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(samples.answer)
+            tasks.start_soon(samples.answer)
+            await samples.answer()
+            tasks.start_soon(samples.run)
+            await anyio.wait_all_tasks_blocked()
+            await samples.take()
+            assert len((await samples.answer()).samples) == 1
+            tasks.cancel_scope.cancel()
+
+
 async def test_the_disk_by_table_and_user(owner: Runtime, directory: Path) -> None:
     """Also while the owner has it open, whose log can be emptied afterwards."""
     for name in ("bo", "cy"):

@@ -66,7 +66,7 @@ async def make(directory: Path) -> None:
         for number, text in enumerate(INJECTIONS):
             chat = runtime.session(f"user {number}", "chat")
             await chat.append({"role": "user", "content": text, "name": "n"})
-        for name in LONG_IDS:
+        for name in (*LONG_IDS, "ali\u200bce"):
             await runtime.session(name, name).append({"role": "user", "content": "W" * 300})
         hostile = runtime.session("mallory <b>", "session <i>")
         for _ in range(4):
@@ -229,6 +229,22 @@ def test_a_session_that_is_erased_elsewhere(browser: Any, address: str, page: An
     assert page.locator("main section").count() == 0
 
 
+def test_an_id_looks_like_no_other(browser: Any, address: str, page: Any) -> None:
+    """Also in the question whether to erase it, and in a list."""
+    asked: list[str] = []
+
+    def dismiss(dialog: Any) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    page.fill("#users-search", "ali\u200b")
+    page.locator("#users a", has_text="ali\u27e8U+200B\u27e9ce").first.click()
+    page.wait_for_selector("h1:has-text('ali\u27e8U+200B\u27e9ce')")
+    page.locator("#erasure button", has_text="erase this user").click()
+    assert "the user ali\u27e8U+200B\u27e9ce," in asked[0]
+
+
 LONG_IDS = ["\u202e" + "א" * 200, "W" * 512, "<b>" * 100]
 
 
@@ -240,8 +256,9 @@ def test_long_ids_of_any_direction(browser: Any, address: str) -> None:
             page.goto(f"{home}#/{quote(name, safe='')}/{quote(name, safe='')}")
             page.wait_for_selector(".strip[aria-valuemax]")
             page.wait_for_selector("#context-size")
-            assert name in page.text_content("h1")
-            assert page.title().startswith(name[:20])
+            shown = name.replace("\u202e", "\u27e8U+202E\u27e9")  # would turn what follows around
+            assert shown in page.text_content("h1")
+            assert page.title().startswith(shown[:20])
             assert not is_wider(page)
             assert page.locator("main b").count() == 0
 

@@ -4,7 +4,7 @@ import { ask, listen } from "./api.js";
 import { CompactionsPanel } from "./compactions.js";
 import { ContextPanel } from "./context.js";
 import { DiskPanel } from "./disk.js";
-import { el, fill, section, stored } from "./dom.js";
+import { el, fill, named, section, stored } from "./dom.js";
 import { ErasurePanel } from "./erasure.js";
 import { HealthPanel } from "./health.js";
 import { JobsPanel } from "./jobs.js";
@@ -54,15 +54,16 @@ async function attempt(action) {
 
 function arrange() {
   const title = here.session ?? here.user ?? "The memory";
-  document.title = `${title} – remora`;
+  document.title = `${named(title)} – remora`;
   const heading = el("h1", {}, here.user === null ? title : [
     el("a", { href: place(here.user) }, stored(here.user)), here.session === null ? "" : [" / ", stored(here.session)]]);
   if (here.user === null) fill(main, heading, panels.health.element, panels.jobs.element, panels.disk.element);
   else if (here.session === null) {
-    fill(main, heading, panels.recall.element, ...panels.erasures());
+    fill(main, heading, el("p", { class: "quiet" }, "Choose a session of this user in the list, or search all of them here."),
+      panels.recall.element, ...panels.erasures());
   } else {
     fill(main, heading,
-      section("session", "Messages", panels.strip.element, panels.strip.marks, panels.strip.legend, panels.message.element),
+      section("session", "Messages", el("p", { class: "quiet" }, "One cell a message, the oldest first. When the buffer is full, the oldest of it are summarized."), panels.strip.element, panels.strip.marks, panels.strip.legend, panels.message.element),
       panels.context.element, panels.recall.element, panels.compactions.element, ...panels.erasures());
   }
 }
@@ -145,7 +146,7 @@ function live(told) {
 
 await attempt(async () => {
   const [about] = await Promise.all([ask("about"), listen(changed, live)]);
-  document.getElementById("directory").textContent = about.directory;
+  document.getElementById("directory").textContent = named(about.directory);
   panels.jobs = new JobsPanel(about);
   panels.health = new HealthPanel();
   panels.disk = new DiskPanel(attempt);

@@ -17,6 +17,7 @@ export class ContextPanel {
     this.query = el("input", { type: "search", id: "query", placeholder: "recall nothing", oninput: debounced(() => this.load(), 500) });
     this.result = el("div", {});
     this.element = section("context", "What the model sees",
+      el("p", { class: "quiet" }, "What the application would send to its model now, at most so many tokens: the summary of what was said before, recent messages, and memories of this user."),
       el("div", { class: "controls" },
         el("label", { for: "budget" }, "budget ", this.budgetText), this.budget,
         el("label", { for: "at" }, "as of message ", this.atText), this.at,

@@ -62,10 +62,14 @@ function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
 
-/** Stored text: isolated, so that its direction and marks change nothing around it. */
+/** An id with its invisible characters named: with them, it can look like another id, or run backwards. */
+export const named = (id) =>
+  String(id).replace(/[\p{Cf}\u2028\u2029]/gu, (one) => `\u27e8U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+
+/** Stored text: isolated, so that its direction and marks change nothing around it; outside `pre`, ids and other single lines. */
 export function stored(text, tag = "bdi", properties = {}) {
   const shown = String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd");
-  return el(tag, { dir: "auto", ...properties }, shown);
+  return el(tag, { dir: "auto", ...properties }, tag === "bdi" ? named(shown) : shown);
 }
 
 export const number = (value) => Number(value).toLocaleString("en");

@@ -1,7 +1,7 @@
 // Erasing a user or a session, and the receipt.
 
 import { change } from "./api.js";
-import { el, fill, number, section, stored, table } from "./dom.js";
+import { el, fill, named, number, section, stored, table } from "./dom.js";
 
 const NOUNS = {
   actors: "actors", messages: "messages", folds: "summaries", facets: "state items", memories: "memories",
@@ -14,7 +14,7 @@ export class ErasurePanel {
     this.told = told;
     this.result = el("div", { role: "status" });
     this.buttons = el("div", { class: "controls" });
-    this.element = section("erasure", "Erasure", this.buttons, this.result);
+    this.element = section("erasure", "Erasure", el("p", { class: "quiet" }, "Removes messages, summaries and memories from all files. Backups and logs of yours stay."), this.buttons, this.result);
   }
 
   show(user, session) {
@@ -25,7 +25,7 @@ export class ErasurePanel {
 
   async erase(user, session) {
     const what = session === null ? `the user ${user}` : `the session ${session} of ${user}`;
-    if (!confirm(`Erase ${what}, down to the bytes? Nothing can be restored.`)) return;
+    if (!confirm(`Erase ${named(what)}, down to the bytes? Nothing can be restored.`)) return;
     fill(this.result, el("p", {}, "rewriting the files"));
     this.told(what, "begun");
     try {

@@ -35,9 +35,10 @@ function sparkline(samples, name, label, show) {
   const values = samples.map((one) => one[name] ?? 0);
   const most = Math.max(...values, 1e-9);
   const step = WIDTH / Math.max(values.length - 1, 1);
-  const points = values.map((value, place) => `${(place * step).toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
+  const points = samples.flatMap(({ [name]: value }, place) => // where nothing was measured, there is no point
+    value === null ? [] : `${(place * step).toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`);
   const last = samples.at(-1)?.[name] ?? null;
-  const said = `${label}: ${show(last ?? 0)} now, at most ${show(Math.max(...values, 0))}`;
+  const said = `${label}: ${last === null ? "none" : show(last)} now, at most ${show(Math.max(...values, 0))}`;
   return el("li", {},
     el("span", { class: "quiet" }, label), el("strong", { class: "figure" }, last === null ? "none" : show(last)),
     drawing("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said, preserveAspectRatio: "none" },
@@ -62,6 +63,8 @@ export class HealthPanel {
     renew(this.result,
       el("p", {}, el("strong", { class: word === "well" ? "" : "failed" }, word), `: process ${found.pid} opened the memory `, moment(found.since)),
       health.problems.length ? el("ul", {}, health.problems.map((one) => el("li", { class: "failed" }, `${one.effect}: `, stored(one.text)))) : null,
+      el("p", { class: "quiet" }, "The last five minutes in which a page was open, the newest on the right; the height is relative to the highest. ",
+        "p50: half took no longer; p99: 99 of 100. Late recalls are contexts that went without memories."),
       found.samples.length
         ? el("ul", { class: "figures" }, FIGURES.map(([name, label, show]) => sparkline(found.samples, name, label, show)))
         : el("p", { class: "quiet" }, "Figures follow in some seconds."),

@@ -11,7 +11,7 @@ export class JobsPanel {
     this.about = about;
     this.said = el("p", { role: "status" });
     this.list = el("div", {});
-    this.element = section("jobs", "Background jobs", this.said, this.list);
+    this.element = section("jobs", "Background jobs", el("p", { class: "quiet" }, "Summaries and indexing, made after messages are stored. A dead letter failed too often, and is not tried again by itself; no message is lost by it."), this.said, this.list);
   }
 
   async refresh() {

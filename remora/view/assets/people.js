@@ -56,7 +56,7 @@ class Listing {
     const focused = document.activeElement?.getAttribute?.("href");
     const within = this.list.contains(document.activeElement);
     renew(this.list, this.rows.map((one) => el("li", { "data-key": one.cursor.replace(/^-?\d+\//, "") }, this.row(one))),
-      this.known && !this.rows.length ? el("li", { class: "quiet" }, "none") : null);
+      this.known && !this.rows.length ? el("li", { class: "quiet" }, this.search.value ? "None begins like this; capitals count." : "None yet.") : null);
     this.more.hidden = !this.full;
     if (within && focused) {
       [...this.list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();

@@ -14,6 +14,7 @@ export class RecallPanel {
     this.button = el("button", { type: "submit" }, "recall");
     this.result = el("div", { "aria-live": "polite" });
     this.element = section("recall", "Recall",
+      el("p", { class: "quiet" }, "A search of what this user said in all sessions, as the application would make it, with the reasons for the order."),
       el("form", { class: "controls", onsubmit: (event) => this.ask(event) },
         el("label", { for: "question" }, "question"), this.question,
         el("label", { for: "limit" }, "how many"), this.limit, this.button),
