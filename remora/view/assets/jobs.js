@@ -43,14 +43,17 @@ export class JobsPanel {
   async act(verb, id) {
     const sure = verb === "drop" ? `Drop ${id} permanently? No message is lost, but its work is never done.` : `Run ${id} again?`;
     if (!confirm(sure)) return;
+    let said;
+    let failed = false;
     try {
       const { changed, open } = await change(`jobs/${verb}`, { ids: [id] });
-      this.said.textContent = verb === "drop" ? `${counted(changed, "dead letter")} dropped` : `${counted(changed, "dead letter")} ${open ? "put back into its queue" : "will run again when a server opens the memory"}`;
-      this.said.className = "";
+      said = verb === "drop" ? `${counted(changed, "dead letter")} dropped` : `${counted(changed, "dead letter")} ${open ? "put back into its queue" : "will run again when a server opens the memory"}`;
     } catch (e) {
-      this.said.textContent = e.message;
-      this.said.className = "failed";
+      said = e.message;
+      failed = true;
     }
-    await this.refresh();
+    await this.refresh(); // before it is said: what the list still shows can no longer be changed
+    this.said.textContent = said;
+    this.said.className = failed ? "failed" : "";
   }
 }
