@@ -211,7 +211,7 @@ async def crash(move: Any, memory: Path, config: remora.Config, step: str) -> No
 
 
 async def test_what_is_refused(cluster: Cluster, memory: Path, tmp_path: Path) -> None:
-    """G16: nothing is changed."""
+    """Nothing is changed."""
     config = in_database(cluster)
     with pytest.raises(ConfigError, match=r"journal\.dsn"):
         await move_to_database(memory, CONFIG)

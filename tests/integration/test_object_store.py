@@ -385,7 +385,7 @@ async def test_a_start_without_the_store(faulty: ObjectServer, tmp_path: Path) -
 async def test_a_bucket_that_cannot_be_used(
     faulty: ObjectServer, tmp_path: Path, problem: str
 ) -> None:
-    """G16: refused at the start, with what to do, and without an address or a key."""
+    """Refused at the start, with what to do, and without an address or a key."""
     address = faulty.address()
     expected = {
         "bucket": "no such bucket",
@@ -424,7 +424,7 @@ async def test_a_bucket_that_cannot_be_used(
     ],
 )
 def test_options_that_do_not_go_together(values: dict[str, Any], match: str) -> None:
-    """G16: refused before anything is sent."""
+    """Refused before anything is sent."""
     with pytest.raises(ConfigError, match=match):
         lance_options(ObjectStoreConfig(**values))
 

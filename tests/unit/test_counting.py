@@ -185,7 +185,7 @@ async def test_what_waits_behind_it_is_bounded(gate: Gate, chat: Session) -> Non
 
 
 async def test_an_erased_session_gets_nothing(gate: Gate, runtime: Runtime, chat: Session) -> None:
-    """G14: what is counted when its session is forgotten is refused, and stored nowhere."""
+    """G13: what is counted when its session is forgotten is refused, and stored nowhere."""
     (append,) = begin(chat.append(user("secret")))
     await held_up(gate)
     (erasure,) = begin(chat.forget())
