@@ -52,6 +52,7 @@ autodoc_mock_imports = [
     "claude_agent_sdk",
     "google.adk",
     "llama_index",
+    "ray",
     "strands",
 ]
 # a union whose discriminator Sphinx would take for a name of ours

@@ -301,6 +301,13 @@ OWN: dict[str, OwnSuite] = {
         "test_google_adk.py",
         ("google_adk", "google_adk_events"),
     ),
+    "ray": OwnSuite(
+        "Ray: remora's tests",
+        "ray",
+        ("ray==2.60.0", *_TESTS),
+        "test_ray.py",
+        ("ray",),
+    ),
     "strands": OwnSuite(
         "Strands Agents: remora's tests",
         "strands-agents",

@@ -19,6 +19,7 @@
 - `mcp`: a server of the Model Context Protocol (extra ``mcp``).
 - `llama_index`, `massgen`, `muxi`, `synaptic`: facades with the names of these libraries' memories;
   they need no extra.
+- `ray`: nodes of a memory that several machines share, on a Ray cluster (extra ``ray``).
 - `otel`: spans of calls and jobs, for OpenTelemetry (extra ``otel``).
 - `versions`: the releases that these are tested with.
 - `protocol`: the interface that an agent needs of a memory.

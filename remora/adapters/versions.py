@@ -19,6 +19,7 @@ TESTED = {
     "mcp": ("2.3", "2.3"),
     "openai-agents": ("0.24", "0.24"),
     "pydantic-ai-slim": ("2.68", "2.68"),
+    "ray": ("2.60", "2.60"),
     "strands-agents": ("1.62", "1.62"),
 }
 """The first and the last tested release of each distribution, as ``major.minor``."""

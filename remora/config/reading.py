@@ -232,9 +232,15 @@ def _apply_environment(
     merged: dict[str, Any] = dict(tree)
     written_as: dict[str, str] = {}
     sections = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    plain = {name for name, section in sections.items() if section in {str, float}}
     for variable, text in variables.items():
         part, separator, key = variable.removeprefix("REMORA_").lower().partition("__")
-        if not variable.startswith("REMORA_") or not separator:
+        if not variable.startswith("REMORA_"):
+            continue
+        if not separator:  # REMORA_DIRECTORY; other names may be other programs'
+            if part in plain:
+                merged[part] = _parse_variable(text, sections[part])
+                written_as[part] = f"the environment variable {variable}"
             continue
         key = _current_name(part, key, variable)
         section = sections.get(part)

@@ -439,6 +439,7 @@ async def test_langchain_refuses_what_is_no_message() -> None:
         ("remora.adapters.llama_index_agents", "llama_index", "llama-index"),
         ("remora.adapters.mcp", "mcp", "mcp"),
         ("remora.adapters.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("remora.adapters.ray", "ray", "ray"),
         ("remora.adapters.strands", "strands", "strands"),
         ("remora.adapters.strands_storage", "strands", "strands"),
         ("remora.models.openai", "httpx2", "openai"),

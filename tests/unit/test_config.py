@@ -95,9 +95,13 @@ def test_files_and_environment(tmp_path: Path, name: str, text: str) -> None:
     environment = {
         "REMORA_BUFFER__FOLD_RATIO": "0.5",
         "REMORA_LONG_TERM__ENABLED": "false",
+        "REMORA_LOCK_WAIT_S": "2",
+        "REMORA_BUFFER": "another program's",
         "OTHER": "1",
     }
     config = Config.from_file(path, environment=environment)
+    moved = Config.from_file(path, environment={**environment, "REMORA_DIRECTORY": "there"})
+    assert (moved.directory, config.lock_wait_s) == ("there", 2)
     assert (config.directory, config.buffer.token_limit, config.buffer.fold_ratio) == (
         "mem",
         4000,
@@ -409,6 +413,7 @@ def test_secrets_in_errors(tree: dict[str, Any], key: str, said: str) -> None:
         ("REMORA_BUFFER__SIZE", "many", "buffer.size .* must be a whole number, not text"),
         ("REMORA_BUFFER__SIZE", "0", "buffer.size .* must be over 0, not 0"),
         ("REMORA_JOURNAL__DURABILITY", "most", "journal.durability must be one of power"),
+        ("REMORA_LOCK_WAIT_S", "long", "lock_wait_s .* must be a number, not text"),
         ("REMORA_BUFFER__SIZES", "3", "unknown configuration key buffer.sizes"),
     ],
 )

@@ -1,0 +1,187 @@
+"""Nodes on a Ray cluster: placed, started again, scaled, and told to leave.
+
+Ray is not among the development requirements: ``python -m benchmarks.frameworks own ray`` runs
+these in an environment of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+os.environ |= {  # read when Ray is imported
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all of it listens on loopback
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # other tests need memory, too
+    "RAY_AUTH_TOKEN": secrets.token_hex(),  # it would keep one in the home directory
+}
+pytest.importorskip("ray", reason="`python -m benchmarks.frameworks own ray`")
+import ray
+
+import remora
+from remora.adapters.ray import NodeStatus, read_nodes, scale_nodes
+from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
+from remora.storage.membership import Placement
+from tests.integration.test_nodes import SHARDS, heard, say, users
+from tests.machines import Machine, owned_by, placed
+from tests.postgres import Cluster, running_cluster
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.blocking,
+    pytest.mark.timeout(280),
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+HALF = SHARDS // 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def connected() -> Iterator[None]:
+    """This program, connected to a Ray cluster that has room for two nodes."""
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80_000_000)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def scale(*given: Any, **more: Any) -> tuple[NodeStatus, ...]:
+    return await anyio.to_thread.run_sync(partial(scale_nodes, *given, **more))
+
+
+def without(pid: int, *counts: int) -> Callable[[Placement], bool]:
+    """Whether every shard is owned, so many by each of the nodes, and none by a process."""
+    right = owned_by(*counts)
+    return lambda found: right(found) and pid not in pids(found)
+
+
+def pids(found: Placement) -> set[int]:
+    return {int(one.owner.rpartition(":")[2]) for one in found.nodes}
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent and more of a process; it is dead while it is a zombie, too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return ["Z"]
+
+
+async def ended(pid: int) -> None:
+    with anyio.fail_after(30):
+        while stat_of(pid)[0] != "Z":
+            await anyio.sleep(0.02)
+
+
+async def test_ray_places_nodes_and_starts_them_again(
+    connected: None, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two nodes are placed. The process of one is killed, then the actor of the other: Ray starts
+    both again. One is told to leave, then the last. No append fails, and nothing is lost.
+    """
+    machine = Machine(tmp_path / "one", cluster.dsn(), "ray", more=f"shards: {SHARDS}")
+    one, two = await scale(machine.file, 2)
+    assert (one.name, two.name) == ("memory-0", "memory-1")
+    assert {one.target, two.target} == {str(machine.file)}
+    found = await placed(cluster, "ray", owned_by(HALF, HALF))
+    assert pids(found) == {one.pid, two.pid}
+    assert all(node.address.startswith("127.0.0.1:") for node in found.nodes)
+    async with remora.connect(machine.file) as memory:
+        await say(memory, 0)
+        os.kill(one.pid, signal.SIGKILL)
+        await say(memory, 1)
+        await placed(cluster, "ray", without(one.pid, HALF, HALF))
+
+        os.kill(int(stat_of(two.pid)[1]), signal.SIGKILL)
+        await say(memory, 2)
+        found = await placed(cluster, "ray", without(two.pid, HALF, HALF))
+        await ended(two.pid)  # it was not left behind
+        assert {node.pid for node in await scale(machine.file, 2)} == pids(found)
+
+        (last,) = await scale(machine.file, 1)
+        found = await placed(cluster, "ray", owned_by(SHARDS))
+        assert pids(found) == {last.pid}
+        await say(memory, 3)
+        assert await heard(memory) == [["0", "1", "2", "3"]] * len(users())
+        assert (await memory.counts()).messages == 4 * len(users())
+    with pytest.raises(InvalidInput, match=r"memory-0 serves .*give these nodes another name"):
+        await scale("elsewhere.yaml", 1)
+    assert await scale(machine.file, 0) == ()
+    assert read_nodes() == ()
+    found = await placed(cluster, "ray", lambda found: not found.nodes)
+    assert {lease.left_s for lease in found.leases} == {None}, "they gave their shards back"
+
+
+async def test_what_cannot_serve_is_told(connected: None, cluster: Cluster, tmp_path: Path) -> None:
+    """A target that no machine can use leaves no node; one without a place goes on waiting."""
+    machine = Machine(tmp_path / "one", cluster.dsn(), "told")
+    text = machine.file.read_text()
+    machine.file.write_text("long_term: {enabled: false}\n")
+    with pytest.raises(OwnerFailed, match=r"memory-0 cannot serve: .*set journal\.dsn") as told:
+        await scale(machine.file, 1)
+    assert "read_machines" in told.value.log
+    with pytest.raises(OwnerFailed, match=r"no/such\.yaml"):
+        await scale("no/such.yaml", 1)
+    with pytest.raises(OwnerFailed, match="does not take REMORA_DIRECTORY from the environment"):
+        await scale("tests.integration.ray_targets:stubborn", 1)
+    assert read_nodes() == ()
+    machine.file.write_text(text)
+    with pytest.raises(OwnerUnreachable, match=r"memory-0 .Ray has not started it"):
+        await scale(machine.file, 1, resources={"nowhere": 1}, timeout_s=0.1)
+    assert await scale(machine.file, 0) == ()
+    assert read_nodes() == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "more"),
+    [
+        (("remora.yaml", -1), {}),
+        (("remora.yaml", 1.5), {}),
+        (("remora.yaml", 1_001), {}),
+        (("", 1), {}),
+        ((None, 1), {}),
+        (("postgresql://agent:secret@db/agents", 1), {}),
+        (("remora.yaml", 1), {"name": ""}),
+        (("remora.yaml", 1), {"name": "a\nb"}),
+        (("remora.yaml", 1), {"num_cpus": -1}),
+        (("remora.yaml", 1), {"num_cpus": float("nan")}),
+        (("remora.yaml", 1), {"resources": {"node": "1"}}),
+        (("remora.yaml", 1), {"timeout_s": -1}),
+    ],
+)
+def test_wrong_arguments(connected: None, given: Any, more: Any) -> None:
+    with pytest.raises(InvalidInput) as told:
+        scale_nodes(*given, **more)
+    assert "secret" not in str(told.value)
+
+
+def test_no_cluster_is_started() -> None:
+    """A program that has not connected to Ray is told so; Ray would start a cluster of its own."""
+    program = "from remora.adapters.ray import read_nodes\nread_nodes()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.stderr.strip().endswith('connect to the Ray cluster first: ray.init("auto")')
