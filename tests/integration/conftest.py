@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from remora import Config, Runtime
+
+if TYPE_CHECKING:
+    from tests.postgres import Cluster
 
 PLAIN_TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
 PLAIN = Config.from_dict(PLAIN_TREE)
@@ -34,6 +37,15 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     if request.param == "sqlite":
         return lambda: Runtime(tmp_path / "memory", config=PLAIN)
     return lambda: Runtime.in_memory(config=PLAIN)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """PostgreSQL for the tests of one module."""
+    from tests.postgres import running_cluster  # noqa: PLC0415  # adapters' environments lack it
+
+    with running_cluster() as found:
+        yield found
 
 
 @pytest.fixture

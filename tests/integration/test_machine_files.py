@@ -22,7 +22,7 @@ import yaml
 
 from tests.integration.test_client import free_port
 from tests.machines import SECRET, owned_by, placed, write_certificate
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "deployment"
@@ -33,12 +33,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 TRIES = 100
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 def manifests() -> dict[str, Any]:

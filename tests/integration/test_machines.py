@@ -7,7 +7,6 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from remora.cluster.target import read_target
 from remora.cluster.tcp import RemoteOwner
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable
 from tests.machines import SECRET, Machine, owner_after, running_owner, write_certificate
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 from tests.processes import stop
 
 pytestmark = [
@@ -33,12 +32,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 _SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture

@@ -23,16 +23,10 @@ from remora.testing import HashEmbedder
 from tests.copies import copy_memory
 from tests.integration.test_reshard import CONFIG, USERS, fill, look, opened, poison, said
 from tests.object_store import ObjectServer, serve_objects
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

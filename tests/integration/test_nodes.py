@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from tests.integration.test_cluster_verbs import (
 )
 from tests.machines import SECRET, Machine, owned_by, placed, running_owner
 from tests.nodes import connected, node, serve, two_nodes
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 from tests.verbs import CALLS, World
 
 pytestmark = [
@@ -47,12 +47,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 SHARDS = 4
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_suite
 from tests.lance import put, rows_of
 from tests.object_store import ObjectServer, serve_objects
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -483,12 +483,6 @@ async def test_credentials_of_the_environment(
     async with opened(server, address, journal, object_store=ObjectStoreConfig()) as store:
         await put(store, rows_of("alice", range(2)))
         assert len(await store.rows("alice")) == 2
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 async def test_a_runtime_over_postgresql_is_replaced(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -11,18 +10,12 @@ import pytest
 from remora import Message, Receipt, Runtime, Session
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.storage.postgres import PostgresJournal
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 from tests.postgres_proxy import running_proxy
 
 pytestmark = pytest.mark.anyio
 _SECONDS = 30
 _TEXT = "the one whose connection breaks"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture

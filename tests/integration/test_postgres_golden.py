@@ -6,7 +6,6 @@ letters, half of them with keys, a memory, a tool call that was cleared, and its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -17,17 +16,11 @@ from remora import Message, Runtime
 from remora.errors import JournalTooNew
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.schema import FORMAT
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 
 pytestmark = pytest.mark.anyio
 _GOLDEN = Path(__file__).parents[1] / "golden"
 _FORMATS = sorted(_GOLDEN.glob("postgres-*.sql"))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture

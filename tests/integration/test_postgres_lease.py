@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -30,19 +30,13 @@ from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.owners import JournalOwner, read_owner, read_owners
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 from tests.lease_owner import owner_process
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 from tests.postgres_proxy import running_proxy
 from tests.processes import stop
 
 pytestmark = pytest.mark.anyio
 _LONG_S = 1_000.0
 _SECONDS = 30
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture

@@ -35,12 +35,6 @@ from tests.postgres import Cluster, running_cluster
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
-
-
 @pytest.fixture
 def durable() -> Iterator[Cluster]:
     with running_cluster(fsync="on") as found:

@@ -35,7 +35,7 @@ from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.storage.membership import Placement
 from tests.integration.test_nodes import SHARDS, heard, say, users
 from tests.machines import Machine, owned_by, placed
-from tests.postgres import Cluster, running_cluster
+from tests.postgres import Cluster
 
 pytestmark = [
     pytest.mark.anyio,
@@ -45,12 +45,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 HALF = SHARDS // 2
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

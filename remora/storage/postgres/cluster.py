@@ -31,20 +31,20 @@ from remora.storage.postgres.connection import Address, connect
 from remora.storage.postgres.database import Database
 from remora.storage.postgres.lease import check_network
 from remora.storage.postgres.opening import (
-    ANOTHER_WAS_FIRST,
     MEMORY_NAME,
+    TRIES,
     check_memory_name,
     check_schema_name,
     check_server,
     migrate,
     read_format,
+    try_script,
 )
 from remora.storage.postgres.schema import FORMAT, in_schema
 
 __all__ = ["ClusterReader", "Membership", "open_cluster"]
 
 _FORMAT = 1
-_TRIES = 5
 _LONGEST_NAME = 36  # a shard's has up to four more
 _TABLES = f"""
 CREATE TABLE remora.cluster (
@@ -182,7 +182,7 @@ async def open_cluster(
 
 
 async def _make_tables(writer: asyncpg.Connection[Any], schema: str, shards: int) -> ShardLayout:
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         found = await _read_cluster(writer, schema)
         if found is not None:
             _check_number(schema, found.shards, shards)
@@ -197,13 +197,7 @@ async def _make_tables(writer: asyncpg.Connection[Any], schema: str, shards: int
         insert = f"INSERT INTO remora.cluster (shards, instance) VALUES ({shards}, '{instance}')"
         script = f"BEGIN; CREATE SCHEMA IF NOT EXISTS {schema}; "
         script += in_schema(f"{_TABLES}; {insert}; COMMIT", schema)
-        try:
-            await writer.execute(script)
-        except BaseException as e:
-            if not writer.is_closed():
-                await writer.execute("ROLLBACK")
-            if attempt == _TRIES - 1 or not isinstance(e, ANOTHER_WAS_FIRST):
-                raise
+        await try_script(writer, script, last=attempt == TRIES - 1)
     raise AssertionError("the last attempt returns or raises")
 
 

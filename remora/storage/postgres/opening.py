@@ -23,10 +23,10 @@ from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
 __all__ = [
-    "ANOTHER_WAS_FIRST",
     "CLUSTER_TABLES",
     "MEMORY_NAME",
     "OLDEST",
+    "TRIES",
     "Ownership",
     "check_memory_name",
     "check_schema_name",
@@ -35,6 +35,7 @@ __all__ = [
     "open_error",
     "read_format",
     "take_ownership",
+    "try_script",
 ]  # fmt: skip
 
 _logger = get_logger(__name__)
@@ -46,10 +47,11 @@ CLUSTER_TABLES = frozenset({"cluster", "nodes"})
 """Which machines share a memory, and in how many shards; see `storage/postgres/cluster`."""
 _OF_SHARDS = ["instance", "sid_step", "sid_offset"]  # see `ShardPlace.settings`
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,39}")
-_TRIES = 5
+TRIES = 5
+"""How often what several processes may make at a time is tried."""
 _PAUSE_S = 0.25
 _MARGIN_S = 2.0
-ANOTHER_WAS_FIRST = (
+_ANOTHER_WAS_FIRST = (
     asyncpg.DivisionByZeroError,
     asyncpg.DuplicateFunctionError,
     asyncpg.DuplicateObjectError,
@@ -159,7 +161,7 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
         JournalTooNew: a newer remora made it; nothing was changed.
         ConfigError: something else is in the schema, or the role may not use it.
     """
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         format_ = await read_format(writer, schema)
         if format_ > FORMAT:
             raise JournalTooNew(
@@ -177,13 +179,24 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
             f"; UPDATE {schema}.journal SET format = {format_ + 1} WHERE format = {format_}; "
             f"SELECT 1 / count(*) FROM {schema}.journal WHERE format = {format_ + 1}; COMMIT"
         )
-        try:
-            await writer.execute(script)
-        except BaseException as e:
-            if not writer.is_closed():
-                await writer.execute("ROLLBACK")
-            if attempt == _TRIES - 1 or not isinstance(e, ANOTHER_WAS_FIRST):
-                raise
+        await try_script(writer, script, last=attempt == TRIES - 1)
+
+
+async def try_script(writer: asyncpg.Connection[Any], script: str, *, last: bool) -> None:
+    """Run a transaction, or nothing of it if another process made the same things first.
+
+    Args:
+        writer: a connection that is in no transaction.
+        script: from ``BEGIN`` to ``COMMIT``.
+        last: being second is an error as well.
+    """
+    try:
+        await writer.execute(script)
+    except BaseException as e:
+        if not writer.is_closed():
+            await writer.execute("ROLLBACK")
+        if last or not isinstance(e, _ANOTHER_WAS_FIRST):
+            raise
 
 
 async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
