@@ -52,8 +52,11 @@ export class JobsPanel {
       said = e.message;
       failed = true;
     }
-    await this.refresh(); // before it is said: what the list still shows can no longer be changed
-    this.said.textContent = said;
-    this.said.className = failed ? "failed" : "";
+    try {
+      await this.refresh(); // before it is said: what the list still shows can no longer be changed
+    } finally {
+      this.said.textContent = said;
+      this.said.className = failed ? "failed" : "";
+    }
   }
 }
