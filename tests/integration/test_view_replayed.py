@@ -31,6 +31,7 @@ ENVIRONMENT = {
     "REMORA_LONG_TERM__SHARDS": "2",
     "REMORA_BUFFER__TOKEN_LIMIT": "600",
     "REMORA_BUFFER__SUMMARY_TOKENS": "120",
+    "REMORA_RECALL__DEADLINE_S": "20",  # beside writers at full rate, and other tests
 }
 # colours of a cell, of its lower edge, and of the line behind it, as the canvas has them
 CELL = """([strip, seq]) => {
