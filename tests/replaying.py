@@ -36,6 +36,7 @@ MODEL = "test-model"
 MESSAGES = 240  # of the longest session
 WRITERS = 4
 _HELD, _FAILS, _POISON = "(held)", "please fail", "poison"
+_AFTER = 24  # messages after the one that fails: the page shows its newest 20 compactions at first
 _LIVE = 150  # messages of a session that is written at full rate
 
 
@@ -100,7 +101,7 @@ async def own(directory: Path, data: Path) -> None:
         whole = chats[:MESSAGES]
         await fill(runtime, user, "whole", whole)
         failing = {"role": "user", "content": _FAILS}
-        await fill(runtime, user, "fallback", [failing, *islice(cycle(chats), 60)])
+        await fill(runtime, user, "fallback", [failing, *islice(cycle(chats), _AFTER)])
         for number in range(3):
             await fill(runtime, user, f"talk {number}", chats[number * 5 :][:5])
         for number in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
 from remora.errors import ConfigError
 from remora.storage.postgres import PostgresJournal
+from remora.storage.postgres.cluster import open_cluster
 from remora.testing.runtimes import find_differences
 from tests.cluster_calls import ERRORS, MORE
 from tests.integration.test_cluster_verbs import (
@@ -205,6 +207,14 @@ async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None
     ]
     assert not differences, "\n".join(differences)
     assert all("on another machine" in other[name].text for name in FILES)
+
+
+async def test_nodes_that_make_a_memory_at_once(cluster: Cluster) -> None:
+    """Each finds the one that one of them made, at whatever moment it looks."""
+    for number in range(8):
+        open_one = partial(open_cluster, cluster.dsn(), f"new_{number}", 2, lease_s=10.0)
+        found = await asyncio.gather(*(open_one(durability="process") for _ in range(6)))
+        assert len({one.instance for one in found}) == 1
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ async def test_a_directory_that_never_held_a_row_is_not_lost(tmp_path: Path) -> 
     """Nothing is rebuilt where nothing was indexed."""
     async with opened(tmp_path / "m") as runtime:
         await runtime.session("alice", "s").append(user("never indexed"))
+        await runtime.ready()  # long-term memory has its directory
     await remove(tmp_path / "m")
     assert (await verify(tmp_path / "m", CONFIG)).clean
     async with opened(tmp_path / "m") as runtime:

@@ -161,6 +161,7 @@ async def migrate(writer: asyncpg.Connection[Any], schema: str) -> None:
         JournalTooNew: a newer remora made it; nothing was changed.
         ConfigError: something else is in the schema, or the role may not use it.
     """
+    await _check_one_piece(writer, schema)
     for attempt in range(TRIES):
         format_ = await read_format(writer, schema)
         if format_ > FORMAT:
@@ -211,13 +212,6 @@ async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
         schema,
     )
     names = {name for (name,) in tables}
-    if "cluster" in names:
-        (row,) = await writer.fetch(f"SELECT shards FROM {schema}.cluster")
-        if row[0] > 1:
-            raise ConfigError(
-                f"the schema {schema} has a memory in {row[0]} shards, each with a schema of its "
-                "own: `remora serve` and remora.connect open it, and one Runtime does not"
-            )
     if not names - CLUSTER_TABLES:
         return 0
     if "journal" not in names or "messages" not in names:
@@ -226,6 +220,18 @@ async def read_format(writer: asyncpg.Connection[Any], schema: str) -> int:
         )
     (row,) = await writer.fetch(f"SELECT format FROM {schema}.journal")
     return int(row[0])
+
+
+async def _check_one_piece(writer: asyncpg.Connection[Any], schema: str) -> None:
+    try:
+        shards = await writer.fetchval(f"SELECT shards FROM {schema}.cluster")
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return
+    if shards > 1:
+        raise ConfigError(
+            f"the schema {schema} has a memory in {shards} shards, each with a schema of its own: "
+            "`remora serve` and remora.connect open it, and one Runtime does not"
+        )
 
 
 def check_memory_name(schema: str, found: str, name: str) -> None:
