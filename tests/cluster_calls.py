@@ -244,7 +244,7 @@ async def _figures(w: World) -> list[Any]:
 
 MORE: dict[str, Call] = {
     "append with all": lambda w: w.session.append(
-        _RICH, key="all", allow_duplicates=True, timeout_s=5
+        _RICH, key="all", allow_duplicates=True, timeout_s=60
     ),
     "append again": lambda w: w.session.append(_RICH, key="all"),
     "messages by metadata": lambda w: w.session.get_messages(
@@ -253,7 +253,7 @@ MORE: dict[str, Call] = {
     "load": lambda w: w.session.load(),
     "load a little": lambda w: w.session.load(max_tokens=30),
     "load with all": lambda w: w.session.load(
-        "tea", max_tokens=300, messages=[said("?")], timeout_s=5
+        "tea", max_tokens=300, messages=[said("?")], timeout_s=60
     ),
     "load another": lambda w: w.session.load("tea", override=[said("what now?")]),
     "load as it was": lambda w: w.session.load(at=3),
@@ -280,7 +280,7 @@ MORE: dict[str, Call] = {
     "a periodic task": lambda w: _reschedule(w, "fifo_cleanup", 1_000.0),
     "tokens": lambda w: _at_once(w.runtime.message_tokens(said("hello there"))),
     "what is configured": lambda w: _at_once(w.runtime.config.buffer),
-    "profile": lambda w: w.user.synopsis(refresh=True, timeout_s=30),
+    "profile": lambda w: w.user.synopsis(refresh=True, timeout_s=60),
     "agents": lambda w: _at_once([w.user.agent("cook").name, w.user.agent("cook").user]),
 }
 """What handles do beyond one plain call of each verb."""

@@ -40,7 +40,7 @@ directory: {directory}
 journal: {{dsn: "{dsn}", schema: {schema}, lease_s: {lease_s}, durability: process}}
 long_term: {{enabled: false}}
 tokens: {{counter: heuristic}}
-cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 30{more}}}
+cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 120{more}}}
 """
 
 

@@ -37,10 +37,10 @@ cluster: {{linger_s: 1, wait_s: {wait_s}, silent_s: {silent_s}, stuck_s: {stuck_
 def make_target(
     path: Path,
     *,
-    silent_s: float = 2,
+    silent_s: float = 60,
     stuck_s: float = 30,
     deaths: int = 3,
-    wait_s: float = 20,
+    wait_s: float = 120,
     more: str = "",
 ) -> Path:
     """A configuration file for a memory beside it."""

@@ -23,7 +23,7 @@ directory: {directory}
 long_term: {{enabled: false}}
 tokens: {{counter: heuristic}}
 buffer: {{policy: keep_all}}
-cluster: {{shards: 2, linger_s: 5, max_deaths: 100{cluster}}}
+cluster: {{shards: 2, linger_s: 60, wait_s: 120, max_deaths: 100{cluster}}}
 """
 
 
@@ -56,7 +56,7 @@ def end_owner(directory: Path, number: int = signal.SIGKILL) -> None:
     try:
         with owner_process(info) as control:
             os.kill(control.pid, number)
-            assert control.wait(20)
+            assert control.wait(60)
     except OwnerGone:
         pass
 

@@ -244,12 +244,12 @@ async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> 
         context = await chat.load(query="key")
         assert context.sources["long_term"].status == "failed"
         assert context.messages == [{"role": "user", "content": "The key is under the flowerpot."}]
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not (jobs := await runtime.internals.journal.jobs()) or not jobs[0].error:
                 await anyio.sleep(0.01)
         assert "LongTermError" in jobs[0].error
         in_the_way.unlink()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await chat.settle()
         assert await runtime.dead_letters() == []
         assert len(await runtime.user("alice").recall("key")) == 1

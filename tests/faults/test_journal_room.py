@@ -342,7 +342,7 @@ async def test_a_write_that_comes_of_a_refusal(tmp_path: Path) -> None:
                 stored.set()
 
         journal.write(Write([Appended(1, said(1, 1), None)], told))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await stored.wait()
         assert isinstance(outcomes[0], CommitFailed)
         assert outcomes[1] is None

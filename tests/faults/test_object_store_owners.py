@@ -103,7 +103,7 @@ class Pause:
             stops = self._left == 0
         if stops:
             self.reached.set()
-            assert self.goes_on.wait(30)
+            assert self.goes_on.wait(60)
 
 
 async def test_without_a_fence_rows_are_lost(server: ObjectServer) -> None:

@@ -298,7 +298,7 @@ def test_the_server_ends_during_a_call() -> None:
                 await asyncio.sleep(0.001)
 
     asyncio.run(serve())
-    thread.join(20)
+    thread.join(60)
     assert [str(one) for one in outcomes] == [
         "the event loop of the runtime ended before the call did"
     ]

@@ -77,7 +77,7 @@ async def test_a_job_that_is_left_over_does_not_double(tmp_path: Path) -> None:
         chat = runtime.session("alice", "one")
         for number in range(60):
             await chat.append(user(f"number {number} " + "and so on " * 3))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await watch.asked.wait()
     assert watch.puts == []
     watch.gate.set()
@@ -162,7 +162,7 @@ async def test_a_model_that_is_away_is_waited_for(tmp_path: Path) -> None:
     ) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user(f"message {n} " + "x " * 20) for n in range(12)])
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await watch.failed_often.wait()
         watch.broken = set()
         await runtime.settle()

@@ -403,17 +403,31 @@ async def test_a_key_that_is_removed(tmp_path: Path) -> None:
                     await client.users()
 
 
+class StandingClock(SystemClock):
+    """Goes on until it is told to stand: what is sent then is too much, however slowly it is."""
+
+    stands_at: float | None = None
+
+    def stand(self) -> None:
+        self.stands_at = self.monotonic()
+
+    def monotonic(self) -> float:
+        return super().monotonic() if self.stands_at is None else self.stands_at
+
+
 async def test_a_client_waits_for_its_rate(tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     key = add_key(keys, "shop")
+    clock = StandingClock()
     async with make_runtime(tmp_path) as runtime:
-        app = build_app(runtime, KeyFile(keys), RateLimit(10, SystemClock()), RestOptions())
+        app = build_app(runtime, KeyFile(keys), RateLimit(10, clock), RestOptions())
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
             async with Client("http://memory", api_key=key, http=http) as client:
                 chat = client.session("alice", "chat")
                 for number in range(24):
                     await chat.append(said(str(number)))
                 assert len(await chat.history()) == 24
+                clock.stand()
                 with pytest.raises(errors.RateLimited) as caught:
                     for _ in range(24):
                         await chat.append(said("more"), timeout_s=0.001)

@@ -72,7 +72,7 @@ for _ in range(2): assert os.wait()[1] == 0
 
 async def test_a_memory_that_is_made_before_the_fork(tmp_path: Path, memory: Path) -> None:
     """As with `gunicorn --preload`: each worker enters it, and is a worker of its own."""
-    said = await run(PRELOADED, write_config(tmp_path, ", wait_s: 120"))
+    said = await run(PRELOADED, write_config(tmp_path))
     assert sorted(said.splitlines()) == ["first 30 0", "other 30 0"]
 
 
@@ -143,7 +143,7 @@ asyncio.run(main())
 
 async def test_a_child_does_not_keep_the_turns_of_its_worker(tmp_path: Path, memory: Path) -> None:
     """A worker that has forked is killed: another gets its place in line, while the child lives."""
-    file = write_config(tmp_path, ", wait_s: 120")
+    file = write_config(tmp_path)
     command = [sys.executable, "-W", "ignore", "-c", IN_A_TURN, str(file)]
     async with (
         remora.connect(file) as other,
@@ -176,7 +176,7 @@ class Forks(BaseMemoryBlock[str], kw_only=True):
         return f"{os.getpid()} {child}"
 
 def runtime():
-    cluster = remora.config.ClusterConfig(shards=1, linger_s=5.0, wait_s=120.0)
+    cluster = remora.config.ClusterConfig(shards=1, linger_s=60.0, wait_s=120.0)
     tokens = remora.config.TokensConfig(counter="heuristic")
     config = remora.Config(
         cluster=cluster, tokens=tokens, long_term=remora.config.LongTermConfig(enabled=False)
@@ -247,7 +247,7 @@ async def test_threads_that_need_a_thread(tmp_path: Path, memory: Path) -> None:
     """As many as there are: what their calls do in a thread has one of its own."""
     anyio.to_thread.current_default_thread_limiter().total_tokens = 2
     ready = threading.Barrier(2)
-    async with remora.connect(write_config(tmp_path, ", wait_s: 120")) as worker:
+    async with remora.connect(write_config(tmp_path)) as worker:
         await worker.session("ada", "s").append(user("kept"))
         view = remora.blocking.view(worker)
 
@@ -265,7 +265,7 @@ async def test_threads_that_wait_for_the_next_owner(tmp_path: Path, memory: Path
     """As many as there are threads: looking for the owner needs one of its own."""
     anyio.to_thread.current_default_thread_limiter().total_tokens = 2
     gate, ready = threading.Event(), threading.Barrier(3)
-    async with remora.connect(write_config(tmp_path, ", wait_s: 120")) as worker:
+    async with remora.connect(write_config(tmp_path)) as worker:
         await worker.session("ada", "s").append(user("kept"))
         chat = remora.blocking.view(worker).session("ada", "s")
         found: list[int] = []

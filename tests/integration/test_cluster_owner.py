@@ -81,12 +81,12 @@ async def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Path) -> None:
 
 async def test_an_owner_that_nobody_needs_ends(tmp_path: Path, memory: Path) -> None:
     file = write_config(tmp_path)
-    file.write_text(file.read_text().replace("linger_s: 5", "linger_s: 0.1"))
+    file.write_text(file.read_text().replace("linger_s: 60", "linger_s: 0.1"))
     async with remora.connect(file) as worker:
         await worker.session("ada", "s").append(user("kept"))
         with owner_process(owner_of(memory)) as process:
             await worker.aclose()
-            assert await in_thread(process.wait, 20)
+            assert await in_thread(process.wait, 60)
     async with remora.connect(file) as worker:
         assert await contents(worker.session("ada", "s")) == ["kept"]
 
@@ -111,7 +111,6 @@ async def test_a_runtime_beside_an_owner_is_refused(tmp_path: Path, memory: Path
 async def test_a_standby_takes_over(tmp_path: Path, memory: Path) -> None:
     """It is the process that waited, and no worker is needed for it; it ends with its owner."""
     file = write_config(tmp_path, ", standby: true")
-    file.write_text(file.read_text().replace("linger_s: 5", "linger_s: 60"))
     async with remora.connect(file) as worker:
         await worker.session("ada", "s").append(user("before"), key="1")
     first = owner_of(memory)
@@ -161,7 +160,7 @@ async def test_serve_takes_the_place_of_a_started_owner(
         with owner_process(owner_of(memory)) as started:
             log = (tmp_path / "log").open("w")
             with log, serving(file, log) as server:
-                assert await in_thread(started.wait, 20)
+                assert await in_thread(started.wait, 60)
                 await chat.append(user("two"))
                 assert owner_of(memory).pid == server.pid
                 other = await in_thread(partial(main, ["serve", str(file)]))
@@ -169,7 +168,7 @@ async def test_serve_takes_the_place_of_a_started_owner(
                 assert await in_thread(partial(main, ["serve", str(memory)])) == 1
                 assert "is served for the target" in " ".join(capsys.readouterr().err.split())
                 server.terminate()
-                assert await in_thread(partial(server.wait, 20)) == 0
+                assert await in_thread(partial(server.wait, 60)) == 0
         await chat.append(user("three"))
         assert await contents(chat) == ["one", "two", "three"]
     assert "owner_serves" in (tmp_path / "log").read_text()
@@ -221,7 +220,7 @@ class Slow:
 def runtime():
     sys.meta_path.insert(0, Slow)
     here = Path(__file__).parent
-    cluster = remora.config.ClusterConfig(shards=1, linger_s=5.0, wait_s=120.0)
+    cluster = remora.config.ClusterConfig(shards=1, linger_s=60.0, wait_s=120.0)
     tokens = remora.config.TokensConfig(counter="heuristic")
     return remora.Runtime(here / "memory", config=remora.Config(cluster=cluster, tokens=tokens))
 """
@@ -303,7 +302,7 @@ def test_threads_use_a_connected_memory(tmp_path: Path, memory: Path) -> None:
 
 async def test_a_backup_is_put_in_place_under_a_worker(tmp_path: Path, memory: Path) -> None:
     """The worker is told so, until it connects again; it does not wait for the former memory."""
-    file = write_config(tmp_path, ", wait_s: 120")
+    file = write_config(tmp_path)
     async with remora.connect(file) as worker:
         chat = worker.session("ada", "s")
         await chat.append(user("kept"), key="1")

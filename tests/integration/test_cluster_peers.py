@@ -57,7 +57,7 @@ class Stranger:
     async def replies(self, count: int) -> dict[int, Value]:
         """The next ones, by the request's number."""
         found: dict[int, Value] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 data = await self.reader.read(1 << 16)
                 assert data, "the owner closed the connection"
@@ -215,7 +215,7 @@ async def test_an_owner_that_leaves_does_not_wait_for_turns(tmp_path: Path) -> N
         async with first.session("ann", "one").turn("q1") as turn:
             waiting = asyncio.create_task(whole_turn(second, "one", "q2"))
             await spin(50)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await owner.stop(600)
             await owner.start()
             await second.session("bob", "one").append(user("a"))
@@ -242,7 +242,7 @@ async def test_an_owner_that_leaves_does_not_wait_for_a_slow_read(
         monkeypatch.setattr(serving, "perform", slow)
         reading = asyncio.create_task(chat.history())
         await spin()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await owner.stop(600)
         release.set()
         await owner.start()
@@ -270,7 +270,7 @@ async def test_turns_that_wait_do_not_keep_out_what_ends_them(
         async with shard.session("ann", "one").turn("first") as turn:
             waiting = [asyncio.create_task(whole_turn(shard, "one", str(n))) for n in range(12)]
             await spin(50)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await shard.session("bob", "one").append(user("a"))
                 await turn.reply("yes")
         await asyncio.gather(*waiting)
@@ -298,10 +298,10 @@ async def test_a_number_that_is_used_twice_locks_no_session(tmp_path: Path) -> N
                 for one in frames:
                     other.send(*one)
                     await spin()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while await other.reader.read(1 << 16):  # until the owner closes it
                         pass
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await whole_turn(shard, "a", "q")
                 await whole_turn(shard, "b", "q")
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -86,7 +87,7 @@ def end(info: OwnerInfo, number: int = signal.SIGKILL) -> None:
     try:
         with open_control(info, ClusterConfig()) as control:
             os.kill(info.pid, number)
-            assert control.wait(10)
+            assert control.wait(60)
     except OwnerGone:
         pass
 
@@ -122,8 +123,10 @@ def test_an_owner_outlives_its_worker_and_is_private(tmp_path: Path, memory: Pla
     assert info.pid == int(worker.stdout)
     assert os.getsid(info.pid) == info.pid
     names = {path.name for path in memory.directory.iterdir()}
-    assert {"owner.sock", "control.sock", "owner.log", "owner.json", "spawn.lock"} <= names
-    for path in memory.directory.iterdir():
+    assert {"owner.log", "owner.json", "spawn.lock"} <= names
+    sockets = (Path(info.socket), Path(info.control))  # elsewhere, if the path is too long for one
+    assert all(path.is_socket() for path in sockets)
+    for path in (*memory.directory.iterdir(), *sockets):
         if path.name != "started":
             assert stat.S_IMODE(path.stat().st_mode) & 0o177 == 0, path
     assert stat.S_IMODE(memory.directory.stat().st_mode) == 0o700
@@ -143,26 +146,26 @@ def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Place) -> None:
 
 def test_a_stopped_owner_is_killed(tmp_path: Path, memory: Place) -> None:
     """It answers no ping; it never goes on: what it would write is out of date."""
-    file = make_target(tmp_path, silent_s=0.2)
+    file = make_target(tmp_path, silent_s=1)
     first = finder(file).find()
     with open_control(first, ClusterConfig()) as control:
         stop(first.pid)
         second = finder(file).find()
-        assert control.wait(10)
+        assert control.wait(60)
     assert second.pid != first.pid
 
 
 def test_a_worker_watches_its_owner(tmp_path: Path, memory: Place) -> None:
     """One that hangs while workers wait for it is killed by their watch."""
-    file = make_target(tmp_path, silent_s=0.2)
+    file = make_target(tmp_path, silent_s=1)
     target = read_target(file)
     info = finder(file).find()
     watch = OwnerWatch(info, target.config.cluster)
     watch.start()
     with open_control(info, ClusterConfig()) as control:
         stop(info.pid)
-        assert control.wait(10)
-    watch.join(10)
+        assert control.wait(60)
+    watch.join(60)
     assert not watch.is_alive()
 
 
@@ -171,17 +174,17 @@ def test_a_busy_loop_has_more_time(
 ) -> None:
     """A thread answers for it, and says how long it has been stuck."""
     monkeypatch.setenv("STAND_IN", "stuck")
-    file = make_target(tmp_path, silent_s=0.2, stuck_s=0.7)
+    file = make_target(tmp_path, silent_s=60, stuck_s=0.7)
     info = finder(file).find()
     limits = read_target(file).config.cluster
     with open_control(info, limits) as control:
         assert ping_or_kill(control, limits) is not None
+        stuck_since = time.monotonic()
         (memory.directory / "stuck").touch()
-        answered, stuck_s = 0, 0.0
-        while (answer := ping_or_kill(control, limits)) is not None:
-            answered, stuck_s = answered + 1, max(stuck_s, answer.stuck_s)
-        assert control.wait(10)
-    assert stuck_s > 0.3
+        while ping_or_kill(control, limits) is not None:
+            pass
+        assert control.wait(60)
+    assert time.monotonic() - stuck_since > limits.stuck_s
 
 
 def test_owners_that_die_are_not_started_for_ever(
@@ -252,7 +255,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, memory: Place) -> No
 
 def test_workers_that_start_no_owner_wait(tmp_path: Path, memory: Place) -> None:
     file = make_target(tmp_path)
-    text = file.read_text().replace("wait_s: 20", "wait_s: 0.1, start_owner: false")
+    text = file.read_text().replace("wait_s: 120", "wait_s: 0.1, start_owner: false")
     file.write_text(text)
     with pytest.raises(OwnerUnreachable, match=r"remora serve .*remora\.yaml") as caught:
         finder(file).find()
@@ -275,13 +278,13 @@ def test_a_changed_configuration_gets_a_new_owner(tmp_path: Path, memory: Place)
 
 def test_older_workers_leave_the_start_to_newer_ones(tmp_path: Path, memory: Place) -> None:
     file = make_target(tmp_path)
-    file.write_text(file.read_text().replace("wait_s: 20", "wait_s: 0.1"))
+    file.write_text(file.read_text().replace("wait_s: 120", "wait_s: 0.1"))
     memory.prepare()
     memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 10))
     with pytest.raises(OwnerUnreachable):
         finder(file).find()
     memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() - 1))
-    file.write_text(file.read_text().replace("wait_s: 0.1", "wait_s: 20"))
+    file.write_text(file.read_text().replace("wait_s: 0.1", "wait_s: 120"))
     assert finder(file).find()
 
 
@@ -324,7 +327,7 @@ def test_other_accounts_are_refused(tmp_path: Path, memory: Place) -> None:
         directory.chmod(directory.stat().st_mode | 0o755)
     script = """
 import socket, sys
-s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(10)
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(60)
 try:
     s.sendall(b'{"type":"leave"}\\n'); print(s.recv(100))
 except ConnectionError: print(b'')
@@ -335,7 +338,7 @@ except ConnectionError: print(b'')
         user=ANOTHER,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert process.stdout == "b''\n", process.stderr
     with open_control(info, ClusterConfig()) as control:
@@ -347,7 +350,7 @@ def test_garbage_on_the_control_socket(tmp_path: Path, memory: Place) -> None:
     info = finder(make_target(tmp_path)).find()
     for garbage in (b"\0" * 5_000, b"{}\n", b"\xff\n", b"[" * 4_000 + b"\n", b""):
         with socket.socket(socket.AF_UNIX) as one:
-            one.settimeout(10)
+            one.settimeout(60)
             one.connect(info.control)
             with suppress(ConnectionError):  # it may be closed before all is sent
                 one.sendall(garbage)

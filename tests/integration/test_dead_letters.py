@@ -145,7 +145,7 @@ async def test_the_watermark_claims_nothing_for_a_dead_letter(
     # another embedder: everything is made anew from the journal, and the dead letter must neither
     # be claimed nor bar the way
     async with opened(tmp_path, poison, embedder=HashEmbedder(48), reembed=True) as runtime:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await runtime.reembedded()
         chat = runtime.session("alice", "chat")
         assert await rows(runtime) == ids(chat, *range(8, 13))

@@ -110,10 +110,10 @@ async def test_asgi_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(module.app, {"type": "lifespan"}, lifespan_receive, send)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not any(event["type"] == "lifespan.startup.complete" for event in events):
                 await anyio.sleep(0.01)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while (await post("/ready", {}))[0] == 503:
                 pass
         assert (await post("/ready", {}))[0] == 200

@@ -545,7 +545,7 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
     forgotten; others' are.
     """
     slow = msgspec.structs.replace(
-        CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=300.0)
+        CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=600_000.0)
     )
     async with Runtime(tmp_path / "memory", config=slow, embedder=EMBEDDER) as runtime:
         store = await runtime.internals.long_term()
@@ -555,11 +555,12 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
             )
             await runtime.session(user, f"{CANARY}s").flush()
         assert isinstance(store, LanceStore)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while store.writer.queued < 2:
                 await anyio.sleep(0.001)
         who = runtime.user(USER)
         await (who.forget() if session is None else who.session(session).forget())
+        await store.writer.commit_queued()
         await runtime.settle()
         assert await store.rows(USER) == []
         assert len(await store.rows("bob")) == 6
@@ -628,11 +629,11 @@ async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
         directory, config=CONFIG, embedder=embedder, blocks=blocks, reembed=True
     ) as runtime:
         await embedder.reached.wait()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await runtime.user(USER).forget()
         if answers:
             embedder.go.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await runtime.reembedded()
         assert len(await (await runtime.internals.long_term()).rows("bob")) == of_bob
         assert await traces_of(directory, *sought) == []
@@ -689,7 +690,7 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
                 go.set()
 
             tasks.start_soon(asked)
-            with anyio.fail_after(5), pytest.raises(ErasureInProgress):
+            with anyio.fail_after(60), pytest.raises(ErasureInProgress):
                 while True:  # until it has begun
                     await anyio.lowlevel.checkpoint()
                     await runtime.user("ann").recall("x")

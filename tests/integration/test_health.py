@@ -274,7 +274,7 @@ async def test_a_worker_that_connects_is_asked() -> None:
     (shard,) = memory.shards
     heard: list[Health] = []
     try:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(memory.open)
                 while not heard or not heard[-1].ready:

@@ -240,7 +240,7 @@ async def test_a_second_cancellation_ends_the_wait_for_the_disk() -> None:
             await anyio.lowlevel.checkpoint()
         assert not closing.done()
         closing.cancel()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await asyncio.wait([closing, append])
     assert closing.cancelled()
     assert type(append.exception()).__name__ in {"OutcomeUnknown", "RuntimeClosed"}
@@ -273,7 +273,7 @@ class ClosingEmbedder(HashEmbedder):
 async def test_a_plug_in_closes_the_runtime(verb: str) -> None:
     """It does, or is refused where that would wait for itself: nobody hangs."""
     embedder = ClosingEmbedder()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with Runtime.in_memory(embedder=embedder) as runtime:
             chat = runtime.session("alice", "one")
             await chat.append(HELLO)

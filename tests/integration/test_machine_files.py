@@ -162,7 +162,7 @@ def unit_command() -> list[str]:
 
 def answer(port: int, path: str, key: str = "") -> Any:
     asked = Request(f"http://127.0.0.1:{port}{path}", headers={"authorization": f"Bearer {key}"})
-    with urlopen(asked, timeout=30) as reply:
+    with urlopen(asked, timeout=60) as reply:
         return json.load(reply)
 
 

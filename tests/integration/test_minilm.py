@@ -66,12 +66,12 @@ class Gated:
 
     def run(self, _: None, inputs: dict[str, Any]) -> list[Any]:
         self.busy.set()
-        assert self.open.wait(30)
+        assert self.open.wait(60)
         shape = inputs["input_ids"].shape
         self.computed.append(shape[0])
         if self.left is not None and shape[0] > 1:
             anyio.from_thread.run_sync(self.left)
-            assert self.gone.wait(30)
+            assert self.gone.wait(60)
         return [np.ones((*shape, 384), np.float32)]
 
 

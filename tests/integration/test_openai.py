@@ -123,7 +123,7 @@ async def test_refused_and_timed_out(endpoint: Endpoint) -> None:
     hang = endpoint.hang
 
     def silent(*_: Any) -> Answer:
-        hang.wait(30)
+        hang.wait(60)
         return 500, b"{}"
 
     endpoint.answer = silent
@@ -131,7 +131,7 @@ async def test_refused_and_timed_out(endpoint: Endpoint) -> None:
     with pytest.raises(ModelTimeout):
         await slow.complete([{"role": "user", "content": "hello"}])
     await slow.aclose()
-    dead = OpenAIChatModel(ModelConfig(base_url="http://127.0.0.1:9", timeout_s=5))
+    dead = OpenAIChatModel(ModelConfig(base_url="http://127.0.0.1:9", timeout_s=60))
     with pytest.raises(ModelUnavailable, match="cannot be reached"):
         await dead.complete([{"role": "user", "content": "hello"}])
     await dead.aclose()
@@ -193,10 +193,11 @@ async def test_runtime_over_http(
                 "summarizer": "openai",
                 "embedder": "openai",
                 "embedding_dimension": 4,
-                "timeout_s": 5,
+                "timeout_s": 60,
             },
             "supervisor": {"max_attempts": 2, "backoff_s": 0.01, "max_backoff_s": 0.1},
             "long_term": {"batch_ms": 5},
+            "recall": {"deadline_s": 60},
         }
     )
     async with Runtime(tmp_path, config=config) as runtime:

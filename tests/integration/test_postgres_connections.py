@@ -14,7 +14,7 @@ from tests.postgres import Cluster
 from tests.postgres_proxy import running_proxy
 
 pytestmark = pytest.mark.anyio
-_SECONDS = 30
+_SECONDS = 60
 _TEXT = "the one whose connection breaks"
 
 
@@ -64,29 +64,29 @@ async def test_a_commit_that_the_network_holds_back(cluster: Cluster, tmp_path: 
             network.dsn,
             schema="held",
             durability="process",
-            command_timeout_s=0.3,
+            command_timeout_s=2.0,
             reconnect_s=0.3,
             lease_s=0,
         )
         async with Runtime.in_memory(journal=journal) as runtime:
             chat = runtime.session("alice", "chat")
-            await chat.append(Message(role="user", content="before"))
+            await acknowledged(chat, Message(role="user", content="before"), "before")
             network.freeze()
             message = Message(role="user", content=_TEXT)
             with anyio.fail_after(_SECONDS), pytest.raises(OutcomeUnknown, match="same key"):
                 await chat.append(message, key="k")
             network.thaw()
             await acknowledged(chat, message)
-            await chat.append(Message(role="user", content="after"))
+            await acknowledged(chat, Message(role="user", content="after"), "after")
             found = [one.content for one in await chat.history()]
             assert found == ["before", _TEXT, "after"]
 
 
-async def acknowledged(chat: Session, message: Message) -> Receipt:
+async def acknowledged(chat: Session, message: Message, key: str = "k") -> Receipt:
     """Append again until it is acknowledged."""
     with anyio.fail_after(_SECONDS):
         while True:
             try:
-                return await chat.append(message, key="k")
+                return await chat.append(message, key=key)
             except (CommitFailed, OutcomeUnknown):
                 await anyio.sleep(0.01)

@@ -21,6 +21,7 @@ from remora.errors import (
     InvalidInput,
     JournalTooNew,
     OutcomeUnknown,
+    OwnerUnreachable,
     SessionBusy,
     StorageError,
 )
@@ -109,7 +110,13 @@ async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
             while True:
                 try:
                     await chat.append(message, key=f"{name} {number}")
-                except (CommitFailed, OutcomeUnknown, SessionBusy, StorageError):
+                except (
+                    CommitFailed,
+                    OutcomeUnknown,
+                    OwnerUnreachable,
+                    SessionBusy,
+                    StorageError,
+                ):
                     await anyio.sleep(0.01)
                 else:
                     break

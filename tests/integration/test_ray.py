@@ -85,7 +85,7 @@ def stat_of(pid: int) -> list[str]:
 
 
 async def ended(pid: int) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while stat_of(pid)[0] != "Z":
             await anyio.sleep(0.02)
 

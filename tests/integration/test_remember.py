@@ -87,7 +87,7 @@ async def test_remembered_is_durable_before_it_is_searchable(tmp_path: Path) -> 
         assert [item.id for item in await runtime.internals.journal.memories("alice")] == [id_]
     async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await alice.settle()
         assert [hit.id for hit in await alice.recall("Lisbon")] == [id_]
         assert await (await runtime.internals.long_term()).row_ids() == [id_]

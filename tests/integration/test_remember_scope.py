@@ -409,7 +409,7 @@ async def test_the_supervisor_prunes(tmp_path: Path) -> None:
         alice, bob = runtime.user("alice"), runtime.user("bob")
         await bob.remember([f"bob {n}" for n in range(3)])
         await alice.remember([{"content": f"alice {n}", "importance": n / 10} for n in range(8)])
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await runtime.settle()
             while len(await alice.memories()) > 3:
                 runs = runtime.statistics().schedule["prune"].runs

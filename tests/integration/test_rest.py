@@ -789,16 +789,16 @@ def test_what_a_killed_server_acknowledged_is_there(tmp_path: Path) -> None:
     headers = {"authorization": f"Bearer {add_key(keys, 'shop')}"}
     directory = tmp_path / "memory"
     with server(directory, keys) as (process, address):
-        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
             body = {"messages": [user("Before")]}
             assert client.post(f"{CHAT}/messages", json=body).status_code == 200
         process.kill()
     with server(directory, keys) as (process, address):
-        with httpx.Client(base_url=address, headers=headers, timeout=30) as client:
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
             page = client.get(f"{CHAT}/messages").json()
             assert [one["content"] for one in page["messages"]] == ["Before"]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in {0, -signal.SIGTERM}
+        assert process.wait(60) in {0, -signal.SIGTERM}
 
 
 def test_a_server_that_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

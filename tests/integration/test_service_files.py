@@ -80,7 +80,7 @@ def test_the_command_of_the_container(tmp_path: Path) -> None:
             assert "serving" in process.stdout.readline()
             headers = {"authorization": f"Bearer {made.stdout.strip()}"}
             asked = Request(f"http://127.0.0.1:{port}/v1/users", headers=headers)
-            assert json.load(urlopen(asked, timeout=30)) == {"users": [], "after": None}
+            assert json.load(urlopen(asked, timeout=60)) == {"users": [], "after": None}
             deadline = 60
             while deadline and subprocess.run(probe, capture_output=True, check=False).returncode:
                 deadline -= 1

@@ -242,7 +242,7 @@ async def test_the_slow_summarizer_is_not_on_the_way() -> None:
             return await super().summarize(previous, lines, max_tokens=max_tokens)
 
     async with session(BufferPolicy.window(2, fold="summary"), summarizer=Slow()) as chat:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             for number in range(50):
                 await chat.append(user(f"m{number}"))
                 assert said((await chat.load()).messages)[-1] == f"m{number}"

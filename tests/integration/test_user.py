@@ -206,7 +206,7 @@ async def test_passivation_brings_it_back(tmp_path: Path) -> None:
         ada = runtime.user("ada")
         await ada.learn([f"train {n}" for n in range(20)])
         before = await ada.search_working("train", 20)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while runtime.internals.registry.is_live(UserKey("ada")):
                 await anyio.sleep(0.01)
         assert await ada.search_working("train", 20) == before
@@ -226,7 +226,7 @@ async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
         await ada.learn(texts)
         assert (await ada.inspect()).working_items == 40
         runtime.reschedule("fifo_cleanup", 0.01)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while (await ada.inspect()).evicted == 0:
                 await anyio.sleep(0.01)
         view = await ada.inspect()
@@ -307,7 +307,7 @@ async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -
                 {"role": "user", "content": "My name is Ada."}
             )
             tasks.start_soon(give_up)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await asked.wait()
     model = ScriptedChatModel([ANSWER])
     async with Runtime(tmp_path, config=config(), chat_model=model) as runtime:

@@ -181,7 +181,7 @@ def appending(tmp_path: Path) -> Iterator[Path]:
 
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(anyio.run, append)
-        assert ready.wait(30)
+        assert ready.wait(60)
         yield directory
         ended.set()
         done.result()
