@@ -24,8 +24,10 @@ _DAY_US = 86_400_000_000
 
 def plain_text(chat: Mapping[str, Any]) -> str:
     """A message as text: its content, a word for each part that is not text, its tool calls."""
-    pieces: list[str] = []
     content = chat.get("content")
+    if isinstance(content, str) and not chat.get("tool_calls"):
+        return content
+    pieces: list[str] = []
     if isinstance(content, str):
         pieces.append(content)
     elif content:

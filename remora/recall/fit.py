@@ -21,12 +21,12 @@ import msgspec
 from remora.actors.blocks.fit import BlockView, FittedBlocks
 from remora.actors.blocks.render import join_contents
 from remora.actors.blocks.source import Source
-from remora.actors.policies.units import newest_start, units, user_start
+from remora.actors.policies.units import newest_start, newest_units, user_start
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import Window, fit_buffer
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
-from remora.messages import ChatDict, Entry, decode_chat, plain_text
+from remora.messages import ChatDict, Entry, decode_chat, decode_chats, plain_text
 from remora.recall.context import (
     Context,
     Selection,
@@ -146,8 +146,7 @@ class ContextFitter:
             left -= self._blocks.insert((), blocks).tokens - kept
         room = max(left - older, min(left, recall_share))
         said = SaidTexts([one.text for one in list_summaries(window)])
-        for text in _texts_of(synopsis, blocks):
-            said.add(text)
+        said.add(_texts_of(synopsis, blocks))
         recalled, start = await run_in_thread_if(
             snapshot.size > _BYTES_IN_THREAD or len(entries) > _ENTRIES_ON_LOOP,
             partial(self._fit_recalled, session, gathered, entries, first, left, room, said),
@@ -330,10 +329,10 @@ def _narrow(snapshot: Snapshot, room: int) -> Snapshot | Window:
 def _recent_start(entries: Sequence[Entry], count: int) -> int:
     """Where the newest whole units begin that hold at least `count` messages."""
     start = len(entries)
-    for unit in reversed(units(entries)):
+    for unit_start, _ in newest_units(entries):
         if len(entries) - start >= count:
             break
-        start = unit.start
+        start = unit_start
     return start
 
 
@@ -358,8 +357,7 @@ def _leave_out(
     if not lines:
         return []
     ids = {(session, entry.seq) for entry in shown}
-    for entry in shown:
-        said.add(plain_text(decode_chat(entry.chat)))
+    said.add([plain_text(chat) for chat in decode_chats(shown)])
     left: dict[str, _RecallLine] = {}
     for one in lines:
         memory = one.memory

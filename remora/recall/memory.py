@@ -127,13 +127,15 @@ class FoundMemories:
         """
         best: list[Memory] = []
         tokens, least, share = 0, 0.0, self._least_share(relevance)
-        ranked = _distinct(self._ranking) if self._ranking.mixed else self._ranking
+        ranking = self._ranking
+        # what is left out makes others of the same words repeat it
+        ranked = _distinct(ranking) if ranking.mixed else ranking.iterate(without)
         for one in ranked:
             if not best:
                 least = one.score * share
             if len(best) == limit or (len(best) >= _ALWAYS and one.score < least):
                 break
-            if (one.row.session, one.row.seq) in without:
+            if ranking.mixed and (one.row.session, one.row.seq) in without:
                 continue
             if max_tokens is not None and tokens > max_tokens:
                 break

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -142,20 +142,25 @@ class Ranking(msgspec.Struct, frozen=True):
         return self.row_bytes + sum(column.nbytes for column in columns)
 
     def __iter__(self) -> Iterator[Ranked]:
-        for start in range(0, len(self.places), _AT_ONCE):
-            yield from self._slice(slice(start, start + _AT_ONCE))
+        return self.iterate()
 
-    def _slice(self, here: slice) -> list[Ranked]:
+    def iterate(self, without: Collection[tuple[str, int]] = ()) -> Iterator[Ranked]:
+        """The rows without messages of these sessions and numbers."""
+        for start in range(0, len(self.places), _AT_ONCE):
+            yield from self._slice(slice(start, start + _AT_ONCE), without)
+
+    def _slice(self, here: slice, without: Collection[tuple[str, int]]) -> list[Ranked]:
         columns = [(name, part[here].tolist()) for name, part in self.parts.items()]
         pairs = zip(self.places[here].tolist(), self.scores[here].tolist(), strict=True)
         return [
             Ranked(
-                self.rows[place],
+                row,
                 score,
                 # NaN, which says that the list did not find the row, does not equal itself
                 {name: part[i] for name, part in columns if part[i] == part[i]},
             )
             for i, (place, score) in enumerate(pairs)
+            if ((row := self.rows[place]).session, row.seq) not in without
         ]
 
 

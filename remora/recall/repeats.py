@@ -30,11 +30,13 @@ class SaidTexts:
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._texts = [_comparable(text) for text in texts]
+        self._texts = list(texts)
+        self._folded = 0  # so many of them are without case
+        self._split: set[int] = set()  # places of those that are without more blanks than one
 
-    def add(self, text: str) -> None:
-        """Look in this text as well."""
-        self._texts.append(_comparable(text))
+    def add(self, texts: Iterable[str]) -> None:
+        """Look in these texts as well."""
+        self._texts.extend(texts)
 
     def has(self, text: str) -> bool:
         """Whether one of the texts is this one, or contains it as whole words."""
@@ -42,9 +44,20 @@ class SaidTexts:
 
     def has_words(self, words: str) -> bool:
         """As `has`, for what `same_words` gave."""
-        if len(words) > _LONG:
+        if not words or len(words) > _LONG:
             return False
-        return bool(words) and any(_contains(one, words) for one in self._texts)
+        self._texts[self._folded :] = [one.casefold() for one in self._texts[self._folded :]]
+        self._folded = len(self._texts)
+        # few texts have the longest word, and only those are split: a quarter of the time
+        longest = max(words.split(" "), key=len)
+        places = [place for place, one in enumerate(self._texts) if longest in one]
+        return any(_contains(self._comparable(place), words) for place in places)
+
+    def _comparable(self, place: int) -> str:
+        if place not in self._split:
+            self._split.add(place)
+            self._texts[place] = " ".join(self._texts[place].split())
+        return self._texts[place]
 
 
 def same_words(text: str) -> str:

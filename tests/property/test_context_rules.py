@@ -14,7 +14,7 @@ from remora.actors.policies.units import presentable_units
 from remora.actors.user.messages import Synopsis
 from remora.blocks import StaticMemoryBlock
 from remora.messages import Entry, split_tool_calls
-from remora.recall.repeats import SaidTexts
+from remora.recall.repeats import SaidTexts, same_words
 from remora.tokens import count_message
 from tests.harness import COUNTER
 from tests.property.test_planner import call, found, memory, planned, shown, tiers
@@ -238,6 +238,16 @@ def test_words_are_compared_whole() -> None:
     assert not said.has("belle")
     assert not said.has("...")
     assert not said.has("password is hunter")
+
+
+@given(st.lists(st.text(max_size=30), min_size=1, max_size=5))
+def test_what_was_said_is_found(texts: list[str]) -> None:
+    """Whatever its letters, case and blanks, and whether or not others were asked for before."""
+    said = SaidTexts(texts[:1])
+    said.add(texts[1:])
+    for text in texts:
+        asked = text.casefold().replace(" ", " \n\u2028 ")
+        assert said.has(asked) == bool(same_words(text))
 
 
 def test_a_profile_between_lines() -> None:

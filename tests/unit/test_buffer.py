@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from remora.actors.policies.units import (
     cut_to_keep,
     length_before_open_call,
+    newest_units,
     presentable_units,
     units,
 )
@@ -58,6 +59,21 @@ def test_repeated_call_ids_pair_with_the_call_they_follow() -> None:
     twins = entries(call("x", "x"), result("x"), result("x"), user())
     assert [(u.start, u.end) for u in units(twins)] == [(0, 3), (3, 4)]
     assert shown(twins) == [1, 2, 3, 4]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([user(), assistant(), call("a"), call("a", "b"), call("x", "x")]),
+            st.sampled_from([result("a"), result("b"), result("x")]),
+        ),
+        max_size=12,
+    )
+)
+def test_units_from_the_back(messages: list[dict[str, Any]]) -> None:
+    """They are those from the front, whichever message a reader stops at."""
+    found = entries(*messages)
+    assert list(newest_units(found)) == [(u.start, u.tokens) for u in reversed(units(found))]
 
 
 def test_interruption_stays_out_of_the_pair() -> None:

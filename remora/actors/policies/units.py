@@ -27,6 +27,7 @@ __all__ = [
     "length_before_open_call",
     "needs_user_before",
     "newest_start",
+    "newest_units",
     "presentable_units",
     "units",
     "user_start",
@@ -165,14 +166,37 @@ def batches(entries: Sequence[Entry], most_tokens: int) -> list[Sequence[Entry]]
     return found
 
 
+def newest_units(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Partition a buffer lazily, from the back: each unit's first index and its tokens.
+
+    An assistant's message ends the wait for results, so nothing before it decides what is a unit
+    from there on. A context of the newest messages reads those alone.
+    """
+    end, calls = len(entries), False
+    for index in range(end - 1, -1, -1):
+        head = entries[index]
+        calls = calls or bool(head.calls)
+        if index and head.role != "assistant":
+            continue
+        if calls:
+            for unit in reversed(units(entries[index:end])):
+                yield index + unit.start, unit.tokens
+        else:  # each message is a unit: a third of the time
+            for start in range(end - 1, index - 1, -1):
+                yield start, entries[start].tokens
+        end, calls = index, False
+
+
 def newest_start(entries: Sequence[Entry], room: int) -> int:
     """The index of the first entry of the newest whole units that fit into `room` tokens."""
+    if sum([entry.tokens for entry in entries]) <= room:
+        return 0
     used, start = 0, len(entries)
-    for unit in reversed(units(entries)):
-        used += unit.tokens
+    for unit_start, tokens in newest_units(entries):
+        used += tokens
         if used > room:
             break
-        start = unit.start
+        start = unit_start
     return start
 
 
