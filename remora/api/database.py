@@ -76,7 +76,7 @@ def check_directory(directory: Path) -> None:
         StorageError: its journal is being moved into PostgreSQL.
     """
     move = read_move(directory)
-    if move is not None and move.to == "postgresql":
+    if move is not None and move.to == "postgresql" and not move.schema:
         check_unmoved(directory)
     if any((directory / name).exists() for name in ("journal.db", SHARDS_FILE)):
         raise ConfigError(

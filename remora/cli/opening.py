@@ -47,9 +47,10 @@ def check_in_directory(arguments: argparse.Namespace) -> None:
     if config.dsn.reveal() and not (directory_of(arguments) / "journal.db").exists():
         raise ConfigError(
             "journal.dsn: the journal is in PostgreSQL, and this command reads files of a "
-            f"directory. Its administrator copies it with pg_basebackup or pg_dump --schema "
-            f"{config.schema}, checks it with pg_amcheck and data checksums, and restores it from "
-            "a copy; `remora owners` shows who has it open",
+            "directory. remora.connect and `remora http` read such a memory, and `remora owners` "
+            "shows who has it open. The administrator of PostgreSQL copies it with pg_basebackup "
+            f"or pg_dump --schema {config.schema} --schema '{config.schema}_[0-9]*' (its shards), "
+            "and checks it with pg_amcheck and data checksums",
             key="journal.dsn",
         )
 

@@ -75,20 +75,17 @@ async def command_reshard(console: Console, arguments: argparse.Namespace) -> in
         if arguments.json:
             print_json({"before": arguments.shards, "shards": arguments.shards})
         else:
-            text = f"{e}: there is nothing to do"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            _print_line(console, f"{e}: there is nothing to do")
         return 0
     if arguments.json:
         print_json(report)
         return 0
     counts = report.counts
-    console.print(
+    _print_line(
+        console,
         f"{directory} has {counted(report.shards, 'shard')} now, and had "
         f"{report.before}: {counted(counts.users, 'user')}, "
         f"{counted(counts.messages, 'message')}, {counted(report.rows, 'row')} of long-term memory",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
     return 0
 
@@ -97,24 +94,33 @@ async def _move(console: Console, directory: Path, arguments: argparse.Namespace
     config, shards = arguments.configured, arguments.shards
     if arguments.to == "postgresql" and shards is not None:
         raise InvalidInput("a journal in PostgreSQL is one shard: leave out --shards")
-    with progress_bar("moving") as (_, advance):
-        if arguments.to == "postgresql":
-            report = await move_to_database(directory, config, progress=advance)
+    try:
+        with progress_bar("moving") as (_, advance):
+            if arguments.to == "postgresql":
+                report = await move_to_database(directory, config, progress=advance)
+            else:
+                report = await move_to_directory(
+                    directory, config, shards=shards or 1, progress=advance
+                )
+    except NothingToDivide as e:
+        if arguments.json:
+            print_json({"to": arguments.to})
         else:
-            report = await move_to_directory(
-                directory, config, shards=shards or 1, progress=advance
-            )
+            _print_line(console, f"{e}: there is nothing to do")
+        return 0
     if arguments.json:
         print_json(report)
         return 0
     counts = report.counts
     place = "PostgreSQL" if report.to == "postgresql" else str(directory)
-    console.print(
+    _print_line(
+        console,
         f"the journal is in {place} now: {counted(counts.users, 'user')}, "
         f"{counted(counts.messages, 'message')}; {counted(report.rows, 'row')} of long-term memory "
         "moved",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
     return 0
+
+
+def _print_line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

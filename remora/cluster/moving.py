@@ -13,7 +13,8 @@ into PostgreSQL                 what counts       a start
 while it is copied              the directory     finds the memory as it was; with ``journal.dsn``
                                                   it is refused, by the setting ``moving``
 ``moving.json`` says complete   PostgreSQL        of the directory is refused
-the directory's journal is gone PostgreSQL        with ``journal.dsn`` finds the memory
+the directory's journal is gone PostgreSQL        with ``journal.dsn`` finds the memory; without it
+                                                  is refused: ``moving.json`` names the schema
 ==============================  ================  ===========================================
 
 Back it is the same with the two exchanged: the setting ``moving`` says that the copy is complete.
@@ -107,6 +108,7 @@ async def move_to_database(
         on_step: called with the name of each step when it is done; for tests.
 
     Raises:
+        NothingToDivide: it was moved there before.
         InvalidInput: there is no memory, long-term memory is being rebuilt, or the schema has
             another memory; nothing was changed.
         ConfigError: PostgreSQL or the object store cannot be used.
@@ -116,6 +118,11 @@ async def move_to_database(
     """
     _require_dsn(config)
     move = await run_in_thread(read_move, directory)
+    if move is not None and move.schema:
+        where = f"the memory of {directory} is in the schema {move.schema} of PostgreSQL"
+        if move.schema == config.journal.schema:
+            raise NothingToDivide(where)
+        raise InvalidInput(f"{where}, and journal.schema is {config.journal.schema}")
     if move is None or not move.complete:
         layout = await run_in_thread(read_layout, directory)
         if layout is None:
@@ -239,7 +246,8 @@ class _ToDatabase(_Mover):
         self._on_step("complete")
         await self._journal.change_settings({MOVING_SETTING: ""})
         self._on_step("released")
-        await run_in_thread(partial(end_move, directory, tables=move.tables))
+        schema = self._config.journal.schema
+        await run_in_thread(partial(end_move, directory, schema=schema, tables=move.tables))
         _logger.info("memory_moved", path=str(directory), to="postgresql")
         return MoveReport("postgresql", await self._journal.counts(), move.rows, resumed)
 
@@ -451,7 +459,7 @@ class _ToDirectory(_Mover):
         self._on_step("complete")
         await self._database.clear(self._journal.epoch)
         self._on_step("released")
-        await run_in_thread(partial(end_move, directory, tables=False, journal=False))
+        await run_in_thread(end_move, directory)
         async with offline(directory, without_database(self._config)) as memory:
             counts = await memory.journal.counts()
         _logger.info("memory_moved", path=str(directory), to="directory")

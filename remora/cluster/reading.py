@@ -28,6 +28,7 @@ from remora.errors import EmbedderChanged, InvalidInput
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
+from remora.storage.layout import check_unmoved
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
 __all__ = ["Memory", "MemoryReader", "find_journals", "without_long_term"]
@@ -46,7 +47,7 @@ def find_journals(directory: Path, user: str | None = None) -> list[Path]:
 
     Raises:
         InvalidInput: there is no memory.
-        DirectoryUnusable: ``shards.json`` cannot be used.
+        DirectoryUnusable: ``shards.json`` cannot be used, or the memory is in PostgreSQL.
     """
     shards = find_shards(directory)
     if not any((shard / _JOURNAL).is_file() for shard in shards):
@@ -55,6 +56,7 @@ def find_journals(directory: Path, user: str | None = None) -> list[Path]:
                 f"journal.db of {directory} is missing: restore the whole directory from a backup; "
                 f"remora verify --dir {directory} says more"
             )
+        check_unmoved(directory)
         raise InvalidInput(
             f"there is no memory in {directory}: name another directory with --dir, or fill "
             "one with remora replay"

@@ -473,7 +473,7 @@ class RemoteShard:
             raise InvalidInput(
                 "the owner of the memory may be on another machine, whose files are others: export "
                 "and import sessions (session.export, user.import_session); the journal's backup "
-                "is PostgreSQL's (pg_basebackup, pg_dump)"
+                "is PostgreSQL's (pg_basebackup, or pg_dump of the schemas of all shards)"
             )
         absolute = await run_in_thread(Path.absolute, path)
         return await self._verb(name, absolute, **named)

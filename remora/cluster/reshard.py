@@ -76,7 +76,7 @@ Progress = Callable[[int, int], None]
 
 
 class NothingToDivide(InvalidInput):
-    """The memory has as many shards already."""
+    """The memory has as many shards already, or is where it is to be moved."""
 
 
 class ReshardReport(msgspec.Struct, frozen=True):

@@ -202,9 +202,17 @@ def _damaged(path: Path, problem: str) -> DirectoryUnusable:
 
 
 def _refuse_orphans(directory: Path) -> None:
-    """Check that no shards are left without their ``shards.json``: a new memory would hide them."""
+    """Check that no shards are left without their ``shards.json``: a new memory would hide them.
+
+    Those of a node hold nothing: their journals are in PostgreSQL.
+    """
     try:
-        names = sorted(one.name for one in directory.iterdir() if SHARD_NAME.fullmatch(one.name))
+        names = sorted(
+            one.name
+            for one in directory.iterdir()
+            if SHARD_NAME.fullmatch(one.name)
+            and any(_UNDIVIDED.fullmatch(file.name) for file in one.iterdir())
+        )
     except OSError:  # there is no such directory, or it cannot be listed: opening says so
         return
     if names and not (directory / "journal.db").exists():
@@ -366,6 +374,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
         version: of this file's format.
         to: ``postgresql``, or ``directory``, where no journal of the directory counts yet.
         complete: the journal in PostgreSQL counts from now on.
+        schema: where it is there, when the move has ended: the file stays, so that no new memory
+            begins in its place.
         tables: long-term memory was copied, too: the directory's own is to be removed.
         rows: how many of its rows were copied.
     """
@@ -373,6 +383,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     version: int = _VERSION
     to: str
     complete: bool = False
+    schema: str = ""
     tables: bool = False
     rows: int = 0
 
@@ -404,22 +415,25 @@ def write_move(directory: Path, move: Move) -> None:
     _write(directory / MOVING_FILE, move)
 
 
-def end_move(directory: Path, *, tables: bool, journal: bool = True) -> None:
+def end_move(directory: Path, *, schema: str = "", tables: bool = False) -> None:
     """Remove what a finished move has left in the directory.
 
     Args:
         directory: of the memory.
+        schema: where the journal is now, in PostgreSQL; empty: in the directory.
         tables: remove its tables of long-term memory as well.
-        journal: remove its journal.
 
     Raises:
         OSError: the disk refused; the next call goes on.
     """
     for one in sorted(directory.iterdir()):
         of_tables = one.name.startswith("longterm")
-        if _UNDIVIDED.fullmatch(one.name) and (tables if of_tables else journal):
+        if _UNDIVIDED.fullmatch(one.name) and (tables if of_tables else bool(schema)):
             shutil.rmtree(one) if one.is_dir() else one.unlink()
     sync_path(directory)
+    if schema:
+        write_move(directory, Move(to="postgresql", complete=True, schema=schema))
+        return
     (directory / MOVING_FILE).unlink(missing_ok=True)
     sync_path(directory)
 
@@ -431,6 +445,13 @@ def check_unmoved(directory: Path) -> None:
         DirectoryUnusable: the one in PostgreSQL does.
     """
     move = read_move(directory)
+    if move is not None and move.schema:
+        raise DirectoryUnusable(
+            f"the memory of {directory} was moved into PostgreSQL, into the schema {move.schema}: "
+            "open it with journal.dsn in the configuration; or remove moving.json there, to begin "
+            "another memory",
+            path=directory,
+        )
     if move is not None and (move.complete or move.to == "directory"):
         raise DirectoryUnusable(
             f"the memory in {directory} is being moved, and that was interrupted: run remora "

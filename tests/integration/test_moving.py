@@ -12,7 +12,7 @@ import pytest
 
 import remora
 from remora.cluster.moving import move_to_database, move_to_directory, without_database
-from remora.cluster.reshard import reshard
+from remora.cluster.reshard import NothingToDivide, reshard
 from remora.config import Secret
 from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, RemoraError
 from remora.maintenance.verify import verify
@@ -105,6 +105,12 @@ async def test_there_and_back(cluster: Cluster, memory: Path) -> None:
     assert not list(memory.glob("journal.*"))
     assert read_layout(memory) is None
     assert await looked(memory, config) == before
+    with pytest.raises(DirectoryUnusable, match="moved into PostgreSQL"):
+        await looked(memory, CONFIG)  # a new memory would hide the one in PostgreSQL
+    with pytest.raises(NothingToDivide):
+        await move_to_database(memory, config)
+    with pytest.raises(InvalidInput, match=r"journal\.schema is "):
+        await move_to_database(memory, in_database(cluster))
     async with await memory_of(memory, config) as moved:
         again = moved.user("user 0").session("chat")
         (receipt, *_) = [await again.append([said("other")], key="later")]

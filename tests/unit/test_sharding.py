@@ -71,6 +71,9 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
 
 def test_shards_without_their_layout_are_not_hidden_by_a_new_memory(tmp_path: Path) -> None:
     (tmp_path / "shard-00").mkdir()
+    (tmp_path / "shard-00" / "remora.lock").touch()  # of a node, whose journals are in PostgreSQL
+    assert choose_layout(tmp_path, None) is not None
+    (tmp_path / "shard-00" / "journal.db").touch()
     with pytest.raises(DirectoryUnusable, match=r"shards\.json is missing"):
         choose_layout(tmp_path, None)
 
