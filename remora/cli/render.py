@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -30,10 +31,12 @@ __all__ = [
     "print_memories",
     "print_report",
     "print_session",
+    "print_wide",
     "printable",
 ]
 
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_WIDEST = 1000
 _PARTS = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
 
 
@@ -206,6 +209,14 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
         )
         said = Text.assemble((f"{_shorten(who, 64)}: ", "bold"), _shorten(memory.text, 400))
         console.print(Padding(said, (0, 0, 0, 6)))
+
+
+def print_wide(console: Console, table: Table) -> None:
+    """Print a table with nothing left out, also where it is wider than the terminal."""
+    needed = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    lines = console.render_lines(table, console.options.update(width=needed), pad=False)
+    for line in lines:
+        console.print(Text.assemble(*((one.text, one.style or "") for one in line)), soft_wrap=True)
 
 
 def print_json(result: Any) -> None:

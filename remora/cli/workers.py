@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from remora.cli.render import print_json
+from remora.cli.render import print_json, print_wide
 from remora.errors import DirectoryLocked, InvalidInput
 from remora.storage.membership import Placement
 
@@ -177,7 +177,7 @@ def _print_nodes(console: Console, arguments: argparse.Namespace, dsn: str, sche
         row = (node.address, node.owner, node.state, str(held), since, node.release)
         table.add_row(*map(escape, row))
     if found.nodes:
-        console.print(table)
+        print_wide(console, table)
         console.print()
     _print_shards(console, shards)
     return 0
@@ -192,7 +192,7 @@ def _print_shards(console: Console, shards: Sequence[dict[str, Any]]) -> None:
         state = "none" if left is None else f"{left:.1f} s" if left else "ended"
         values = ["" if value is None else escape(str(value)) for value in one.values()]
         table.add_row(*values[:5], state, *values[5:])
-    console.print(table)
+    print_wide(console, table)
 
 
 def _print_journal_owners(console: Console, arguments: argparse.Namespace, dsn: str) -> int:

@@ -71,10 +71,11 @@ class Machines(msgspec.Struct, frozen=True):
         if not self.certificate:
             return None, b""
         try:
+            text = Path(self.certificate).read_text()
+            Path(self.key).read_bytes()  # ssl does not say which of the two it cannot read
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.load_cert_chain(self.certificate, self.key)
-            text = Path(self.certificate).read_text()
             begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
             first = text[text.index(begin) : text.index(end) + len(end)]
             return context, digest_of(ssl.PEM_cert_to_DER_cert(first))

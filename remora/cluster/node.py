@@ -250,10 +250,11 @@ class Node:
             return
         if not isinstance(error, RemoraError):
             _logger.error("shard_crashed", shard=number, exc_info=error)
+        if not self.rests_s:  # shards that were claimed together often fail of one cause
+            self._rests_until = self._loop.time() + self._rest_s
+            self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
         text = f"{type(error).__name__}: {error}"
-        _logger.error("shard_failed", shard=number, error=text, rests_s=self._rest_s)
-        self._rests_until = self._loop.time() + self._rest_s
-        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+        _logger.error("shard_failed", shard=number, error=text, rests_s=round(self.rests_s, 1))
 
     async def _give_all(self) -> None:
         held = list(self._terms.values())

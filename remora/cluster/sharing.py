@@ -29,6 +29,7 @@ from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import start_answering
 from remora.storage.journal_port import Journal
+from remora.storage.lance.objects import ObjectStore, is_object_store
 from remora.storage.layout import ShardLayout
 
 __all__ = ["NodeServer"]
@@ -78,11 +79,13 @@ class NodeServer:
                 "10.0.0.5:7731, an address of this machine; or 127.0.0.1:7731",
                 key="cluster.listen",
             )
-        if (layout := await self._open_memory()) is None:
-            return
         async with AsyncExitStack() as stack:
+            # what this machine lacks is said before there is a memory
+            await run_in_thread(self._check_object_store)
             listener = await run_in_thread(TcpListener, self._machines)
             stack.callback(listener.close)
+            if (layout := await self._open_memory()) is None:
+                return
             address = str(listener.address)
             self._runtimes = make_database_shards(self._target.runtime, layout)
             for runtime in self._runtimes:
@@ -101,6 +104,11 @@ class NodeServer:
             await node.run()
 
     # -- what a node is made of --------------------------------------------------------------------
+
+    def _check_object_store(self) -> None:
+        long_term = self._target.config.long_term
+        if long_term.enabled and is_object_store(long_term.uri.reveal()):
+            ObjectStore(long_term.uri.reveal(), long_term.object_store)
 
     async def _open_memory(self) -> ShardLayout | None:
         """The memory, also if PostgreSQL is away at first; None if it was told to stop."""

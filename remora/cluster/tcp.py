@@ -197,6 +197,11 @@ class RemoteOwner(msgspec.Struct, frozen=True):
                     "who listens there",
                     key="cluster.secret",
                 )
+        except TimeoutError as e:
+            gate.abort()
+            hint = "; if it has a certificate, set cluster.certificate and cluster.key here as well"
+            hint = hint if context is None else ""
+            raise TimeoutError(f"the process at {address} does not answer{hint}") from e
         except BaseException:
             gate.abort()
             raise

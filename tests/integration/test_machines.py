@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import ssl
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -321,6 +322,15 @@ def test_configurations_that_cannot_work(
         read_machines(remora.Config.from_dict(whole))
     assert text in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+async def test_a_worker_without_a_certificate_on_loopback(tmp_path: Path) -> None:
+    """An owner that waits for TLS says nothing: the worker's error says what may be missing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        machines = machines_of(Machine(tmp_path, "postgresql://nobody@nowhere/x", "never"))
+        with pytest.raises(TimeoutError, match=r"set cluster\.certificate"):
+            await RemoteOwner(machines, address, 1).connect(asyncio.Protocol())
 
 
 async def test_owners_that_cannot_start(cluster: Cluster, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ from remora.errors import (
 )
 from remora.storage.ports import Journal
 from remora.storage.postgres import PostgresJournal
-from remora.storage.postgres.opening import check_server
+from remora.storage.postgres.connection import Address
+from remora.storage.postgres.opening import check_server, open_error
 from remora.storage.running import running_journal
 from remora.testing import HashEmbedder
 from tests.pgbouncer import running_pooler
@@ -232,6 +234,23 @@ async def test_a_database_that_is_not_in_utf_8(cluster: Cluster) -> None:
         await PostgresJournal.open(cluster.dsn(database="latin"), durability="process")
 
 
+async def test_addresses_with_mistakes(cluster: Cluster) -> None:
+    """S3.26: nobody waits for an address that cannot become right; the text has no password."""
+    for dsn, said in {
+        "postgresql://agent:hidden@localhost:54x2/agents": "cannot be read",
+        "agents": "cannot be read",
+        f"{cluster.dsn()}&ssl=yes": "an option of the address",
+        f"{cluster.dsn()}&sslmodes=require": "an option of the address",
+    }.items():
+        with pytest.raises(ConfigError, match=said) as refused:
+            await PostgresJournal.open(dsn, durability="process")
+        assert "hidden" not in str(refused.value)
+    address = Address("postgresql://agent:a@word/x@nowhere/agents", "remora", 1.0)
+    error = open_error(socket.gaierror(-2, "Name or service not known"), address)
+    assert isinstance(error, StorageError), "the name may be known later, when a machine starts"
+    assert "is written with %40" in str(error)
+
+
 async def test_a_password_and_too_few_connections(cluster: Cluster) -> None:
     """S3.26: the text says what to do, and never has the password."""
     async with connected(cluster.dsn()) as connection:
@@ -244,7 +263,7 @@ async def test_a_password_and_too_few_connections(cluster: Cluster) -> None:
             await connection.execute("SELECT pg_reload_conf()")
             for password in (":wrong", ""):
                 dsn = cluster.dsn(f"secured{password}")
-                with pytest.raises(ConfigError, match="check the address") as refused:
+                with pytest.raises(ConfigError, match="the role or its password") as refused:
                     await PostgresJournal.open(dsn, durability="process")
                 assert "wrong" not in str(refused.value)
             with pytest.raises(StorageError, match="CONNECTION LIMIT"):
@@ -309,7 +328,7 @@ def test_commands_that_are_the_administrators(
     )
     assert main([*command.split(), "--config", str(file)]) in {1, 2}
     said = " ".join(capsys.readouterr().err.split())
-    assert "pg_basebackup or pg_dump --schema shop" in said
+    assert "pg_basebackup or pg_dump --schema shop --schema 'shop_[0-9]*'" in said
     assert "pg_amcheck" in said
     assert "secret" not in said
     assert not (tmp_path / "memory").exists()

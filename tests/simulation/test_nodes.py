@@ -304,6 +304,27 @@ def test_a_node_that_can_open_nothing_takes_nothing_from_the_others() -> None:
         loop.close()
 
 
+def test_one_cause_that_fails_all_shards_is_one_failure() -> None:
+    """Shards that were claimed together fail of one cause: the first rest is not longer for it."""
+    loop = SeededLoop(random.Random(5))  # type: ignore[abstract]
+
+    async def main() -> None:
+        play = Play(loop)
+        machine = play.start(broken=True)
+        while not machine.node.rests_s:
+            await asyncio.sleep(0.1)
+        machine.broken = False
+        assert machine.node.rests_s <= 5
+        await asyncio.sleep(7)
+        assert len(machine.serves) == SHARDS
+        await play.end()
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
 def test_who_knows_another_secret_cannot_join() -> None:
     """Two memories under one name: the node that comes later ends, and says what to do."""
     loop = SeededLoop(random.Random(5))  # type: ignore[abstract]

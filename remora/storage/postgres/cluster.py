@@ -29,7 +29,7 @@ from remora.storage.layout import MAX_SHARDS, ShardLayout, ShardPlace
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
 from remora.storage.postgres.connection import Address, connect
 from remora.storage.postgres.database import Database
-from remora.storage.postgres.lease import check_network
+from remora.storage.postgres.lease import Tenure, check_network, check_tenure
 from remora.storage.postgres.opening import (
     MEMORY_NAME,
     TRIES,
@@ -163,6 +163,7 @@ async def open_cluster(
             key="journal.schema",
         )
     address = Address(dsn, check_schema_name(schema), min(lease_s, 10.0))
+    check_tenure(Tenure(lease_s), address.command_timeout_s)
 
     async def open_(writer: asyncpg.Connection[Any]) -> ShardLayout:
         other = await connect(address)

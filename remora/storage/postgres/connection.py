@@ -15,6 +15,7 @@ from remora.errors import ConfigError
 __all__ = [
     "BROKEN",
     "CONNECTIONS",
+    "ESCAPED",
     "READERS",
     "WRITING",
     "Address",
@@ -42,6 +43,9 @@ BROKEN = (
     ValueError,
 )
 """What asyncpg raises, and what a value that it cannot send raises; see `is_broken`."""
+
+ESCAPED = "with %40 for an @ in the password, %2F for a / and %23 for a #"
+"""How an address has what would end its parts."""
 
 _CONNECTION_STATES = ("08", "57P", "53300")  # lost, ended by the server, or none is left
 _CONTENT_STATES = ("22", "23", "54")  # a value, a constraint, a limit
@@ -75,10 +79,10 @@ async def connect(address: Address) -> asyncpg.Connection[Any]:
             command_timeout=address.command_timeout_s,
             target_session_attrs=WRITING,
         )
-    except asyncpg.exceptions.ClientConfigurationError as e:
+    except ValueError as e:  # ClientConfigurationError is one, and so is a port that is no number
         raise ConfigError(
             f"the address of PostgreSQL cannot be read ({type(e).__name__}); it must be like "
-            "postgresql://user@host/database"
+            f"postgresql://user:password@host:5432/database, {ESCAPED}"
         ) from e
 
 

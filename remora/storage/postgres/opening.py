@@ -18,7 +18,7 @@ from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError,
 from remora.logging import get_logger
 from remora.storage.boot_time import boot_time
 from remora.storage.layout import number_actors
-from remora.storage.postgres.connection import BROKEN, CONNECTIONS, Address, describe
+from remora.storage.postgres.connection import BROKEN, CONNECTIONS, ESCAPED, Address, describe
 from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
@@ -333,7 +333,8 @@ def open_error(error: BaseException, address: Address) -> StorageError | ConfigE
         )
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return ConfigError(
-            f"PostgreSQL refuses the role or its password ({describe(error)}): check the address"
+            f"PostgreSQL refuses the role or its password ({describe(error)}): check both in the "
+            f"address, {ESCAPED}; a password that is not there is taken from PGPASSWORD or .pgpass"
         )
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return ConfigError("there is no such database: make it with createdb, or name another")
@@ -341,6 +342,20 @@ def open_error(error: BaseException, address: Address) -> StorageError | ConfigE
         return StorageError(
             f"PostgreSQL has no connection left for the role; a journal uses {CONNECTIONS}: raise "
             "the role's CONNECTION LIMIT, or the server's max_connections"
+        )
+    if isinstance(error, asyncpg.CantChangeRuntimeParamError | asyncpg.UndefinedObjectError):
+        return ConfigError(
+            f"PostgreSQL refuses an option of the address ({describe(error)}), or knows none of "
+            "this name: correct what follows the question mark"
+        )
+    if type(error) is ConnectionError and "SSL" in str(error):
+        return ConfigError(
+            "the address asks for TLS (sslmode), and PostgreSQL has none: switch ssl on there"
+        )
+    if isinstance(error, socket.gaierror):
+        return StorageError(
+            "the host in the address of PostgreSQL is not known (gaierror): check its name, and "
+            f"that the address is written {ESCAPED}"
         )
     prepared = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     if isinstance(error, prepared):
