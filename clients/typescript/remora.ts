@@ -88,7 +88,7 @@ export interface ContextShown {
   entries: (ContextEntry | null)[];
 }
 
-/** Background work that failed too often: it runs no more until it is retried. `user` is null for that of the shared scope `scope`; `error` is the last failure. */
+/** Background work that failed too often: it runs no more until it is retried. `user` is null for that of the shared scope `scope`. `error` names the class of the last failure, and says what it means; its text is for who runs the memory (`remora jobs`). */
 export interface DeadLetter {
   id: string;
   queue: string;

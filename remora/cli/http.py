@@ -120,6 +120,7 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
     host, port = arguments.host, arguments.port
     with _listen(host, port) as listener:
         logging.getLogger("remora").setLevel(logging.WARNING)
+        logging.getLogger("remora.rest").setLevel(logging.INFO)  # the end of an outage, too
         server = make_server(app)
 
         async def serve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -17,12 +18,13 @@ from remora.api.health import Health
 from remora.errors import KeyRefused, RateLimited
 from remora.rest import memory_shapes, shapes
 from remora.rest.keys import KeyFile
-from remora.rest.limits import RateLimit
+from remora.rest.limits import AddressLimit, RateLimit
 from remora.rest.openapi import describe_service
 from remora.rest.operation import Asked, Operation, Served
 from remora.rest.operations import OPERATIONS
-from remora.rest.problems import Problem, Refusal, describe
+from remora.rest.problems import FailureLog, Problem, Refusal, describe
 from remora.rest.streams import EVENTS, send_events
+from remora.runtime.clock import SystemClock
 from remora.runtime.concurrency import run_in_thread_if
 
 __all__ = ["RestApp", "RestOptions", "build_app"]
@@ -37,6 +39,8 @@ _KEYS_S = 1.0
 _LARGE = 1 << 16
 _MANY = 20  # values of keyed state
 _TOKEN = 4  # characters, about
+_PAIR = 12  # bytes of two escapes; where fewer follow, msgspec reports that the body ends too early
+_HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
 class RestOptions(NamedTuple):
@@ -47,12 +51,15 @@ class RestOptions(NamedTuple):
         at_once: requests that one tenant has answered at the same time; more are refused.
         streams: event streams that one tenant may have open.
         timeout_s: seconds until an unfinished body is given up, and a stream that nobody reads.
+        keyless_rate: requests a second without a valid key that one address may send; twice as many
+            at once after a pause.
     """
 
     body: int = 4 << 20
     at_once: int = 64
     streams: int = 256
     timeout_s: float = 30.0
+    keyless_rate: float = 50.0
 
 
 class _Deaf(Exception):
@@ -104,6 +111,8 @@ class RestApp:
         self, runtime: ServedMemory, keys: KeyFile, rate: RateLimit, options: RestOptions
     ) -> None:
         self._runtime, self._keys, self._rate, self._options = runtime, keys, rate, options
+        self._keyless = AddressLimit(options.keyless_rate, SystemClock())
+        self._failures = FailureLog(time.monotonic)
         self._looked_at = time.monotonic()
         self._working: Counter[str] = Counter()
         self._streaming: Counter[str] = Counter()
@@ -133,6 +142,7 @@ class RestApp:
             status, body = await self._answer(scope, receive)
             await _send(send, status, body, "application/json")
         except Exception as e:
+            self._failures.fail(e)
             refusal = describe(e)
             headers = dict(refusal.headers)
             if refusal.wait_s is not None:
@@ -143,9 +153,9 @@ class RestApp:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         path = _path(scope)
         if path in _OPEN:
-            return self._answer_open(path, scope["method"])
+            return self._answer_open(path, scope)
         headers = _read_headers(scope["headers"])
-        tenant = self._find_tenant(headers)
+        tenant = self._find_tenant(headers, scope)
         self._rate.take(tenant)
         working = self._working[tenant]
         if working >= self._options.at_once:
@@ -157,6 +167,7 @@ class RestApp:
             answer = await operation.run(asked)
         finally:
             self._working[tenant] -= 1
+        self._failures.succeed()
         return 200, await _encode(answer)
 
     async def _stream(
@@ -164,7 +175,7 @@ class RestApp:
     ) -> None:
         """Answer with events until the client leaves, its key is removed, or the server stops."""
         headers = _read_headers(scope["headers"])
-        tenant = self._find_tenant(headers)
+        tenant = self._find_tenant(headers, scope)
         self._rate.take(tenant)
         if self._streaming[tenant] >= self._options.streams:
             detail = f"this key has {self._options.streams} event streams open: close one"
@@ -186,12 +197,12 @@ class RestApp:
                 raise _Deaf
 
         def check() -> None:
-            if self._find_tenant(headers) != tenant:
+            if self._find_tenant(headers, scope) != tenant:
                 raise KeyRefused("the key is another tenant's now")
 
         self._streaming[tenant] += 1
         try:
-            asked = Asked(self._runtime, tenant, names, given, None)
+            asked = Asked(self._runtime, tenant, names, given, None, self._failures)
             async with _until(partial(_wait_until_gone, receive), self._ended.wait):
                 await send_events(asked, send_part, check)
         except _Deaf:
@@ -199,6 +210,7 @@ class RestApp:
         except Exception as e:
             if not begun:
                 raise
+            self._failures.fail(e)
             problem = msgspec.json.encode(_problem(describe(e)))
             await send_part(b"event: problem\ndata: %s\n\n" % problem)
         finally:
@@ -206,16 +218,26 @@ class RestApp:
         if begun:
             await send({"type": "http.response.body", "body": b""})
 
-    def _answer_open(self, path: str, method: str) -> tuple[int, bytes]:
-        if method not in {"GET", "HEAD"}:
+    def _answer_open(self, path: str, scope: Scope) -> tuple[int, bytes]:
+        if scope["method"] not in {"GET", "HEAD"}:
             raise _wrong_method(["GET", "HEAD"])
         if path == "/openapi.json":
+            self._take_keyless(scope)
             return 200, self._description
         health = self._runtime.health()
         good = health.live if path == "/healthz" else health.ready
         return 200 if good else 503, msgspec.json.encode(health)
 
-    def _find_tenant(self, headers: dict[bytes, bytes]) -> str:
+    def _take_keyless(self, scope: Scope) -> None:
+        address, _ = scope.get("client") or ("", 0)
+        try:
+            self._keyless.take(address)
+        except RateLimited as e:
+            refusal = describe(e)
+            refusal.headers["connection"] = "close"  # the next one costs its sender a connection
+            raise refusal from None
+
+    def _find_tenant(self, headers: dict[bytes, bytes], scope: Scope) -> str:
         now = time.monotonic()
         if now - self._looked_at > _KEYS_S:
             self._looked_at = now
@@ -223,6 +245,7 @@ class RestApp:
         scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         tenant = self._keys.find_tenant(key.strip()) if scheme.lower() == "bearer" else None
         if tenant is None:
+            self._take_keyless(scope)
             raise KeyRefused("send a valid API key: Authorization: Bearer KEY")
         return tenant
 
@@ -244,7 +267,7 @@ class RestApp:
             given = _decode(body or b"{}", operation.body)
         elif operation.query is not None:
             given = _parameters(scope["query_string"], operation.query)
-        return Asked(self._runtime, tenant, names, given, key), operation
+        return Asked(self._runtime, tenant, names, given, key, self._failures), operation
 
     def _find(self, raw: bytes, method: str) -> tuple[Operation, dict[str, str]]:
         parts = _parts(raw)
@@ -350,6 +373,14 @@ def _decode(body: bytes, kind: type) -> Any:
         fields: Any = kind
         takes = ", ".join(fields.__struct_fields__)
         raise Refusal(400, "InvalidRequest", f"{e}; the request takes {takes}") from None
+    except msgspec.DecodeError as e:
+        if "surrogate" not in str(e) and not _HALF_PAIR.search(body[-_PAIR:]):
+            raise
+        where = str(e).partition("(")[2].rstrip(")") or f"byte {len(body) - _PAIR}"
+        detail = (
+            f"half of a surrogate pair (near {where} of the body) is no text: nothing was written"
+        )
+        raise Refusal(400, "InvalidRequest", detail) from None
     except (UnicodeDecodeError, RecursionError):
         detail = "the body is not JSON in UTF-8, or is nested too deep: nothing was written"
         raise Refusal(400, "InvalidRequest", detail) from None

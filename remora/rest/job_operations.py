@@ -7,9 +7,11 @@ from typing import Annotated
 
 import msgspec
 
+from remora import errors
 from remora.cluster.merging import no_dead_letter
 from remora.ids import SHARED_PREFIX, SessionKey
 from remora.rest.operation import USER, Asked, Operation
+from remora.rest.problems import explain
 from remora.rest.shapes import Request, Text
 from remora.runtime.jobs import Job
 from remora.services.arguments import MAX_IDS
@@ -31,7 +33,8 @@ Ids = Annotated[list[Text], msgspec.Meta(max_length=MAX_IDS)]
 class DeadLetter(msgspec.Struct, frozen=True):
     """Background work that failed too often: it runs no more until it is retried.
 
-    `user` is null for that of the shared scope `scope`; `error` is the last failure.
+    `user` is null for that of the shared scope `scope`. `error` names the class of the last
+    failure, and says what it means; its text is for who runs the memory (``remora jobs``).
     """
 
     id: str
@@ -106,7 +109,10 @@ async def list_erasures(asked: Asked) -> UnfinishedErasures:
     """What of a user is not erased yet."""
     found = asked.runtime.erasures(asked.user.id)
     return UnfinishedErasures(
-        [UnfinishedErasure(one.id, one.attempts, one.since_us, one.error) for one in found]
+        [
+            UnfinishedErasure(one.id, one.attempts, one.since_us, _hide_text(one.error))
+            for one in found
+        ]
     )
 
 
@@ -146,8 +152,17 @@ def _show(job: Job, asked: Asked) -> DeadLetter:
         job.key.session if isinstance(job.key, SessionKey) else None,
         own if shared else None,
         job.attempts,
-        job.error,
+        _hide_text(job.error),
     )
+
+
+def _hide_text(error: str) -> str:
+    """A failure by its class: its text names files and addresses, and may quote rows and models."""
+    if not error:
+        return ""
+    name = error.partition(":")[0]
+    kind = getattr(errors, name, None) if name in errors.__all__ else None
+    return f"{name if name.isidentifier() else 'Exception'}: {explain(kind)}"
 
 
 _get = partial(Operation, "GET", repeatable=True)

@@ -9,6 +9,7 @@ from remora.api.session import Session
 from remora.api.shared import SharedMember, SharedScope
 from remora.api.user import User
 from remora.ids import validate_id
+from remora.rest.problems import FailureLog
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import UserListing
@@ -62,6 +63,7 @@ class Asked(NamedTuple):
         names: what its path names: user, session, memory, key, scope, agent.
         given: the body, or the query's parameters; None for a request without any.
         key: its idempotency key.
+        failures: takes what the memory did not do, and clients are not told.
     """
 
     runtime: Served
@@ -69,6 +71,7 @@ class Asked(NamedTuple):
     names: dict[str, str]
     given: Any
     key: str | None
+    failures: FailureLog
 
     @property
     def user(self) -> User:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from remora import errors
 from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
 
-__all__ = ["Problem", "Refusal", "describe"]
+__all__ = ["FailureLog", "Problem", "Refusal", "TierFailed", "describe", "explain"]
 
 _logger = get_logger(__name__)
 _NO_KEY = 401
@@ -101,8 +102,60 @@ class Refusal(Exception):
         self.attributes = dict(attributes or {})
 
 
+class TierFailed(Exception):
+    """A tier of a context failed, and the rest was answered."""
+
+
+class FailureLog:
+    """Tells the log how the memory failed, which clients are not told.
+
+    While it is away every request fails: that is logged once, then in summary, and so is its end.
+
+    Args:
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._outages: dict[str, OutageLog] = {}
+
+    def fail(self, error: Exception, part: str = "memory") -> None:
+        """Note an error, if clients are not told its text.
+
+        Args:
+            error: what a request is answered with, or `TierFailed`.
+            part: what failed: the memory, or a tier of a context.
+        """
+        match error:
+            case TierFailed():
+                pass
+            case errors.RemoraError():
+                if not _is_hidden(error, _look_up(error)[0]):
+                    return
+            case Refusal() | msgspec.MsgspecError():
+                return
+            case _:
+                _logger.error("rest_failed", exc_info=error)
+                return
+        if part not in self._outages:
+            self._outages[part] = OutageLog(
+                _logger,
+                "rest_unavailable",
+                ended="rest_available",
+                monotonic=self._monotonic,
+                level="warning",
+            )
+        self._outages[part].fail(error, part=part)
+
+    def succeed(self, part: str = "memory") -> None:
+        """Note that a part worked."""
+        outage = self._outages.get(part)
+        if outage is not None:
+            outage.succeed()
+
+
 def describe(error: Exception) -> Refusal:
-    """The answer for an error; how the server failed is logged, and not shown."""
+    """The answer for an error; how the server failed is not shown."""
     match error:
         case Refusal():
             return error
@@ -114,7 +167,7 @@ def describe(error: Exception) -> Refusal:
             return Refusal(
                 status,
                 type(error).__name__,
-                _say(error, status),
+                explain(type(error)) if _is_hidden(error, status) else str(error),
                 wait_s=wait_s,
                 headers=headers,
                 attributes=_attributes(error),
@@ -122,19 +175,19 @@ def describe(error: Exception) -> Refusal:
         case msgspec.MsgspecError():
             return Refusal(400, "InvalidRequest", str(error))
         case _:
-            _logger.error("rest_failed", exc_info=error)
             detail = "the server failed on this request; its log says why"
             return Refusal(500, "InternalError", detail)
 
 
-def _say(error: errors.RemoraError, status: int) -> str:
-    """What a client may read: the text of a failure names files, and may quote a log or a model."""
-    if status < _FAILED or isinstance(error, errors.ConfigError):
-        return str(error)
-    first = str(error).partition("\n")[0]
-    _logger.warning("rest_unavailable", error=f"{type(error).__name__}: {first}")
-    meaning = (inspect.getdoc(type(error)) or "").partition("\n\n")[0]
-    return " ".join(meaning.split()) or "the memory failed on this request; its log says why"
+def explain(kind: type[Exception] | None) -> str:
+    """What a class of `remora.errors` means, as clients may read it."""
+    meaning = (inspect.getdoc(kind) or "").partition("\n\n")[0] if kind is not None else ""
+    return " ".join(meaning.split()) or "the memory failed; its log says why"
+
+
+def _is_hidden(error: errors.RemoraError, status: int) -> bool:
+    """Whether clients are not told: the text of a failure names files, may quote a log or model."""
+    return status >= _FAILED and not isinstance(error, errors.ConfigError)
 
 
 def _attributes(error: errors.RemoraError) -> dict[str, Any]:

@@ -10,18 +10,16 @@ import msgspec
 from remora.actors.blocks.source import Source
 from remora.api.turn import Turn, turn_to_answer
 from remora.errors import InvalidInput, TurnClosed
-from remora.logging import get_logger
 from remora.messages import Message, Receipt
 from remora.recall.context import Context
 from remora.recall.sources import Sources
 from remora.rest import shapes
 from remora.rest.operation import SESSION, USER, Asked, Operation
+from remora.rest.problems import FailureLog, TierFailed
 from remora.services.archive import SessionStatistics
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["SESSION_OPERATIONS", "erased", "next_cursor"]
-
-_logger = get_logger(__name__)
 
 
 async def list_users(asked: Asked) -> shapes.UserPage:
@@ -78,7 +76,7 @@ async def load_context(asked: Asked) -> shapes.ContextShown:
         messages=given.messages,
         at=given.at,
     )
-    return _shown(context)
+    return _shown(context, asked.failures)
 
 
 async def begin_turn(asked: Asked) -> shapes.TurnShown:
@@ -89,7 +87,7 @@ async def begin_turn(asked: Asked) -> shapes.TurnShown:
         given.message, key=asked.key, query=query, max_tokens=given.max_tokens
     )
     async with turn:
-        context = None if turn.replayed else _shown(turn.context)
+        context = None if turn.replayed else _shown(turn.context, asked.failures)
         return shapes.TurnShown(turn.replayed, turn.replies, context, turn.resumed)
 
 
@@ -196,29 +194,35 @@ def _is_answered(turn: Turn) -> bool:
     return last.role == "assistant" and not last.tool_calls
 
 
-def _hide_failures(sources: Sources) -> Sources:
+def _hide_failures(sources: Sources, failures: FailureLog) -> Sources:
     """What each tier gave; texts of exceptions, which name files and quote models, are logged."""
-    if all(one.status != "failed" for _, one in sources.items()):
+    failed = False
+    for name, one in sources.items():
+        if one.status == "ok":
+            failures.succeed(name)
+        elif one.status == "failed":
+            failed = True
+            failures.fail(TierFailed(one.detail), part=name)
+    if not failed:
         return sources
 
-    def hide(name: str, source: Source) -> Source:
+    def hide(source: Source) -> Source:
         if source.status != "failed":
             return source
-        _logger.warning("rest_unavailable", error=f"{name}: {source.detail}")
         return msgspec.structs.replace(source, detail="it failed: the server's log says why")
 
-    tiers = {name: hide(name, one) for name, one in sources.items() if ":" not in name}
-    blocks = {name: hide(name, one) for name, one in sources.blocks.items()}
+    tiers = {name: hide(one) for name, one in sources.items() if ":" not in name}
+    blocks = {name: hide(one) for name, one in sources.blocks.items()}
     return Sources(**tiers, blocks=blocks)
 
 
-def _shown(context: Context) -> shapes.ContextShown:
+def _shown(context: Context, failures: FailureLog) -> shapes.ContextShown:
     return shapes.ContextShown(
         messages=list(context.messages),
         tokens=context.tokens,
         summary=context.summary,
         memories=context.memories,
-        sources=_hide_failures(context.sources),
+        sources=_hide_failures(context.sources, failures),
         prefix_changed=context.prefix_changed,
         pending=context.pending,
         omitted=context.omitted,

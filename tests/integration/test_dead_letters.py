@@ -275,6 +275,9 @@ async def test_a_tenant_sees_its_own_over_http(tmp_path: Path, poison: Poison) -
         ((own,), (others,)) = await shop.dead_letters(), await other.dead_letters()
         assert (own.key, own.dead, own.attempts) == (SessionKey("alice", "chat"), True, 2)
         assert own.id != others.id
+        assert own.error.startswith("RedactionFailed: ")
+        assert "Poison" not in own.error, "the text is for who runs the memory"
+        assert all("Poison" in one.error for one in await runtime.dead_letters())
         for change in (shop.retry_dead_letters, shop.drop_dead_letters):
             with pytest.raises(NoDeadLetter) as refused:
                 await change([own.id, others.id])

@@ -25,10 +25,10 @@ from remora import Config, Runtime, errors
 from remora.cli.main import main
 from remora.rest.app import RestOptions, build_app
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
-from remora.rest.limits import RateLimit
+from remora.rest.limits import AddressLimit, RateLimit
 from remora.rest.operation import Operation
 from remora.rest.operations import OPERATIONS
-from remora.rest.problems import Problem, describe
+from remora.rest.problems import FailureLog, Problem, describe
 from remora.rest.streams import EVENTS
 from remora.runtime.clock import SystemClock
 from remora.storage.sockets import listen_tcp
@@ -545,6 +545,45 @@ async def test_a_tenant_that_asks_too_often(tmp_path: Path) -> None:
             assert (await shop.get("/v1/users")).status_code == 200
 
 
+async def test_an_address_that_asks_too_often_without_a_key(tmp_path: Path) -> None:
+    """It keeps nobody with a key out, nor probes: they may share the address of a proxy."""
+    async with serving(tmp_path, options=RestOptions(keyless_rate=0.001)) as service:
+        async with service.client("shop") as shop, service.client(None) as stranger:
+            refused(await stranger.get("/v1/users"), 401, "KeyRefused")
+            answer = await stranger.get("/v1/users")
+            assert refused(answer, 429, "RateLimited").retry
+            assert int(answer.headers["retry-after"]) > 1
+            assert answer.headers["connection"] == "close"
+            stranger.headers["authorization"] = "Bearer remora_wrong"
+            refused(await stranger.get("/v1/users/alice/sessions/chat/events"), 429, "RateLimited")
+            refused(await stranger.get("/openapi.json"), 429, "RateLimited")
+            assert (await stranger.get("/healthz")).status_code == 200
+            assert (await shop.get("/v1/users")).status_code == 200
+
+
+async def test_many_addresses_take_bounded_memory() -> None:
+    limit = AddressLimit(1, VirtualClock())
+    refusals = 0
+    for number in range(20_000):
+        try:
+            limit.take(f"10.0.{number >> 8}.{number & 255}")
+        except errors.RateLimited:
+            refusals += 1
+    assert refusals > 0, "they share places"
+
+
+async def test_addresses_that_are_one_customers() -> None:
+    for own in (
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9"),
+        ("192.0.2.7", "::ffff:192.0.2.7"),
+        ("unix", "unix"),
+    ):
+        limit = AddressLimit(0.5, VirtualClock())
+        limit.take(own[0])
+        with pytest.raises(errors.RateLimited):
+            limit.take(own[1])
+
+
 # -- bad requests ----------------------------------------------------------------------------------
 
 
@@ -604,6 +643,27 @@ async def test_bodies_that_no_parser_takes(
         await shop.post(f"{CHAT}/messages", content=content, headers=kind), 400, "InvalidRequest"
     )
     assert "rest_failed" not in caplog.text
+    assert await contents(service) == []
+
+
+@pytest.mark.parametrize("escape", ["\\ud800", "\\udc00", "\\ud83d\\ud83d", "\\\\\\ud800"])
+@pytest.mark.parametrize("rest", ["", " and a text that goes on for a while"])
+async def test_half_of_a_surrogate_pair(
+    service: Service, shop: httpx.AsyncClient, escape: str, rest: str
+) -> None:
+    """The problem says what is wrong, and where, also at the end of a body."""
+    kind = {"content-type": "application/json"}
+    for path, body in (
+        (f"{CHAT}/messages", f'{{"messages": [{{"role": "user", "content": "{escape}{rest}"}}]}}'),
+        ("/v1/users/alice/memories", f'{{"content": ["{escape}{rest}"]}}'),
+        (f"{CHAT}/state", f'{{"put": {{"{escape}{rest}": 1}}}}'),
+    ):
+        answer = await shop.post(path, content=body, headers=kind)
+        detail = refused(answer, 400, "InvalidRequest").detail
+        assert re.search(r"surrogate pair \(near byte \d+ of the body\)", detail)
+    body = '{"messages": [{"role": "user", "content": "\\ud83d\\ude00"}]'
+    answer = await shop.post(f"{CHAT}/messages", content=body, headers=kind)
+    assert "surrogate" not in refused(answer, 400, "InvalidRequest").detail
     assert await contents(service) == []
 
 
@@ -727,10 +787,41 @@ async def test_why_a_tier_failed_is_told_to_the_log_alone(
 def test_how_the_server_failed_is_told_to_its_log_alone(caplog: pytest.LogCaptureFixture) -> None:
     """The end of the owner's log may name other tenants' users."""
     text = "no owner of /srv/memory could be started; the end of its log:\nuser='other/bob' failed"
-    refusal = describe(errors.OwnerFailed(text, log=text))
+    error = errors.OwnerFailed(text, log=text)
+    refusal = describe(error)
     assert "log" in refusal.detail
     assert not {"srv", "bob"} & set(re.findall(r"\w+", f"{refusal.detail} {refusal.attributes}"))
+    FailureLog(lambda: 0.0).fail(error)
     assert "/srv/memory" in caplog.text
+
+
+async def test_a_memory_that_is_away_is_logged_once_and_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its requests may be thousands a second."""
+    caplog.set_level("INFO", "remora")
+    clock = VirtualClock()
+    log = FailureLog(clock.monotonic)
+    log.succeed()
+    for _ in range(3):
+        for error in (errors.OwnerUnreachable("no owner"), errors.InvalidInput("the client's own")):
+            log.fail(error)
+        await clock.advance(59)
+    log.succeed("long_term")
+    log.succeed()
+    events = [record.getMessage().split()[0] for record in caplog.records]
+    assert events == ["event=rest_unavailable"] * 2 + ["event=rest_available"]
+    assert "failures=3" in caplog.text
+
+
+async def test_the_log_of_a_server_whose_memory_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as service, service.client("shop") as shop:
+        await service.runtime.aclose()
+        for _ in range(20):
+            refused(await shop.get("/v1/users"), 503, "RuntimeClosed")
+    assert caplog.text.count("rest_unavailable") == 1
 
 
 # -- health and the description --------------------------------------------------------------------
