@@ -85,8 +85,8 @@ class Intake(msgspec.Struct, frozen=True):
         """
         if self.redact is not None or self.scorer is not None or key in self.turns:
             return None
-        plain = encode_plain(message, self.buffer.max_message_bytes)
-        if plain is None or len(plain[0]) > INLINE_CHARACTERS:
+        plain = encode_plain(message, self.buffer.max_message_bytes, INLINE_CHARACTERS)
+        if plain is None:
             return None
         text, encoded = plain
         if self.counting is not None and self.counting.is_wanted:
