@@ -1,6 +1,7 @@
-"""A memory over HTTP against the same memory in the process.
+"""A memory over HTTP against the same memory in the process; or beside a crowd of connections.
 
     python -m benchmarks.served [--connections 32] [--seconds 3] [--rounds 5] [--json FILE]
+    python -m benchmarks.served crowd [--connections 1000] …; see benchmarks/served_crowd.py
 
 ``remora http`` runs as a process, on a new directory with the installed defaults but for long-term
 memory, which is off on both sides. The client is this process: it writes requests that are bytes
@@ -27,7 +28,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +49,22 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    async def ask(self, request: bytes) -> None:
+    async def ask(self, request: bytes) -> bytes:
+        """Send a request; returns the body of its answer."""
         self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(head.decode("latin-1"))
         at = head.lower().index(b"content-length:") + 15
-        await self.reader.readexactly(int(head[at : head.index(b"\r\n", at)]))
+        return await self.reader.readexactly(int(head[at : head.index(b"\r\n", at)]))
 
 
-def post(path: str, key: str, idempotency: str, body: dict[str, Any]) -> bytes:
+def post(path: str, key: str, idempotency: str | None, body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
+    again = "" if idempotency is None else f"Idempotency-Key: {idempotency}\r\n"
     return (
         f"POST {path} HTTP/1.1\r\nHost: memory\r\nAuthorization: Bearer {key}\r\n"
-        f"Idempotency-Key: {idempotency}\r\nContent-Type: application/json\r\n"
+        f"{again}Content-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     ).encode() + content
 
@@ -97,36 +101,39 @@ async def run(work: Work, callers: int, seconds: float, pid: int | None) -> dict
     }
 
 
-async def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[str, float]]]:
+@contextmanager
+def serve(directory: Path, tenants: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+    """Serve a new memory; gives the server's process id, its port, and a key of each tenant."""
     keys = directory / "keys.txt"
-    tenants = -(-given.connections // A_TENANT)
-    own = [add_key(keys, f"shop-{number}") for number in range(tenants)]
+    own = [add_key(keys, tenant) for tenant in tenants]
     file = directory / "remora.yaml"
     file.write_text(json.dumps({"directory": str(directory / "served"), **CONFIG}))
     command = [sys.executable, "-m", "remora", "http", str(file), "--keys", str(keys)]
-    found: dict[str, list[dict[str, float]]] = {}
-    with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs yet
-        [*command, "--port", "0"], stdout=subprocess.PIPE, text=True
-    ) as server:
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            port = int(server.stdout.readline().rpartition(":")[2])
-            async with Runtime(directory / "own", config=Config.from_dict(CONFIG)) as runtime:
-                for round_ in range(given.rounds + 1):
-                    links = [  # of each round: the server closes those that are idle
-                        Connection(*await asyncio.open_connection("127.0.0.1", port))
-                        for _ in range(given.connections)
-                    ]
-                    ways = make_ways(links, runtime, own, round_)
-                    for name, work in ways.items():
-                        pid = None if name.startswith("embedded") else server.pid
-                        figures = await run(work, given.connections, given.seconds, pid)
-                        if round_:  # the first one warms up
-                            found.setdefault(name, []).append(figures)
-                    for one in links:
-                        one.writer.close()
+            yield server.pid, int(server.stdout.readline().rpartition(":")[2]), own
         finally:
             server.terminate()
+
+
+async def measure(given: argparse.Namespace, directory: Path) -> dict[str, list[dict[str, float]]]:
+    tenants = [f"shop-{number}" for number in range(-(-given.connections // A_TENANT))]
+    found: dict[str, list[dict[str, float]]] = {}
+    with serve(directory, tenants) as (server, port, keys):
+        async with Runtime(directory / "own", config=Config.from_dict(CONFIG)) as runtime:
+            for round_ in range(given.rounds + 1):
+                links = [  # of each round: the server closes those that are idle
+                    Connection(*await asyncio.open_connection("127.0.0.1", port))
+                    for _ in range(given.connections)
+                ]
+                for name, work in make_ways(links, runtime, keys, round_).items():
+                    pid = None if name.startswith("embedded") else server
+                    figures = await run(work, given.connections, given.seconds, pid)
+                    if round_:  # the first one warms up
+                        found.setdefault(name, []).append(figures)
+                for one in links:
+                    one.writer.close()
     return found
 
 
@@ -176,13 +183,24 @@ def make_ways(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("what", nargs="?", choices=("rates", "crowd"), default="rates")
+    parser.add_argument("--connections", type=int, help="32; 1,000 in a crowd")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each kind of work a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1, help="of the disconnections beside a crowd")
     parser.add_argument("--json", type=Path, help="write the figures there")
     given = parser.parse_args()
+    show = show_crowd if given.what == "crowd" else show_rates
     with tempfile.TemporaryDirectory() as directory:
-        found = asyncio.run(measure(given, Path(directory)))
+        found = show(given, Path(directory))
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=2))
+
+
+def show_rates(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Measure the rates, and print them."""
+    given.connections = given.connections or 32
+    found = asyncio.run(measure(given, directory))
     medians = {
         name: {
             figure: round(statistics.median(one[figure] for one in rounds), 1)
@@ -196,8 +214,27 @@ def main() -> None:
             f"{name:16} {one['rate']:9,.0f} {one['p50_ms']:8.1f} {one['p99_ms']:8.1f} "
             f"{one['server_us']:10,.0f}"
         )
-    if given.json is not None:
-        given.json.write_text(json.dumps({"rounds": found, "median": medians}, indent=2))
+    return {"rounds": found, "median": medians}
+
+
+def show_crowd(given: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """Measure what a crowd costs the others, and print it."""
+    from benchmarks.served_crowd import measure_crowd  # noqa: PLC0415  # it imports this module
+
+    count = given.connections or 1_000
+    found: dict[str, Any] = asyncio.run(
+        measure_crowd(directory, count, given.seconds, given.rounds, given.seed)
+    )
+    print(
+        f"{f'{count:,} connections':18} {'p99 ms':>8} {'alone':>8} {'ratio':>6} {'memory kB':>10}"
+    )
+    for kind, one in found["kinds"].items():
+        print(
+            f"{kind:18} {one['p99_ms']:8.1f} {one['alone_p99_ms']:8.1f} {one['ratio']:6.2f} "
+            f"{one['memory_kb']:10.1f}"
+        )
+    print("turns of clients that leave:", ", ".join(f"{n} {w}" for w, n in found["turns"].items()))
+    return found
 
 
 if __name__ == "__main__":
