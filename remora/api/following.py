@@ -11,6 +11,8 @@ from remora.services.parts import Archive
 
 __all__ = ["Following", "start_following"]
 
+_FIRST, _MOST = 8, 100  # messages that one call reads
+
 
 class Following:
     """Who reads a session's messages as they come, and how far that is.
@@ -25,6 +27,7 @@ class Following:
     def __init__(self, archive: Archive, key: SessionKey, after: int | None, sid: int = 0) -> None:
         self.after, self.sid = after, sid
         self._archive, self._key = archive, key
+        self._limit = _FIRST
 
     async def read(self) -> list[Message] | None:
         """The next messages, when there are some; None if the session was erased.
@@ -32,9 +35,13 @@ class Following:
         The first call returns at once, maybe with none, if `after` was None. A call that is
         cancelled takes nothing.
         """
-        found = await self._archive.follow(self._key, after=self.after, sid=self.sid)
+        found = await self._archive.follow(
+            self._key, after=self.after, sid=self.sid, limit=self._limit
+        )
         if found.ended:
             return None
+        # fewer come than were read where messages are long
+        self._limit = min(2 * max(len(found.messages), 1), _MOST)
         self.after, self.sid = found.after, found.sid
         return found.messages
 

@@ -40,6 +40,7 @@ __all__ = [
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
+_FOLLOWED_BYTES = 1 << 20
 _WINDOW = (
     256  # numbers that are read at once at least: of deleted messages there is nothing to read
 )
@@ -143,6 +144,16 @@ def are_long(entries: Sequence[Entry]) -> bool:
     return sum(len(entry.chat) for entry in entries) > _BYTES_IN_THREAD
 
 
+def _cut(entries: list[Entry]) -> list[Entry]:
+    """The first of them, of `_FOLLOWED_BYTES` together, or one."""
+    size = 0
+    for place, entry in enumerate(entries):
+        size += len(entry.chat)
+        if size > _FOLLOWED_BYTES:
+            return entries[: max(place, 1)]
+    return entries
+
+
 class LocalArchive:
     """The archive of a journal in this process.
 
@@ -188,6 +199,8 @@ class LocalArchive:
     ) -> Followed:
         """Messages with numbers larger than `after`, at most `limit`, when there are some.
 
+        They have 1 MiB, about, or are one: a client that reads slowly holds them all that time.
+
         Args:
             key: of the session.
             after: None to return at once, with the number of the newest message.
@@ -205,7 +218,7 @@ class LocalArchive:
                     return Followed([], after or 0, sid, ended=True)
                 if after is None:
                     return Followed([], view.last_seq, now)
-                entries = await self._read(key, after + 1, view.last_seq, limit)
+                entries = _cut(await self._read(key, after + 1, view.last_seq, limit, limit))
                 if entries and (not changed.is_set() or await self._is(key, view.sid)):
                     messages = await self._restore(view.sid, entries)
                     return Followed(messages, entries[-1].seq, now)
@@ -225,17 +238,20 @@ class LocalArchive:
         instance = self._journal.instance
         return await run_in_thread_if(are_long(entries), restore_messages, instance, sid, entries)
 
-    async def _read(self, key: SessionKey, first: int, last: int, limit: int | None) -> list[Entry]:
+    async def _read(
+        self, key: SessionKey, first: int, last: int, limit: int | None, window: int = _WINDOW
+    ) -> list[Entry]:
         """Entries from `first` to `last`, at most `limit`: numbers may be missing between them.
 
-        They are those as of `last`, so that a removal during the read changes nothing (G2).
+        The first `window` numbers are read at once. They are those as of `last`, so that a removal
+        during the read changes nothing (G2).
         """
         if first > last:
             return []
         if limit is None:
             return list(await self._journal.read(key, first, last, at=last))
         found: list[Entry] = []
-        window = max(limit, _WINDOW)
+        window = max(limit, window)
         while first <= last and len(found) < limit:
             upto = min(first + window - 1, last)
             found += await self._journal.read(key, first, upto, at=last)

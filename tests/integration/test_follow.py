@@ -174,6 +174,24 @@ async def test_a_follower_that_stops_leaves_nothing_behind(kind: str, tmp_path: 
             assert not memory.internals.registry.watchers.events
 
 
+async def test_long_messages_come_a_few_at_a_time(tmp_path: Path) -> None:
+    """Who reads slowly holds what one call gave: it may not be a hundred messages of 15 MB."""
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        sizes = [400_000] * 6 + [1_500_000] * 3 + [10] * 30 + [700_000] * 2
+        for size in sizes:
+            await chat.append({"role": "user", "content": "x" * size})
+        following = start_following(chat, 0, 0)
+        came: list[int] = []
+        while len(came) < len(sizes):
+            found = await following.read()
+            assert found
+            lengths = [len(str(one.content)) for one in found]
+            assert len(lengths) == 1 or sum(lengths) < 1_200_000
+            came += lengths
+        assert came == sizes
+
+
 async def test_an_owner_that_is_replaced(tmp_path: Path) -> None:
     async with workers(tmp_path, 2) as (owner, (one, two)), anyio.create_task_group() as tasks:
         heard = Heard()
