@@ -23,6 +23,7 @@ from remora.storage.sqlite.peek import peek_sessions, peek_users
 __all__ = ["add_listing_parsers", "command_sessions", "command_users"]
 
 _LIMIT = 50
+_CUT = 40  # characters of the column of ids, with room for the others in a terminal of 80
 _BESIDE = "A server may have the directory open: the command is read-only."
 
 
@@ -139,10 +140,12 @@ def _print(
     if not cells:
         console.print(none)
         return
-    rows = [(named(name), count, at) for name, count, at in cells]
+    most = _CUT if console.is_terminal else None  # --json and pipes have the whole id
+    rows = [(_cut(named(name), most), count, at) for name, count, at in cells]
     widths = [max(len(row[place]) for row in rows) for place in range(2)]
+    width = min(widths[0], _CUT)
     for name, count, at in rows:
-        line = Text.assemble((f"{name:{widths[0]}}", "cyan"), f"  {count:>{widths[1]}}  ", at)
+        line = Text.assemble((f"{name:{width}}", "cyan"), f"  {count:>{widths[1]}}  ", at)
         console.print(line, soft_wrap=True, highlight=False)  # one line each: for grep
     if len(cells) == arguments.limit:
         console.print(
@@ -152,6 +155,13 @@ def _print(
             markup=False,
             highlight=False,
         )
+
+
+def _cut(name: str, most: int | None) -> str:
+    """A name with its middle left out, if it is longer: its two ends tell most ids apart."""
+    if most is None or len(name) <= most:
+        return name
+    return f"{name[: most - 10]}…{name[-9:]}"
 
 
 def _quoted(cursor: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -287,6 +288,31 @@ async def test_a_reader_lists_the_same_with_and_without_the_index(
 
 def behind(page: ListingPage, cursor: str) -> ListingPage:
     return ListingPage.behind(cursor, order=page.order, prefix=page.prefix, limit=page.limit)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_a_long_id_leaves_the_table_readable(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+) -> None:
+    """Anybody who may choose an id chooses 700 letters: the others' lines stay as short."""
+    hostile = "a" * 300 + "\u200b" * 50 + "b" * 20
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        for name in ("bob", hostile):
+            await append(runtime, name, "chat", 0)
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("NO_COLOR", "1")
+    arguments = ["users", "--order", "name", "--dir", str(tmp_path / "memory")]
+    assert await anyio.to_thread.run_sync(main, arguments) == 0
+    long, short = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert len(short) <= 80
+    assert short.split() == ["bob", "1", "session", "2023-11-14", "22:13:20"]
+    assert ("…" in long and len(long) <= 80) == terminal
+    assert long.startswith("a" * (30 if terminal else 300))
+    assert ("b" * 20 in long) != terminal
 
 
 async def test_ids_that_look_alike_are_told_apart(
