@@ -213,11 +213,9 @@ class Recall:
         more = tail.rewritten_places(scope)
         if not more and not tail.hidden:
             return rows, vectors
-        rows, vectors = await run_in_thread_if(
-            len(rows) >= _IN_THREAD, _join, rows, vectors, tail, more
+        return await run_in_thread_if(
+            len(rows) >= _IN_THREAD, _join_in_order, rows, vectors, tail, more
         )
-        order = sorted(range(len(rows)), key=lambda place: _age(rows[place]))
-        return [rows[place] for place in order], None if vectors is None else vectors[order]
 
     async def _tail(self, user: str) -> Tail:
         """What long-term memory lacks of a user, and has no longer.
@@ -394,6 +392,15 @@ def _make_memories(rows: Sequence[MemoryRow], tail: Tail, scope: Scope) -> list[
     if more or tail.hidden:
         rows = sorted(_join(rows, None, tail, more)[0], key=_age)
     return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
+
+
+def _join_in_order(
+    rows: Sequence[MemoryRow], vectors: Vector | None, tail: Tail, places: Iterable[int]
+) -> tuple[list[MemoryRow], Vector | None]:
+    """`_join`, oldest first."""
+    rows, vectors = _join(rows, vectors, tail, places)
+    order = sorted(range(len(rows)), key=lambda place: _age(rows[place]))
+    return [rows[place] for place in order], None if vectors is None else vectors[order]
 
 
 def _join(
