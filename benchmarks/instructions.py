@@ -4,6 +4,7 @@
     python -m benchmarks.instructions --check            … and compare with the recorded figures
     python -m benchmarks.instructions --record           … and record them, after a wanted change
     python -m benchmarks.instructions append-256         only these cases
+    python -m benchmarks.instructions --tracing          what OpenTelemetry costs an append
 
 Rates of one machine vary twofold within minutes; instructions hardly do. So a regression of the
 code shows here on a noisy machine. Each case runs in two processes, one with few operations, one
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import itertools
 import json
 import os
@@ -61,6 +63,8 @@ class Case(NamedTuple):
         few: operations of the smaller process.
         many: operations of the larger.
         filled: messages that each session has at the start.
+        operation: it.
+        prepare: what is done to the runtime before it opens.
     """
 
     sessions: int
@@ -68,6 +72,7 @@ class Case(NamedTuple):
     many: int
     filled: int
     operation: Operation
+    prepare: Callable[[Runtime], None] | None = None
 
 
 async def _append(session: Session, text: str) -> object:
@@ -83,7 +88,7 @@ async def _turn(session: Session, text: str) -> object:
         return await turn.reply({"role": "assistant", "content": text})
 
 
-CASES: Mapping[str, Case] = {
+CASES: dict[str, Case] = {
     "append-1": Case(1, 50, 250, 1, _append),
     "append-256": Case(256, 512, 2_560, 1, _append),
     "load-20": Case(1, 50, 450, 20, _load),
@@ -91,11 +96,38 @@ CASES: Mapping[str, Case] = {
 }
 
 
+def _load_tracing(_: Runtime) -> None:
+    importlib.import_module("remora.adapters.otel")
+
+
+def _trace(runtime: Runtime) -> None:
+    otel = importlib.import_module("remora.adapters.otel")
+    otel.trace_calls(runtime)
+
+
+def _trace_with_sdk(runtime: Runtime) -> None:
+    otel = importlib.import_module("remora.adapters.otel")
+    sdk = importlib.import_module("opentelemetry.sdk.trace")
+    otel.trace_calls(runtime, tracer_provider=sdk.TracerProvider())
+
+
+TRACING: dict[str, Case] = {
+    "not loaded": CASES["append-1"],
+    "loaded, off": CASES["append-1"]._replace(prepare=_load_tracing),
+    "on, no SDK": CASES["append-1"]._replace(prepare=_trace),
+    "on, SDK": CASES["append-1"]._replace(prepare=_trace_with_sdk),
+}
+"""An append, with more and more of OpenTelemetry; without an exporter."""
+
+
 async def _run(case: Case, operations: int, directory: Path) -> None:
     config = Config.from_dict({"long_term": {"enabled": False}})
     supply = texts(1, 2_000)
     pool = itertools.cycle(supply)
-    async with Runtime(directory, config=config) as runtime:
+    runtime = Runtime(directory, config=config)
+    if case.prepare is not None:
+        case.prepare(runtime)
+    async with runtime:
         await runtime.ready()
         counter = TiktokenCounter()
         for text in supply:
@@ -159,7 +191,7 @@ def _count_process(name: str, operations: int) -> int:
 
 def count(name: str) -> float:
     """Thousands of instructions of an operation."""
-    case = CASES[name]
+    case = (CASES | TRACING)[name]
     more, less = _count_process(name, case.many), _count_process(name, case.few)
     return (more - less) / (case.many - case.few) / 1_000
 
@@ -206,8 +238,10 @@ def _record(found: Mapping[str, float]) -> None:
     FILE.write_text(json.dumps(everything, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def _print(found: Mapping[str, float], recorded: Mapping[str, float]) -> None:
-    table = Table("case", "recorded", "now", "now / recorded")
+def _print(
+    found: Mapping[str, float], recorded: Mapping[str, float], before_name: str = "recorded"
+) -> None:
+    table = Table("case", before_name, "now", f"now / {before_name}")
     for name, value in found.items():
         before = recorded.get(name)
         was, ratio = ("", "") if before is None else (f"{before:.1f}", f"{value / before:.3f}")
@@ -227,14 +261,17 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="compare with the recorded figures")
     what.add_argument("--record", action="store_true", help="record what is counted")
+    what.add_argument("--tracing", action="store_true", help="count what OpenTelemetry costs")
     what.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         name, operations, directory = given.cases
-        asyncio.run(_run(CASES[name], int(operations), Path(directory)))
+        asyncio.run(_run((CASES | TRACING)[name], int(operations), Path(directory)))
         return 0
     names = given.cases or list(CASES)
-    if wrong := [name for name in names if name not in CASES]:
+    if given.tracing:
+        names = list(TRACING)
+    elif wrong := [name for name in names if name not in CASES]:
         parser.error(f"no case {', '.join(wrong)}; there are {', '.join(CASES)}")
     if shutil.which("valgrind") is None:
         parser.error("valgrind is needed; Debian's package is called valgrind")
@@ -248,6 +285,9 @@ def main() -> int:
         for name in names:
             found[name] = count(name)
             progress.advance(task)
+    if given.tracing:
+        _print(found, dict.fromkeys(found, found["not loaded"]), "not loaded")
+        return 0
     _print(found, recorded)
     if given.record:
         _record(found)
