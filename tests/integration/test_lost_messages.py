@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remora import Config, Runtime, Session
+from remora.actors.session.messages import Resummarize
 from remora.errors import ModelUnavailable, OverdraftReached, RuntimeClosed
 from remora.models.ports import Line
 from tests.simulation.rare import reaching
@@ -430,6 +431,20 @@ async def test_a_model_that_stays_down_leaves_lost_messages_named() -> None:
                 await anyio.sleep(0.01)
             await chat.settle()
         assert await check(chat) == lost != set()
+
+
+async def test_an_attempt_that_is_asked_for_while_the_last_one_ends() -> None:
+    """G6, G11: it is made, at whatever moment it is asked for; none is taken for the last one."""
+    model = Model(works=False)
+    async with opened(model) as runtime:
+        chat = runtime.session("alice", "chat")
+        await fill(chat, 1, 20)
+        assert await check(chat)
+        calls = len(model.calls)
+        with anyio.fail_after(60):
+            while len(model.calls) < calls + 100:
+                assert await runtime.internals.registry.ask_control(chat.key, Resummarize())
+                await anyio.sleep(0)
 
 
 class Extract:

@@ -294,7 +294,7 @@ def repair_jobs(
             probe("repair_started")
             spec = SummarizeSpec(state.sid, generation, lost[0].first, one.through, "repair")
             left = sum(part.count for part in lost)
-            id_ = repair_job_id(state.sid, spec, state.next_seq, left)
+            id_ = repair_job_id(state, spec, left)
             return (Job(id_, SUMMARIZE_QUEUE, state.key, spec),)
     return ()
 

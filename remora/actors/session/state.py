@@ -71,12 +71,14 @@ def condense_job_id(sid: int, generation: int, through: int) -> str:
     return f"condense-{sid}-{generation}-{through}"
 
 
-def repair_job_id(sid: int, spec: SummarizeSpec, next_seq: int, lost: int) -> str:
+def repair_job_id(state: SessionState, spec: SummarizeSpec, lost: int) -> str:
     """The id of a job that summarizes lost messages again; see `summarize_job_id`.
 
-    No two have the same: the summary, the number of lost messages or the next number differ.
+    One that failed has changed nothing, so the next is told from it by its number alone: it may be
+    started while the supervisor still hears that the first has ended.
     """
-    return f"repair-{sid}-{spec.generation}-{spec.through}-{lost}-{next_seq}"
+    about = f"{spec.generation}-{spec.through}-{lost}-{state.next_seq}"
+    return f"repair-{state.sid}-{about}-{state.repairs}"
 
 
 def opening(state: SessionState, at_us: int) -> list[Any]:
@@ -115,6 +117,7 @@ class SessionState:
         "pending_tokens",
         "policy",
         "repair",
+        "repairs",
         "running_tokens",
         "shown",
         "sid",
@@ -143,6 +146,8 @@ class SessionState:
         """Last message of the entry that goes into the running summary; 0 for none."""
         self.repair = _find_repair(image) if image.jobs else ""
         """The id of the job that summarizes lost messages; empty for none."""
+        self.repairs = int(self.repair.rpartition("-")[2]) + 1 if self.repair else 0
+        """The number of the next such job."""
         self.degraded: MessageRange | None = None
         """The messages of this session that no summary covers; None for none."""
         self.keys: dict[bytes, None] = dict.fromkeys(image.keys)
@@ -323,6 +328,7 @@ def _note_jobs(state: SessionState, jobs: Iterable[Job]) -> None:
                 state.condensing = job.payload.through
             elif job.payload.kind == "repair":
                 state.repair = job.id
+                state.repairs += 1
 
 
 def _find_degraded(state: SessionState) -> None:
