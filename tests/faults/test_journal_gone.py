@@ -250,6 +250,7 @@ async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, 
             await runtime.session("alice", "s").flush()
             await runtime.settle()
     async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        runtime.reschedule("checkpoint", 3_600)  # where the journal looks, once in a while
         alice = runtime.user("alice")
         await alice.session("s").append([user(f"number {number}") for number in range(5)])
         await alice.session("s").flush()

@@ -65,6 +65,7 @@ async def test_every_reading_command(run: Run, tmp_path: Path) -> None:
     """Each sees what was acknowledged before, and changes no file."""
     directory = tmp_path / "memory"
     async with Runtime(directory, config=CONFIG) as runtime:
+        runtime.reschedule("checkpoint", 3_600)  # the owner itself changes no file meanwhile
         chat = runtime.session("alice", "chat")
         await chat.append(
             [

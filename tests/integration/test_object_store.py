@@ -507,6 +507,7 @@ async def test_a_runtime_over_postgresql_is_replaced(
 
     former = on("one")
     await former.start()
+    former.reschedule("checkpoint", 3_600)  # it would notice
     await say(former, "the kelp is green")
     store = await former.internals.long_term()
     async with on("two") as memory:

@@ -389,7 +389,16 @@ async def test_disk_that_fails_longer_than_any_job_tries(
     tmp_path: Path, connections: Connections
 ) -> None:
     """G6, G7: a disk that is full for many attempts delays folds; it buries none."""
-    async with Runtime(tmp_path, config=Config.from_dict(LEAN)) as runtime:
+    is_full = anyio.Event()
+
+    class Waiting:
+        name = "waiting"
+
+        async def summarize(self, *_: Any, **__: Any) -> str:
+            await is_full.wait()
+            return "gardens"
+
+    async with Runtime(tmp_path, config=Config.from_dict(LEAN), summarizer=Waiting()) as runtime:
         chat = runtime.session("alice", "one")
         attempts, broken = [0], [False]
 
@@ -402,6 +411,7 @@ async def test_disk_that_fails_longer_than_any_job_tries(
         while not (await chat.inspect()).pending:
             await chat.append(sentence(1))
         broken[0] = True
+        is_full.set()
         with anyio.fail_after(60):
             while attempts[0] < 12:
                 await anyio.sleep(0.01)
