@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 
 __all__ = ["says_i", "says_when"]
 
@@ -45,7 +45,7 @@ _FIRST_PERSON_OF = {language: frozenset(text.split()) for language, text in _FIR
 _TIMES_OF = {language: frozenset(text.split()) for language, text in _TIMES.items()}
 
 
-def says_i(text: str, words: AbstractSet[str], language: str) -> bool:
+def says_i(text: str, words: Iterable[str], language: str) -> bool:
     """Whether a sentence is in the first person; in a language that is not known, no.
 
     Args:
@@ -56,7 +56,7 @@ def says_i(text: str, words: AbstractSet[str], language: str) -> bool:
     return _has(text, words, _FIRST_PERSON_IN.get(language), _FIRST_PERSON_OF.get(language))
 
 
-def says_when(text: str, words: AbstractSet[str], language: str) -> bool:
+def says_when(text: str, words: Iterable[str], language: str) -> bool:
     """Whether a sentence names a day, a month or another time; in a language not known, no.
 
     Args:
@@ -69,10 +69,10 @@ def says_when(text: str, words: AbstractSet[str], language: str) -> bool:
 
 def _has(
     text: str,
-    words: AbstractSet[str],
+    words: Iterable[str],
     pattern: re.Pattern[str] | None,
     signs: frozenset[str] | None,
 ) -> bool:
     if pattern is not None:
         return pattern.search(text) is not None
-    return signs is not None and not words.isdisjoint(signs)
+    return signs is not None and not signs.isdisjoint(words)

@@ -91,7 +91,9 @@ def may_be_foreign(text: str) -> bool:
     if not text.isascii() and _FOREIGN_LETTER.search(text) is not None:
         return True
     text = text.lower()
-    return not _FOREIGN.isdisjoint(text.split()) or any(one in text for one in _ELIDED)
+    return not _FOREIGN.isdisjoint(text.split()) or (
+        ("'" in text or "\u2019" in text) and any(one in text for one in _ELIDED)
+    )
 
 
 def _script_of(text: str) -> str:

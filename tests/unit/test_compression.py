@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.errors import ModelUnavailable
+from remora.models import extractive
 from remora.models.compression import (
     CompressionMeter,
     CompressionStatistics,
@@ -241,11 +242,12 @@ async def test_long_texts_are_cut_into_sentences_piece_by_piece(
 
 
 class _Said:
-    """A sentence as it is compared: its words and their weights, and its score."""
+    """A sentence as it is compared: its words and their weights, its score, and its length."""
 
-    def __init__(self, score: float, vector: dict[str, float]) -> None:
+    def __init__(self, score: float, vector: dict[str, float], length: int = 1) -> None:
         self.score = score
         self.vector = vector
+        self.length = length
 
 
 def _choose_by_definition(sentences: Sequence[_Said], count: int) -> list[int]:
@@ -292,6 +294,38 @@ def test_what_is_said_already_comes_later(data: st.DataObject) -> None:
         found.append(sentences.index(one))
     assert found == _choose_by_definition(sentences, len(sentences))
     assert everything.chosen == [sentences[place] for place in found]
+    everything.restart()
+    assert not everything.chosen
+    again = []
+    while (one := everything.take_best()) is not None:
+        everything.choose(one)
+        again.append(sentences.index(one))
+    assert again == found
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12),
+    st.lists(st.integers(0, 10), max_size=20),
+)
+def test_what_is_too_long_may_fit_later(drawn: list[tuple[int, int]], bounds: list[int]) -> None:
+    """Of the candidates that were not taken, the best of at most so many characters is taken."""
+    left: list[Any] = [_Said(score, {"a": 1.0}, length) for score, length in drawn]
+    candidates = MostRelevant(left)
+    for most in bounds:
+        fitting = [one for one in left if one.length <= most]
+        best = max(fitting, key=lambda one: one.score, default=None)
+        assert candidates.take_best(most) is best
+        left = [one for one in left if one is not best]
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127)))
+def test_words_of_plain_text(text: str) -> None:
+    """The short way to the words of ASCII text finds those that the patterns find."""
+    assert extractive._plain_words(text) == extractive._PLAIN_WORD.findall(text.lower())
+    words = extractive._WORD.findall(text.lower())
+    assert extractive._words(text, "en") == tuple(
+        word for word in words if word not in extractive._STOP
+    )
 
 
 @given(st.lists(st.integers(1, 5_000), min_size=1, max_size=5))
