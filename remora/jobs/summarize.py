@@ -34,7 +34,7 @@ from remora.storage.records import (
     find_lost,
     model_name,
 )
-from remora.tokens import TokenCounter, count_message
+from remora.tokens import TokenCounter
 
 __all__ = ["SummarizeHandler"]
 
@@ -154,7 +154,7 @@ class SummarizeHandler:
             _logger.exception("compaction_without_summary", session=attempt.job.key)
             text = f"{spec.through - spec.first + 1} messages that could not be read."
             text = shorten(text, self._max_tokens, self._counter)
-            return self._result(attempt, text, "none", degraded=True)
+            return await self._result(attempt, text, "none", degraded=True)
 
     async def _summarize(self, attempt: JobAttempt, spec: SummarizeSpec) -> JobResult:
         key = attempt.job.key
@@ -174,7 +174,7 @@ class SummarizeHandler:
         if text:
             if given.lost:
                 self._resummarizer.report(key)
-            return self._result(
+            return await self._result(
                 attempt, text, self._model, lost=given.lost, input_tokens=given.tokens
             )
         probe("summary_degraded")
@@ -234,7 +234,7 @@ class SummarizeHandler:
             _logger.info("lost_messages_not_summarized", session=key)
             ready = SummaryReady(spec, attempt.job.id, "", "", 0, degraded=False, model=self._model)
             return JobResult(message=ready)
-        return self._result(attempt, text, self._model, lost=lost, input_tokens=tokens)
+        return await self._result(attempt, text, self._model, lost=lost, input_tokens=tokens)
 
     async def _write_fallback(
         self,
@@ -253,7 +253,7 @@ class SummarizeHandler:
         written = await self._writer.write(summarizer, key, priors, given.entries, most)
         # A fallback summary of tool output may be empty; a summary must not be.
         text = written.text or f"{len(given.entries)} messages without text."
-        return self._result(
+        return await self._result(
             attempt,
             text,
             summarizer.name,
@@ -264,22 +264,21 @@ class SummarizeHandler:
             verbatim=written.verbatim,
             prose=written.prose,
             brief=written.brief,
-            brief_tokens=self._size(written.brief) if written.brief else 0,
+            brief_tokens=await self._size(written.brief) if written.brief else 0,
         )
 
-    def _result(
+    async def _result(
         self, attempt: JobAttempt, text: str, model: str, *, degraded: bool = False, **rest: Any
     ) -> JobResult:
         job, prefix = attempt.job, self._buffer.summary_prefix
-        ready = SummaryReady(
-            job.payload, job.id, prefix, text, self._size(text), degraded, model, **rest
-        )
+        tokens = await self._size(text)
+        ready = SummaryReady(job.payload, job.id, prefix, text, tokens, degraded, model, **rest)
         return JobResult(message=ready)
 
-    def _size(self, text: str) -> int:
+    async def _size(self, text: str) -> int:
         """Tokens of the message that carries a summary."""
         content = self._buffer.summary_prefix + text
-        return count_message(self._counter, {"role": "system", "content": content})
+        return self._counter.message_overhead + await self._writer.count(content)
 
     async def _ask_model(self, given: _Input, *, last: bool) -> str:
         """The model's summary; empty if the last attempt failed.

@@ -22,6 +22,7 @@ from remora.actors.session.messages import Resummarize
 from remora.errors import ModelUnavailable, OverdraftReached, RuntimeClosed
 from remora.models.ports import Line
 from tests.simulation.rare import reaching
+from tests.sqlite import change_rows
 
 pytestmark = pytest.mark.anyio
 
@@ -219,6 +220,33 @@ async def test_an_extract_is_sized_by_what_it_stands_for() -> None:
                 assert context.summary
         assert (await chat.load(max_tokens=400)).summary == summary.brief
         assert summary.brief_tokens <= 100
+
+
+async def test_a_damaged_message_that_is_lost_blocks_no_extract(tmp_path: Path) -> None:
+    """G11: messages whose text is in a summary are read again, and not those between them."""
+    buffer = {"token_limit": 1_000, "summary_tokens": 100, "fold_ratio": 0.5}
+
+    async def fill_unevenly(first: int) -> None:
+        for number in range(first, first + 30):
+            said = "and the garden of my sister " * (1 + number % 3 * 4)
+            await chat.append({"role": "user", "content": f"Q{number}x {said}too"})
+        await chat.settle()
+
+    async with opened(None, tmp_path, buffer=buffer) as runtime:
+        chat = runtime.session("alice", "chat")
+        await fill_unevenly(1)
+        view = await chat.inspect()
+        before = view.summary
+        assert before is not None
+        assert len(before.verbatim) > 1
+        place = f"pos = ({view.sid} << 32) + {before.verbatim[0].last + 1}"
+        await change_rows(tmp_path / "journal.db", f"UPDATE messages SET crc = 1 WHERE {place}")
+        await fill_unevenly(31)
+        summary = (await chat.inspect()).summary
+        assert summary is not None
+        assert summary.through > before.through
+        assert summary.model == "extractive"
+        assert summary.verbatim[0].first <= before.through  # it is still known
 
 
 async def start_compaction(chat: Session) -> None:
