@@ -33,7 +33,7 @@ from remora.models.ports import Line
 from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines"]
+__all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines", "plain_words"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
@@ -292,11 +292,12 @@ def _words(text: str, language: str) -> tuple[str, ...]:
     elif "'" in text:
         found = _WORD.findall(text.lower())
     else:
-        found = _plain_words(text)
+        found = plain_words(text)
     return tuple([word for word in found if word not in stop])
 
 
-def _plain_words(text: str) -> list[str]:
+def plain_words(text: str) -> list[str]:
+    """The runs of letters and digits of a text, in lower case."""
     if text.isascii():
         return text.encode().translate(_PLAIN_ASCII).decode().split()
     return _PLAIN_WORD.findall(text.lower())
@@ -321,7 +322,7 @@ def _score(sentences: Sequence[_Sentence]) -> None:
         length = math.sqrt(sum([value * value for value in vector.values()])) or 1.0
         sentence.vector = {word: value / length for word, value in vector.items()}
         score = mass / math.sqrt(len(words))
-        said = _plain_words(sentence.text)
+        said = plain_words(sentence.text)
         if says_i(sentence.text, said, sentence.language):
             score *= 1.25
         if says_when(sentence.text, said, sentence.language) or _DIGIT.search(sentence.text):
