@@ -21,7 +21,7 @@ from remora.errors import InvalidInput
 from remora.logging import get_logger
 from remora.storage.atomic import AtomicTarget
 
-__all__ = ["KeyFile", "StoredKey", "add_key", "read_keys", "remove_key"]
+__all__ = ["KeyFile", "StoredKey", "add_key", "is_open", "read_keys", "remove_key"]
 
 _logger = get_logger(__name__)
 if sys.platform != "win32":
@@ -57,8 +57,8 @@ def read_keys(file: Path) -> list[StoredKey]:
         InvalidInput: the file cannot be read, others can read it, or a line is not a key.
     """
     try:
-        mode = file.stat().st_mode
-        if not stat.S_ISREG(mode):  # to read a pipe could take for ever
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # to read a pipe could take for ever
             raise InvalidInput(
                 f"{file} is not a regular file: keys are in one that remora keys makes"
             )
@@ -69,8 +69,8 @@ def read_keys(file: Path) -> list[StoredKey]:
         ) from e
     except (OSError, UnicodeDecodeError) as e:
         raise InvalidInput(f"the file of keys {file} cannot be read: {e}") from e
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise InvalidInput(f"{file} can be read by other accounts: chmod 600 {file}")
+    if is_open(status.st_mode, status.st_uid, _account()):
+        raise InvalidInput(f"{file} can be read or changed by other accounts: chmod 600 {file}")
     keys = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -82,6 +82,23 @@ def read_keys(file: Path) -> list[StoredKey]:
             )
         keys.append(StoredKey(found[1], found[2]))
     return keys
+
+
+def is_open(mode: int, owner: int, account: int) -> bool:
+    """Whether accounts that have no business with a file of keys may read or change it.
+
+    One of root's may be readable for its group: root says who is in it, and a server under another
+    account has no other way to it. Kubernetes mounts the files of a Secret so.
+    """
+    others = stat.S_IRWXG | stat.S_IRWXO
+    if owner == 0 != account:
+        others &= ~stat.S_IRGRP
+    return bool(mode & others)
+
+
+def _account() -> int:
+    """That of this process; 0 where there are none."""
+    return 0 if sys.platform == "win32" else os.geteuid()
 
 
 def add_key(file: Path, tenant: str) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ import anyio
 import pytest
 import yaml
 
+from remora.rest.keys import is_open
 from tests.integration.test_client import free_port
 from tests.machines import SECRET, owned_by, placed, write_certificate
 from tests.postgres import Cluster
@@ -82,6 +84,9 @@ def test_manifests_hold_together() -> None:
     every = list(found.values())
     made = set(re.findall(r"kubectl create secret generic (\S+)", page))
     assert named(every, "secret") | named(every, "secretRef") == made
+    agent, *_ = pod_of("Deployment/memory-http")["volumes"]
+    mode = stat.S_IFREG | agent["projected"]["defaultMode"]
+    assert not is_open(mode, 0, account=10_001)  # files of a Secret are root's
     assert named(every, "configMap") == set(re.findall(r"kubectl create configmap (\S+)", page))
 
 
@@ -207,9 +212,6 @@ def test_the_commands_of_all_files(cluster: Cluster, tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        (copying,) = pod_of("Deployment/memory-http")["initContainers"]
-        (worker.etc / "keys.txt").chmod(0o440)
-        subprocess.run([worker.here(one) for one in copying["command"]], check=True)
         assert http["args"][-1] == "0.0.0.0"
         words = [*http["args"][:-1], "127.0.0.1", "--port", str(port)]
         stack.enter_context(worker.running(words))

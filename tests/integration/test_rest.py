@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -33,12 +34,14 @@ from remora.rest.streams import EVENTS
 from remora.runtime.clock import SystemClock
 from remora.storage.sockets import listen_tcp
 from remora.testing import HashEmbedder, VirtualClock
+from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.integration.test_examples import SERVER_ANSWERS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
 CHAT = "/v1/users/alice/sessions/chat"
 SECRET = "the violin is under the stairs"
+_GROUP = 10_001
 
 
 @pytest.fixture
@@ -457,6 +460,35 @@ async def test_a_file_of_keys_is_read_when_its_mode_was_mended(
     assert "keys_unreadable" in caplog.text
     service.file.chmod(0o600)
     refused(await shop.get("/v1/users"), 401, "KeyRefused")
+
+
+def test_a_file_of_keys_in_a_secret_of_kubernetes(tmp_path: Path) -> None:
+    """Its files are root's, and the account that runs the server reads them through its group. The
+    same file is refused if its group may write, or others may read, or the account owns it.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    require_interpreter_for_another()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        file = Path(directory) / "keys.txt"
+        add_key(file, "shop")
+        Path(directory).chmod(0o755)
+        program = "import sys, remora.rest.keys; print(remora.rest.keys.read_keys(sys.argv[1]))"
+        program = program.replace("sys.argv[1]", "__import__('pathlib').Path(sys.argv[1])")
+
+        def read(mode: int, owner: int) -> str:
+            os.chown(file, owner, _GROUP)
+            file.chmod(mode)
+            command = [sys.executable, "-c", program, str(file)]
+            done = subprocess.run(
+                command, user=ANOTHER, group=ANOTHER, extra_groups=[_GROUP],
+                capture_output=True, text=True, check=False, cwd="/",
+            )  # fmt: skip
+            return done.stdout or done.stderr
+
+        assert "tenant='shop'" in read(0o440, 0)
+        for mode, owner in ((0o460, 0), (0o444, 0), (0o442, 0), (0o440, ANOTHER)):
+            assert "can be read or changed by other accounts" in read(mode, owner), (mode, owner)
 
 
 async def test_a_pipe_in_place_of_the_file_of_keys(
