@@ -176,13 +176,14 @@ def _install(suite: Suite | OwnSuite, venvs: Path) -> Path | None:
 
 
 def _note(suite: Suite | OwnSuite, python: Path, row: dict[str, Any], results: Path) -> None:
-    """Keep a row, and print it."""
-    known: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    """Print a row, and keep it if it is in the table."""
     row["version"] = f"{suite.distribution} {_version(python, suite.distribution)}"
     row["lines"] = count_lines(suite.modules)
-    known[suite.framework] = row
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    if isinstance(suite, Suite) or suite.agents:
+        known: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+        known[suite.framework] = row
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     there = "" if row["own"] is None else f", {row['own']} with its own"
     print(
         f"{suite.framework} ({row['version']}): {row['passed']} of {row['tests']} pass{there}; "

@@ -52,6 +52,7 @@ class OwnSuite:
         requirements: what pip is given, beside remora.
         test: a file of ``tests/integration``.
         modules: of the adapter, whose lines the table shows.
+        agents: it is a framework for agents, and so in the table.
     """
 
     framework: str
@@ -59,6 +60,7 @@ class OwnSuite:
     requirements: tuple[str, ...]
     test: str
     modules: tuple[str, ...]
+    agents: bool = True
 
 
 _AGENTS = ("openai-agents[encrypt]==0.24.0", "inline-snapshot", "pytest-timeout", *_PYTEST)
@@ -307,6 +309,7 @@ OWN: dict[str, OwnSuite] = {
         ("ray==2.60.0", *_TESTS),
         "test_ray.py",
         ("ray",),
+        agents=False,
     ),
     "strands": OwnSuite(
         "Strands Agents: remora's tests",

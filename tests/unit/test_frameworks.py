@@ -21,7 +21,7 @@ def test_the_page_has_the_results() -> None:
 def test_every_suite_has_a_row() -> None:
     """A suite that was never run shows nothing; each test is in one column."""
     names = {suite.framework for suites in SUITES.values() for suite in suites}
-    assert set(RESULTS) == names | {suite.framework for suite in OWN.values()}
+    assert set(RESULTS) == names | {suite.framework for suite in OWN.values() if suite.agents}
     for row in RESULTS.values():
         apart = sum(map(len, row["inapplicable"].values()))
         apart += len(row["failed_there_too"]) + len(row["failed"])
