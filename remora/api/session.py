@@ -323,6 +323,8 @@ class Session(OldSessionNames):
 
         Raises:
             InvalidInput: `after` is out of range.
+            OwnerUnreachable: no process owns the memory for now, or it cannot be reached; follow
+                again behind the last message.
             RuntimeClosed: the runtime closed.
         """
         if after is not None:

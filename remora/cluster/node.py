@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -93,6 +93,7 @@ class Node:
         self._leaving = False
         self._rests_until, self._rest_s = 0.0, _REST_S
         self._seen_at = 0.0
+        self._former: NodeInfo | None = None
         self._loop = asyncio.get_running_loop()
         self._outage = OutageLog(
             _logger, "placement_unknown", ended="placement_known", monotonic=self._loop.time
@@ -156,7 +157,7 @@ class Node:
             seen = await self._ask()
             if seen is not None:
                 self._check_secrets(seen[1])
-                if await self._enter():
+                if not self._is_taken(seen[1]) and await self._enter():
                     _logger.info("node_joined", address=self._me.address, shards=seen[1].shards)
                     return True
             await self._pause(self._beat_s)
@@ -169,7 +170,8 @@ class Node:
             return None
         joined, placement = seen
         if not joined:
-            self._check_address(placement)
+            if (other := self._find_other(placement)) is not None:
+                self._refuse_address(other)
             await self._enter()  # it was silent for long
         self._check_secrets(placement)
         self.placement, self._seen_at = placement, self._loop.time()
@@ -193,14 +195,32 @@ class Node:
             return False
         return True
 
-    def _check_address(self, placement: Placement) -> None:
+    def _is_taken(self, placement: Placement) -> bool:
+        """Whether a node under this address has still to end: one that died here, maybe.
+
+        Raises:
+            ConfigError: it lives.
+        """
+        former, self._former = self._former, self._find_other(placement)
+        if former is None or self._former is None or former.node != self._former.node:
+            return self._former is not None
+        if former.until != self._former.until:
+            self._refuse_address(self._former)
+        return True
+
+    def _find_other(self, placement: Placement) -> NodeInfo | None:
+        """Another node under the address of this one."""
         for one in placement.nodes:
             if one.address == self._me.address and one.node != self._me.node:
-                raise ConfigError(
-                    f"{one.owner} has joined under the address of this node, {one.address}: give "
-                    "each machine a cluster.listen or cluster.address of its own",
-                    key="cluster.address",
-                )
+                return one
+        return None
+
+    def _refuse_address(self, other: NodeInfo) -> NoReturn:
+        raise ConfigError(
+            f"{other.owner} has joined under the address of this node, {other.address}: give each "
+            "machine a cluster.listen or cluster.address of its own",
+            key="cluster.address",
+        )
 
     def _check_secrets(self, placement: Placement) -> None:
         """Of two nodes with different secrets, the one that joined later ends."""
@@ -248,13 +268,15 @@ class Node:
         if type(error) in _ELSEWHERE:  # another was faster, or the database is away
             _logger.info("shard_not_claimed", shard=number, problem=str(error)[:200])
             return
-        if not isinstance(error, RemoraError):
-            _logger.error("shard_crashed", shard=number, exc_info=error)
         if not self.rests_s:  # shards that were claimed together often fail of one cause
             self._rests_until = self._loop.time() + self._rest_s
             self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
-        text = f"{type(error).__name__}: {error}"
-        _logger.error("shard_failed", shard=number, error=text, rests_s=round(self.rests_s, 1))
+        rests_s = round(self.rests_s, 1)
+        if isinstance(error, RemoraError):
+            text = f"{type(error).__name__}: {error}"
+            _logger.error("shard_failed", shard=number, error=text, rests_s=rests_s)
+        else:
+            _logger.error("shard_crashed", shard=number, rests_s=rests_s, exc_info=error)
 
     async def _give_all(self) -> None:
         held = list(self._terms.values())

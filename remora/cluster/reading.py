@@ -28,7 +28,7 @@ from remora.errors import EmbedderChanged, InvalidInput
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
-from remora.storage.layout import check_unmoved
+from remora.storage.layout import check_unmoved, explain_missing
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
 __all__ = ["Memory", "MemoryReader", "find_journals", "without_long_term"]
@@ -58,8 +58,8 @@ def find_journals(directory: Path, user: str | None = None) -> list[Path]:
             )
         check_unmoved(directory)
         raise InvalidInput(
-            f"there is no memory in {directory}: name another directory with --dir, or fill "
-            "one with remora replay"
+            f"{explain_missing(directory)}; name another directory with --dir, or fill one with "
+            "remora replay"
         )
     if user is not None:
         shards = [shards[shard_of(user, len(shards))]]

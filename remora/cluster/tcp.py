@@ -5,7 +5,9 @@ who speaks, both nonces, and the owner's certificate (as RFC 5929's tls-server-e
 authority has to sign certificates, and no name in them counts: somebody in between, with another
 certificate, has nothing that either end accepts. Who cannot prove it learns a nonce, and no more.
 
-An owner takes few bytes, for a short time, from few connections that have proved nothing.
+An owner takes few bytes, for a short time, from few connections that have proved nothing; one more
+ends the oldest of them. So who cannot prove it may hold as many open as they like, and keeps nobody
+out who proves it at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import hmac
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +27,7 @@ import msgspec
 from remora.cluster.machines import Address, Machines, digest_of
 from remora.errors import ConfigError
 from remora.logging import get_logger
+from remora.runtime.outage import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
 
 __all__ = ["RemoteOwner", "TcpListener"]
@@ -62,8 +66,15 @@ class TcpListener:
         assert machines.listen is not None
         self._secret = machines.secret
         self._context, self._certificate = machines.make_context()
-        self._unproved = 0
+        self._unproved: dict[socket.socket, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused = OutageLog(
+            _logger,
+            "worker_refused",
+            ended="workers_accepted",
+            monotonic=time.monotonic,
+            level="warning",
+        )
         listen = machines.listen
         try:
             family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
@@ -92,18 +103,28 @@ class TcpListener:
                     _logger.error("accept_failed", error=str(e))
                     await asyncio.sleep(0.1)
                     continue
-                if self._unproved >= _MOST_UNPROVED:
-                    _logger.warning("worker_refused", host=host, problem="too many at once")
-                    one.close()
-                    continue
-                self._unproved += 1
+                if len(self._unproved) >= _MOST_UNPROVED:
+                    self._end_oldest()
+                self._unproved[one] = None
                 _set_up(one)
                 task = loop.create_task(self._let_in(one, host, make_protocol))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+                await asyncio.sleep(0)  # the next may be here already, and many behind it
         finally:
             for task in self._tasks:
                 task.cancel()
+
+    def _end_oldest(self) -> None:
+        """Have its task see that it ends."""
+        oldest = next(iter(self._unproved))
+        del self._unproved[oldest]
+        with suppress(OSError):  # it has ended
+            oldest.shutdown(socket.SHUT_RDWR)
+
+    def _refuse(self, host: str, problem: Exception) -> None:
+        """Log it: once for each kind, as long as there are some, for anybody may cause many."""
+        self._refused.fail(problem, host=host)
 
     async def _let_in(
         self, one: socket.socket, host: str, make_protocol: Callable[[], asyncio.Protocol]
@@ -121,21 +142,22 @@ class TcpListener:
             nonces = ours + answer[:_NONCE]
             wanted = _prove(self._secret, b"worker", nonces, self._certificate)
             if not hmac.compare_digest(answer[_NONCE:], wanted):
-                _logger.warning("worker_refused", host=host, problem="another secret")
+                self._refuse(host, PermissionError("another secret"))
                 transport.write(_NO + bytes(_PROOF))
                 transport.close()
                 return
             transport.write(_YES + _prove(self._secret, b"owner", nonces, self._certificate))
             gate.pass_to(make_protocol())
+            self._refused.succeed()
         except (OSError, TimeoutError) as e:  # it is something else, or has gone again
-            _logger.warning("worker_refused", host=host, problem=type(e).__name__)
+            self._refuse(host, e)
             gate.abort()
             one.close()
         except asyncio.CancelledError:
             gate.abort()
             raise
         finally:
-            self._unproved -= 1
+            self._unproved.pop(one, None)
 
     def close(self) -> None:
         """Listen no more."""

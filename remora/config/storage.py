@@ -4,8 +4,11 @@ from typing import Literal, TypeAlias
 
 from remora.config.secrets import Secret
 from remora.config.section import Section
+from remora.errors import ConfigError
 
 __all__ = [
+    "LONGEST_LEASE_S",
+    "SHORTEST_LEASE_S",
     "Durability",
     "JournalConfig",
     "LongTermConfig",
@@ -14,6 +17,8 @@ __all__ = [
 ]
 
 Durability: TypeAlias = Literal["power", "process", "none"]
+SHORTEST_LEASE_S = 1.0
+LONGEST_LEASE_S = 86_400.0
 
 
 class JournalConfig(Section, frozen=True, kw_only=True):
@@ -37,7 +42,16 @@ class JournalConfig(Section, frozen=True, kw_only=True):
     memory: str = ""
     """Whose journal it is: a schema that was made under one name is opened under no other."""
     lease_s: float = 10.0
-    """An owner of that journal that renews nothing is replaced after so long."""
+    """An owner of that journal that renews nothing is replaced after so long: 1 s to a day."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not SHORTEST_LEASE_S <= self.lease_s <= LONGEST_LEASE_S:
+            raise ConfigError(
+                f"lease_s must be {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:,.0f}, not "
+                f"{self.lease_s:g}",
+                key="lease_s",
+            )
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):

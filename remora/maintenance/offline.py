@@ -18,6 +18,7 @@ from remora.storage.lance.objects import is_object_store
 from remora.storage.lance.scan import TableScan, open_scan
 from remora.storage.lance.store import LanceStore
 from remora.storage.lance.versions import JournalVersions
+from remora.storage.layout import explain_missing
 from remora.storage.running import running_journal
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.mark import is_of_another_journal, mark_path, missing_commits, read_mark
@@ -192,4 +193,4 @@ def require_memory(directory: Path) -> None:
             f"there is no memory in {directory}: {JOURNAL} is missing, though other files of one "
             "are there; restore the whole directory from a backup"
         )
-    raise InvalidInput(f"there is no memory in {directory}")
+    raise InvalidInput(explain_missing(directory))

@@ -39,6 +39,7 @@ __all__ = [
     "check_unsharded",
     "end_division",
     "end_move",
+    "explain_missing",
     "is_dividing",
     "number_actors",
     "read_division",
@@ -221,6 +222,18 @@ def _refuse_orphans(directory: Path) -> None:
             "whole directory, from a backup",
             path=directory,
         )
+
+
+def explain_missing(directory: Path) -> str:
+    """That a directory has no memory, and where it is if a node used the directory."""
+    text = f"there is no memory in {directory}"
+    if (directory / "owner.lock").exists():
+        text += (
+            ", though a process served one from there: with journal.dsn it is in PostgreSQL. "
+            "`remora owners` with its configuration file shows who has it, and remora.connect, "
+            "`remora http` and `remora mcp` use it"
+        )
+    return text
 
 
 def write_layout(directory: Path, layout: ShardLayout) -> None:

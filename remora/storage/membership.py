@@ -42,6 +42,8 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
         state: see `NodeState`.
         since: when it joined, by the database's clock.
         loads: of its shards.
+        until: when the others stop waiting for it, by the database's clock; later each time that
+            it says that it lives.
     """
 
     address: str
@@ -53,6 +55,7 @@ class NodeInfo(msgspec.Struct, frozen=True, array_like=True):
     state: NodeState
     since: datetime
     loads: tuple[ShardLoad, ...] = ()
+    until: datetime | None = None
 
 
 class ShardLease(msgspec.Struct, frozen=True, array_like=True):

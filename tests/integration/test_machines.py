@@ -20,7 +20,7 @@ from remora.cli.main import main
 from remora.cluster.machines import Address, Machines, parse_address, read_machines
 from remora.cluster.remote import RemoteMemory
 from remora.cluster.target import read_target
-from remora.cluster.tcp import RemoteOwner
+from remora.cluster.tcp import RemoteOwner, TcpListener
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable
 from tests.machines import SECRET, Machine, owner_after, running_owner, write_certificate
 from tests.postgres import Cluster
@@ -155,14 +155,22 @@ async def test_a_node_without_shards_that_is_told_to_stop(cluster: Cluster, tmp_
 async def test_people_and_workers_of_an_owner(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S3.26: `remora owners` of the configuration; files of the owner's machine are refused."""
-    one = Machine(tmp_path / "one", cluster.dsn(), "people")
+    """S3.26: `remora owners` of the configuration; files of the owner's machine are refused, and
+    commands that are given the node's directory say where the memory is.
+    """
+    one = Machine(tmp_path / "one", cluster.dsn(), "people", more="shards: 2")
     async with running_owner(one) as owner:
-        await owner.said("shard_served")
+        await owner.said("shard_served", 2)
         assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
         shown = capsys.readouterr().out
         assert f":{owner.pid} " in shown
         assert "127.0.0.1:" in shown
+        for command in (["stats"], ["jobs"], ["verify"], ["forget", "alice", "--yes"]):
+            words = [*command, "--dir", str(tmp_path / "one" / "memory")]
+            assert await anyio.to_thread.run_sync(main, words) in {1, 2}
+            told = " ".join(capsys.readouterr().err.split())
+            assert "with journal.dsn it is in PostgreSQL" in told, command
+            assert "backup" not in told, command
         async with remora.connect(one.file) as memory:
             with pytest.raises(InvalidInput, match="whose files are others"):
                 await memory.export(tmp_path / "all")
@@ -261,6 +269,50 @@ async def between(machines: Machines, address: Address, certificate: Path) -> No
         with anyio.fail_after(_SECONDS):
             await ended.wait()
             await asyncio.sleep(0)  # the connections are closed by then
+
+
+class Open(asyncio.Protocol):
+    """The end of a connection, which says nothing."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self.made.append(transport)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_connections_that_say_nothing_keep_nobody_out(
+    *, encrypted: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3.26: one more than may have proved nothing ends the oldest of them, and a worker that knows
+    the secret comes in all the same; hundreds that are refused are a few lines of the log.
+    """
+    more = await write_certificate(tmp_path) if encrypted else ""
+    machines = machines_of(Machine(tmp_path / "one", "postgresql://nowhere/none", "x", more=more))
+    listener = await anyio.to_thread.run_sync(TcpListener, machines)
+    accepted, came_in = Open(), Open()
+    accepting = asyncio.ensure_future(listener.accept(lambda: accepted))
+    silent = []
+    try:
+        address = listener.address
+        silent += [  # each with the handshake of TCP alone
+            await asyncio.open_connection(address.host, address.port) for _ in range(200)
+        ]
+        with anyio.fail_after(_SECONDS):
+            await RemoteOwner(machines, address, 1).connect(came_in)
+            await silent[0][0].read()  # that one has ended
+    finally:
+        for transport in (
+            *(writer.transport for _, writer in silent),
+            *accepted.made,
+            *came_in.made,
+        ):
+            transport.abort()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        await anyio.to_thread.run_sync(listener.close)
+    assert 1 <= caplog.text.count("worker_refused") <= 4
 
 
 async def test_an_owner_that_knows_no_secret(cluster: Cluster, tmp_path: Path) -> None:

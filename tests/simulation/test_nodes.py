@@ -10,8 +10,8 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -50,7 +50,11 @@ class Database:
         return Placement(
             SHARDS,
             "abcdef",
-            tuple(one for one, until in self.nodes.values() if until > now),
+            tuple(
+                msgspec.structs.replace(one, until=SINCE + timedelta(seconds=until))
+                for one, until in self.nodes.values()
+                if until > now
+            ),
             tuple(
                 ShardLease(number, row.epoch, "", row.address, SINCE, max(row.until - now, 0))
                 for number, row in enumerate(self.leases)
@@ -61,9 +65,13 @@ class Database:
 class Machine:
     """A process, and its view of the database."""
 
-    def __init__(self, database: Database, name: str, *, broken: bool = False) -> None:
+    def __init__(
+        self, database: Database, name: str, *, address: str = "", broken: bool = False
+    ) -> None:
         self.database = database
-        self.info = NodeInfo(f"{name}:1", name, name, "0.1", 2, "secret", "serving", SINCE)
+        self.info = NodeInfo(
+            address or f"{name}:1", name, name, "0.1", 2, "secret", "serving", SINCE
+        )
         self.dead = False
         self.broken = broken
         self.runs = asyncio.Event()
@@ -95,7 +103,9 @@ class Machine:
 
     async def leave(self) -> None:
         await self.reach()
-        self.database.nodes.pop(self.info.address, None)
+        row = self.database.nodes.get(self.info.address)
+        if row is not None and row[0].node == self.info.node:
+            del self.database.nodes[self.info.address]
 
     def until(self) -> float:
         return self.database.loop.time() + LEASE_S
@@ -175,9 +185,9 @@ class Play:
         self.names = 0
         self.shared_at: list[str] = []
 
-    def start(self, *, broken: bool = False) -> Machine:
+    def start(self, *, address: str = "", broken: bool = False) -> Machine:
         self.names += 1
-        machine = Machine(self.database, f"n{self.names}", broken=broken)
+        machine = Machine(self.database, f"n{self.names}", address=address, broken=broken)
         self.machines.append(machine)
         return machine
 
@@ -347,23 +357,70 @@ def test_who_knows_another_secret_cannot_join() -> None:
         loop.close()
 
 
-def test_two_machines_with_one_address() -> None:
-    """The one that joined first ends, and says what to configure; the shards stay served."""
+def run(work: Callable[[Play], Awaitable[None]]) -> None:
     loop = SeededLoop(random.Random(5))  # type: ignore[abstract]
 
     async def main() -> None:
         play = Play(loop)
-        first = play.start()
-        await play.settle()
-        second = Machine(play.database, "n1")
-        second.info = msgspec.structs.replace(second.info, node="another")
-        play.database.nodes[second.info.address] = (second.info, second.until())
-        second.task.cancel()
-        with pytest.raises(ConfigError, match=r"cluster\.address of its own"):
-            await first.task
-        await asyncio.gather(second.task, return_exceptions=True)
+        await work(play)
+        await play.end()
 
     try:
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+def test_two_machines_with_one_address() -> None:
+    """The one that comes later ends, and says what to configure; the other serves on."""
+
+    async def work(play: Play) -> None:
+        first = play.start()
+        await play.settle()
+        second = play.start(address=first.info.address)
+        with pytest.raises(ConfigError, match=r"cluster\.address of its own"):
+            await second.task
+        assert await play.settle() == {first.info.address: SHARDS}
+        assert not first.task.done()
+
+    run(work)
+
+
+def test_a_node_that_is_started_again_where_it_died() -> None:
+    """It joins under its address when the others wait no longer for the one that died."""
+
+    async def work(play: Play) -> None:
+        first, other = play.start(), play.start()
+        await play.settle()
+        first.kill()
+        again = play.start(address=first.info.address)
+        half = SHARDS // 2
+        assert await play.settle() == {other.info.address: half, again.info.address: half}
+
+    run(work)
+
+
+def test_a_defect_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With its traceback, and with how long the node rests."""
+
+    class Defect(SimulatedTerm):
+        async def run(self) -> None:
+            raise AssertionError("a defect")
+
+    async def work(play: Play) -> None:
+        machine = play.start()
+        machine.task.cancel()
+        node = Node(machine, machine.info, LEASE_S, lambda number: Defect(machine, number))
+        running = asyncio.ensure_future(node.run())
+        while not node.rests_s:
+            await asyncio.sleep(0.1)
+        node.leave()
+        await running
+
+    run(work)
+    told = [one for one in caplog.records if "AssertionError" in caplog.handler.format(one)]
+    assert len(told) == SHARDS
+    assert all(
+        "shard_crashed" in one.getMessage() and "rests_s" in one.getMessage() for one in told
+    )
+    assert "shard_failed" not in caplog.text

@@ -58,6 +58,8 @@ def test_unknown_keys_are_refused(tree: dict[str, Any], key: str, hint: str) -> 
         {"buffer": {"token_limit": -1}},
         {"buffer": {"token_limit": "many"}},
         {"journal": {"durability": "maybe"}},
+        {"journal": {"lease_s": 0.5}},
+        {"journal": {"lease_s": 1e9}},
         {"long_term": {"shards": 0}},
         {"mailbox": {"timeout_s": 0}},
         {"models": {"embedder": "psychic"}},

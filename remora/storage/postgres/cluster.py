@@ -93,7 +93,7 @@ SELECT (SELECT count(*) FROM me), """
 _LEAVE = "DELETE FROM remora.nodes WHERE address = $1 AND node = $2"
 _NODES = f"""
 coalesce((SELECT json_agg(json_build_array(n.address, n.node, n.owner, n.release, n.format,
-    n.fingerprint, n.state, n.since, n.loads) ORDER BY n.address)
+    n.fingerprint, n.state, n.since, n.loads, n.until) ORDER BY n.address)
     FROM remora.nodes AS n WHERE {_LIVES}), '[]'::json)"""
 _LEASE = f"""
 SELECT {{number}} AS number, l.epoch, l.owner, l.address, l.since, CASE WHEN l.until > '-infinity'

@@ -25,6 +25,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from remora.config.storage import LONGEST_LEASE_S, SHORTEST_LEASE_S
 from remora.errors import ConfigError, InvalidInput, OwnerUnreachable, StorageError
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
@@ -33,11 +34,9 @@ from remora.storage.postgres.connection import BROKEN, Address, connect, describ
 from remora.storage.postgres.owning import CommitsOwnershipWatch
 from remora.storage.postgres.schema import in_schema
 
-__all__ = ["SHORTEST_S", "Lease", "Tenure", "check_network", "check_tenure"]
+__all__ = ["Lease", "Tenure", "check_network", "check_tenure"]
 
 _logger = get_logger(__name__)
-SHORTEST_S = 1.0
-"""The shortest lease."""
 _FRESH = 2 / 3  # of a lease, in which its owner answers
 _RENEWALS = 6  # in one lease, while all goes well
 _PATIENCE = 1 / 4  # of a lease, for one renewal
@@ -65,11 +64,12 @@ def check_tenure(tenure: Tenure, command_timeout_s: float) -> None:
     """Check what can be checked without a connection.
 
     Raises:
-        InvalidInput: the lease is too short, or the time to wait is none.
+        InvalidInput: the lease is too short or too long, or the time to wait is none.
     """
-    if not 0 <= tenure.lease_s < math.inf or 0 < tenure.lease_s < SHORTEST_S:
+    if tenure.lease_s != 0 and not SHORTEST_LEASE_S <= tenure.lease_s <= LONGEST_LEASE_S:
         raise InvalidInput(
-            f"lease_s must be at least {SHORTEST_S:g}, or 0 for no lease, not {tenure.lease_s:g}"
+            f"lease_s must be {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:,.0f}, or 0 for no lease, "
+            f"not {tenure.lease_s:g}"
         )
     if tenure.wait_s is not None and not tenure.wait_s >= 0:
         raise InvalidInput(f"wait_s must be at least 0, not {tenure.wait_s:g}")
