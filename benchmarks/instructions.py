@@ -269,6 +269,8 @@ def main() -> int:
         asyncio.run(_run((CASES | TRACING)[name], int(operations), Path(directory)))
         return 0
     names = given.cases or list(CASES)
+    if given.tracing and given.cases:
+        parser.error("--tracing has cases of its own: name none")
     if given.tracing:
         names = list(TRACING)
     elif wrong := [name for name in names if name not in CASES]:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import msgspec
 
 from remora.actors.policies.summary import shorten
-from remora.errors import JournalDamaged
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import (
@@ -39,7 +38,6 @@ _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
 _INLINE = 4_000  # characters
 _LINES_INLINE = 64_000  # bytes of messages
-_NEAR = 64  # messages between two ranges: to read them takes no longer than another call
 _TRIES = 4  # a counter may find a text longer than the sum of its lines
 
 
@@ -98,7 +96,9 @@ class FallbackWriter:
             if prose:
                 summarize = prepare(summarizer, whole or None, lines)
             brief, _, _ = await self._extract(summarize, whole, "", self._brief_tokens)
-        groups = [entries, *await self._read_verbatim(key, priors)]
+        groups = [entries]
+        for one in priors:
+            groups.extend([await self._read(key, part) for part in one.verbatim])
         if getattr(summarizer, "extracts", False):
             kept = await run_in_thread(_find_kept, groups, text[len(prose) :])
         else:  # nobody knows what it keeps
@@ -148,22 +148,8 @@ class FallbackWriter:
         """Tokens of a text; a long one is counted in a thread."""
         return await run_in_thread_if(len(text) > _INLINE, self._counter.count, text)
 
-    async def _read_verbatim(
-        self, key: SessionKey, priors: Sequence[Summary]
-    ) -> list[Sequence[Entry]]:
-        """The messages of each range whose text is in these summaries."""
-        parts = merge_ranges(part for one in priors for part in one.verbatim)
-        groups: list[Sequence[Entry]] = []
-        for near in _group_near(parts):
-            try:
-                found = await self._journal.read(key, near[0].first, near[-1].last)
-            except JournalDamaged:  # perhaps of a message between them
-                if len(near) == 1:
-                    raise
-                groups += [await self._journal.read(key, one.first, one.last) for one in near]
-                continue
-            groups += [[e for e in found if one.first <= e.seq <= one.last] for one in near]
-        return groups
+    async def _read(self, key: SessionKey, part: MessageRange) -> Sequence[Entry]:
+        return await self._journal.read(key, part.first, part.last) if part.count else ()
 
     async def _prose_ranges(self, key: SessionKey, one: Summary) -> list[MessageRange]:
         """The messages that only what a model wrote covers."""
@@ -202,17 +188,6 @@ def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:
         else:
             merged.append(one)
     return tuple(merged)
-
-
-def _group_near(parts: Sequence[MessageRange]) -> list[list[MessageRange]]:
-    """Ranges in order, by what is read at once."""
-    groups: list[list[MessageRange]] = []
-    for part in parts:
-        if groups and part.first - groups[-1][-1].last <= _NEAR:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    return groups
 
 
 def _prose(one: Summary) -> str:

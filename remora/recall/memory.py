@@ -128,15 +128,12 @@ class FoundMemories:
         best: list[Memory] = []
         tokens, least, share = 0, 0.0, self._least_share(relevance)
         ranking = self._ranking
-        # what is left out makes others of the same words repeat it
-        ranked = _distinct(ranking) if ranking.mixed else ranking.iterate(without)
+        ranked = _distinct(ranking, without) if ranking.mixed else ranking.iterate(without)
         for one in ranked:
             if not best:
                 least = one.score * share
             if len(best) == limit or (len(best) >= _ALWAYS and one.score < least):
                 break
-            if ranking.mixed and (one.row.session, one.row.seq) in without:
-                continue
             if max_tokens is not None and tokens > max_tokens:
                 break
             tokens += one.row.tokens
@@ -156,8 +153,11 @@ def comparable_text(text: str) -> str:
     return text if len(text) > _LONG else " ".join(text.split()).casefold()
 
 
-def _distinct(ranked: Iterable[Ranked]) -> Iterator[Ranked]:
-    """Of what was both said and recorded in the same words, only the better one."""
+def _distinct(ranked: Iterable[Ranked], without: Collection[tuple[str, int]]) -> Iterator[Ranked]:
+    """Of what was both said and recorded in the same words, only the better one.
+
+    Messages in `without` are left out, and so is what was recorded in their words.
+    """
     said: set[str] = set()
     recorded: set[str] = set()
     for one in ranked:
@@ -166,7 +166,8 @@ def _distinct(ranked: Iterable[Ranked]) -> Iterator[Ranked]:
         mine, others = (said, recorded) if is_message else (recorded, said)
         if words not in others:
             mine.add(words)
-            yield one
+            if (one.row.session, one.row.seq) not in without:
+                yield one
 
 
 def make_memory(found: Ranked) -> Memory:

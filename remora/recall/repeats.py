@@ -30,13 +30,13 @@ class SaidTexts:
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._texts = list(texts)
-        self._folded = 0  # so many of them are without case
-        self._split: set[int] = set()  # places of those that are without more blanks than one
+        self._texts: list[str] = []
+        self._split: set[int] = set()  # places of those without more than one blank in a row
+        self.add(texts)
 
     def add(self, texts: Iterable[str]) -> None:
         """Look in these texts as well."""
-        self._texts.extend(texts)
+        self._texts.extend([text.casefold() for text in texts])
 
     def has(self, text: str) -> bool:
         """Whether one of the texts is this one, or contains it as whole words."""
@@ -46,8 +46,6 @@ class SaidTexts:
         """As `has`, for what `same_words` gave."""
         if not words or len(words) > _LONG:
             return False
-        self._texts[self._folded :] = [one.casefold() for one in self._texts[self._folded :]]
-        self._folded = len(self._texts)
         # few texts have the longest word, and only those are split: a quarter of the time
         longest = max(words.split(" "), key=len)
         places = [place for place, one in enumerate(self._texts) if longest in one]
@@ -62,7 +60,7 @@ class SaidTexts:
 
 def same_words(text: str) -> str:
     """What is equal for texts of the same words; a long text as it is."""
-    return text if len(text) > _LONG else _comparable(text).strip(_ENDS)
+    return text if len(text) > _LONG else " ".join(text.split()).casefold().strip(_ENDS)
 
 
 def trim_profile(synopsis: Synopsis, said: SaidTexts) -> Synopsis:
@@ -81,10 +79,6 @@ def trim_profile(synopsis: Synopsis, said: SaidTexts) -> Synopsis:
 
 def _is_said(line: str, said: SaidTexts) -> bool:
     return said.has(_LABEL.sub("", line.strip(), count=1))
-
-
-def _comparable(text: str) -> str:
-    return " ".join(text.split()).casefold()
 
 
 def _contains(text: str, wanted: str) -> bool:
