@@ -40,7 +40,7 @@ __all__ = [
 
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
-_FOLLOWED_BYTES = 1 << 20
+_FOLLOWED_BYTES = 1 << 17
 _WINDOW = (
     256  # numbers that are read at once at least: of deleted messages there is nothing to read
 )
@@ -199,7 +199,7 @@ class LocalArchive:
     ) -> Followed:
         """Messages with numbers larger than `after`, at most `limit`, when there are some.
 
-        They have 1 MiB, about, or are one: a client that reads slowly holds them all that time.
+        They have 128 KiB, about, or are one: a client that reads slowly holds them all that time.
 
         Args:
             key: of the session.
