@@ -81,10 +81,9 @@ def test_the_command_of_the_container(tmp_path: Path) -> None:
             headers = {"authorization": f"Bearer {made.stdout.strip()}"}
             asked = Request(f"http://127.0.0.1:{port}/v1/users", headers=headers)
             assert json.load(urlopen(asked, timeout=60)) == {"users": [], "after": None}
-            deadline = 60
-            while deadline and subprocess.run(probe, capture_output=True, check=False).returncode:
-                deadline -= 1
-            assert deadline, "never ready"
+            # as often as it takes: the owner loads its models meanwhile
+            while subprocess.run(probe, capture_output=True, check=False).returncode:
+                assert process.poll() is None
         finally:
             process.terminate()
             assert process.wait(60) in {0, -15}
