@@ -82,10 +82,8 @@ def rendered(
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         lines += ["", f"## {claim.TITLE}", "", claim.WORK, ""]
         lines += _contestants(claim, cases, results["failures"].get(name, {}), sizes)
-        for one in verdicts[name]:
-            if one.met is False and one.bar.note:
-                case = case_text(one.bar.case, sizes.get(one.bar.case, {}))
-                lines += ["", f"Missed at {case}, *{one.bar.text}*: {one.bar.note}"]
+        for note, missed in _missed(verdicts[name], sizes).items():
+            lines += ["", f"Missed at {'; '.join(missed)}: {note}"]
         for address in (plots or {}).get(name, ()):
             lines += ["", f"![{claim.TITLE}]({address})"]
     return "\n".join(lines) + "\n"
@@ -98,6 +96,17 @@ def case_text(name: str, sizes: Mapping[str, float]) -> str:
         if name.isdecimal()
         else name
     )
+
+
+def _missed(
+    verdicts: Sequence[Verdict], sizes: Mapping[str, Mapping[str, float]]
+) -> dict[str, list[str]]:
+    """The bars that are missed, by what is said of them."""
+    missed: dict[str, list[str]] = {}
+    for bar in [one.bar for one in verdicts if one.met is False and one.bar.note]:
+        case = case_text(bar.case, sizes.get(bar.case, {}))
+        missed.setdefault(bar.note, []).append(f"{case}, *{bar.text}*")
+    return missed
 
 
 def _anchor(title: str) -> str:
