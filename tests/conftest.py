@@ -30,8 +30,6 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key  # as pytest's own 
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
-from remora.config import Config
-from remora.recall import gather
 from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
@@ -53,7 +51,6 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("REMORA_HYPOTHESIS", "ci"))
 
-_PATIENCE_S = 120.0
 _OBSERVED = pytest.StashKey[Counter[str]]()
 
 
@@ -256,25 +253,6 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
             "pytest_timeout.py", {"timeout_sigalrm"}
         )
         yield guard
-
-
-@pytest.fixture(autouse=True)
-def _patient_recall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recall is late after the seconds that a test gives, and not after those of the default, which
-    a busy machine may need. Time in a simulation is virtual.
-    """
-    if "simulation" in request.path.parts:
-        return
-    ask, config = gather.ask_tier, Config()
-    given = {config.recall.deadline_s, config.synopsis.deadline_s}
-
-    @functools.wraps(ask)
-    async def ask_patiently(
-        found: Any, tier: Any, key: Any, deadline_s: float, asked: Callable[[], Awaitable[Any]]
-    ) -> None:
-        await ask(found, tier, key, _PATIENCE_S if deadline_s in given else deadline_s, asked)
-
-    monkeypatch.setattr(gather, "ask_tier", ask_patiently)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.storage.ports import Scope
 
-__all__ = ["Gathered", "Tiers", "ask_tier", "gather"]
+__all__ = ["Gathered", "Tiers", "gather"]
 
 _logger = get_logger(__name__)
 _COMMON = Scope(agent="")  # what an agent keeps to itself is in no session's context
@@ -101,7 +101,7 @@ async def gather(
             probe("search_before_warm_up")
             with anyio.move_on_after(options.warm_up_s):
                 await warm_up.wait()
-        await ask_tier(found, tier, key, options.deadline_s, ask)
+        await _ask(found, tier, key, options.deadline_s, ask)
         if found.sources[tier].status == "late" and warm_up is not None and not warm_up.ended:
             detail = f"not loaded within {options.warm_up_s:g} s: await runtime.ready() before"
             found.report(tier, Source("late", detail=detail))
@@ -143,9 +143,7 @@ async def gather(
                 found.synopsis = await synopsis(key.user)
                 return Source(_SYNOPSIS_STATUS.get(found.synopsis.state, "ok"))
 
-            tasks.start_soon(
-                ask_tier, found, "synopsis", key, config.synopsis.deadline_s, ask_synopsis
-            )
+            tasks.start_soon(_ask, found, "synopsis", key, config.synopsis.deadline_s, ask_synopsis)
     return found
 
 
@@ -155,14 +153,13 @@ _SYNOPSIS_STATUS: dict[str, Literal["ok", "degraded", "pending"]] = {
 }
 
 
-async def ask_tier(
+async def _ask(
     found: Gathered,
     tier: _Tier,
     key: SessionKey,
     deadline_s: float,
     ask: Callable[[], Awaitable[Source]],
 ) -> None:
-    """Report what a tier says of itself: it is late after `deadline_s`, failed if it raises."""
     try:
         with anyio.fail_after(deadline_s):
             found.report(tier, await ask())

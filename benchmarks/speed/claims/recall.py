@@ -64,10 +64,9 @@ _WORK = (
 )
 _CONTEXT = (
     "of 2.5 ms of processor time, nearly all of it Python's on one core, finding the memories "
-    "takes 1.6 (near words and the embedding 0.7, the search of 200 rows 0.8), and making lines of "
-    "them, without what the hundred messages that are shown say, 0.5. A question that comes again, "
-    "whose memories are held, still takes 0.62: 1 600 contexts/s, the most that faster recall "
-    "could bring."
+    "takes 1.6, and making lines of them, without what the hundred messages that are shown say, "
+    "0.5. A question that comes again, whose memories are held, still takes 0.62: 1 600 "
+    "contexts/s, the most that faster recall could bring."
 )
 BARS = (
     Bar("one user", "≤ 300 µs", "p50_us", most=300.0, note=_WORK),
