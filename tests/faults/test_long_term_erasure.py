@@ -143,6 +143,30 @@ async def test_no_byte_of_a_session_is_left(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("directory", ["memory", None])
+async def test_erasures_side_by_side(tmp_path: Path, directory: str | None) -> None:
+    """G13: those of several tables at once warn of nothing, leave no older version, and leave the
+    warnings of the process as they were.
+    """
+    users = [f"user-{n}" for n in range(12)]
+    path = None if directory is None else tmp_path / directory
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        async with lance(path, shards=4) as store:
+            for user in (*users, *OTHERS):
+                await put(store, rows_of(user, range(3)))
+            async with anyio.create_task_group() as tasks:
+                for user in users:
+                    tasks.start_soon(store.erase, user_key(user))
+            assert await held(store, users) == []
+            assert len(await held(store, OTHERS)) == 6
+            assert len(store.tables.shards) == 4
+            for shard in store.tables.shards.values():
+                assert len(await shard.table.list_versions()) == 1
+        assert warnings.filters == before
+
+
 async def test_the_last_rows_of_a_table(tmp_path: Path) -> None:
     """G13: where nobody else is in the table; and it takes rows again."""
     base = tmp_path / "lance"

@@ -21,11 +21,9 @@ FILTERS = {
     "when_matched_update_all",
     "when_not_matched_by_source_delete",
 }
-# (module, function) that may: numbers of ours become a filter; the table's one writer merges; what
-# is erased leaves no version
+# (module, function) that may: numbers of ours become a filter; the table's one writer merges
 FILTERS_OF_NUMBERS = {("shard.py", "_rows_from")}
 MERGES = ("shard.py", "merge")
-FORGETS = ("shard.py", "forget_versions")
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
@@ -114,11 +112,7 @@ def violations(source: str, module: str) -> list[str]:
             isinstance(one, ast.List | ast.ListComp | ast.Dict) for one in call.args[:1]
         ):
             found.append("add of a list of dicts: holds the event loop")
-        if (
-            name == "optimize"
-            and place != FORGETS
-            and any(_nothing(one) for one in options.values())
-        ):
+        if name == "optimize" and any(_nothing(one) for one in options.values()):
             found.append("cleanup_older_than=0: takes files from those who read them")
         if name in {"tags", "create_tag"}:
             found.append("tags: stop versions from ever being removed")

@@ -21,7 +21,6 @@ the version of an idle table is hours old when it is replaced, and may still be 
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -59,6 +58,7 @@ CLOCK_SLACK_S = 5.0
 COMMIT_GRAIN_S = 1.0
 """Commits closer than this count as one when it is decided how old a version is."""
 _NEVER = timedelta(days=36_500)
+_LEAST_AGE = timedelta(milliseconds=1)
 _FEW_ROWS = 2_000  # of a shard: so few that it may be rewritten each time
 MOST_UNINDEXED = 1_500
 """Rows outside of the full-text indices, beyond which these are extended at once: each row costs a
@@ -439,27 +439,23 @@ class Shard:
         self.fragments = 0
         return removed
 
-    async def forget_versions(self) -> None:
-        """Remove old versions, and files of failed writes, once they have no readers.
+    async def release_versions(self) -> None:
+        """Wait until nothing reads an old version: its files can then be removed.
 
-        At an object store it only waits for the readers: see `ObjectTable.remove_unlisted`.
+        A table in memory has no files; LanceDB removes its versions here, by their age alone.
         """
         for old in self._retired:
             await old.idle.wait()
         self._retired.clear()
-        if self.objects is not None:
-            self._commits.clear()
-            return
-        with warnings.catch_warnings():
-            # LanceDB warns that readers of older versions fail: there are none
-            warnings.simplefilter("ignore", UserWarning)
-            stats = await optimize(
-                self.table, self._tools, cleanup_older_than=timedelta(0), delete_unverified=True
+        in_memory = self.files is None and self.objects is None
+        while in_memory and len(await self.table.list_versions()) > 1:
+            # for an age of 0 LanceDB warns, and only the whole process can silence a warning
+            await anyio.sleep(_LEAST_AGE.total_seconds())
+            await optimize(
+                self.table, self._tools, cleanup_older_than=_LEAST_AGE, delete_unverified=True
             )
-        if stats.compaction.fragments_removed:
-            raise RuntimeError("a table needed compaction directly after it was rewritten")
-        self._commits.clear()
-        await self.record(time.time())
+        while len(self._commits) > 1:
+            self._commits.popleft()
 
     async def renew_handle(self) -> None:
         """Read and write through another handle on the same version; under the lock."""

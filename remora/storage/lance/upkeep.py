@@ -173,7 +173,7 @@ class LanceUpkeep:
             before = await objects.sizes()
         rewrite = partial(shard.rewrite, drop, index_rows=self._tables.config.index_user_rows)
         await shard.commit(rewrite)
-        await shard.forget_versions()
+        await shard.release_versions()
         kept: list[str] = []
         if files is not None:
             await run_in_thread(files.purge)
