@@ -12,7 +12,7 @@ from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import UserKey, validate_id
 from remora.messages import MessageLike
-from remora.recall.memory import Memory
+from remora.recall.memory import Memory, sort_by_importance
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import (
@@ -281,7 +281,7 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         recalls = self._require_recalls()
         found = await recalls.memories(self._user, self._scope(types, session, agent))
         if order == "importance":
-            found.sort(key=lambda memory: -memory.importance)
+            found = await sort_by_importance(found)
         return found[:limit]
 
     # -- for agents --------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ that was extracted is there as long as one of its messages is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 
 from remora.ids import memory_of_row
 from remora.recall.memory import Memory
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
@@ -23,6 +25,7 @@ from remora.storage.standings import FactStanding, find_standings, holds
 __all__ = ["CurrentMemories", "is_recorded", "recorded_memory"]
 
 _NOT_RECORDED = frozenset({"message", "summary", BLOCK_TYPE})
+_IN_THREAD = 500  # memories from which on comparing them is a thread's work
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,33 +66,53 @@ class CurrentMemories:
             StorageError: the journal cannot be read.
         """
         found = list(found)
-        ids = [memory_of_row(one.id) for one in found if is_recorded(one.type)]
+        large = len(found) >= _IN_THREAD
+        ids = await run_in_thread_if(large, _recorded_ids, found)
         if not ids:
             return found
-        items = {item.row_id: item for item in await self._journal.memories(user, ids)}
-        standings = await find_standings(self._journal, user, list(items.values()))
-        current: list[Memory] = []
-        for one in found:
-            if not is_recorded(one.type):
-                current.append(one)
-            elif (item := items.get(one.id)) is not None:
-                standing = standings.get(item.id)
-                if item.topic and not (holds(item, standings) or (history and standing)):
-                    probe("fact_left_out")
-                    continue
-                memory = recorded_memory(item, one, standing)
-                shown = bool(memory.sources) and all(
-                    (memory.session, seq) in without for seq in memory.sources
-                )
-                if not shown:
-                    current.append(one if as_found else memory)
-        return current
+        stored = await self._journal.memories(user, ids)
+        standings = await find_standings(self._journal, user, stored)
+        compare = partial(_compare, history=history, without=without, as_found=as_found)
+        return await run_in_thread_if(large, compare, found, stored, standings)
 
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
         """Those of these rows of recorded memories whose text is the one of now, and holds."""
         items = await self._journal.memories(user, [memory_of_row(row) for row in rows])
         standings = await find_standings(self._journal, user, items)
         return frozenset(item.row_id for item in items if holds(item, standings))
+
+
+def _recorded_ids(found: Iterable[Memory]) -> list[str]:
+    return [memory_of_row(one.id) for one in found if is_recorded(one.type)]
+
+
+def _compare(
+    found: Iterable[Memory],
+    stored: Iterable[MemoryItem],
+    standings: Mapping[str, FactStanding],
+    *,
+    history: bool,
+    without: Collection[tuple[str, int]],
+    as_found: bool,
+) -> list[Memory]:
+    """What was found and is still there, by what the journal has of it."""
+    items = {item.row_id: item for item in stored}
+    current: list[Memory] = []
+    for one in found:
+        if not is_recorded(one.type):
+            current.append(one)
+        elif (item := items.get(one.id)) is not None:
+            standing = standings.get(item.id)
+            if item.topic and not (holds(item, standings) or (history and standing)):
+                probe("fact_left_out")
+                continue
+            memory = recorded_memory(item, one, standing)
+            shown = bool(memory.sources) and all(
+                (memory.session, seq) in without for seq in memory.sources
+            )
+            if not shown:
+                current.append(one if as_found else memory)
+    return current
 
 
 _PLAIN = Memory("", "system", "", "", 0, _EPOCH, 0.0, {}, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,8 +11,16 @@ import msgspec
 from remora.messages import plain_name, quote
 from remora.recall.quotes import recalled_text
 from remora.recall.ranking import Ranked, Ranking
+from remora.runtime.threads import run_in_thread
 
-__all__ = ["FoundMemories", "Memory", "comparable_text", "make_memory", "quote_memories"]
+__all__ = [
+    "FoundMemories",
+    "Memory",
+    "comparable_text",
+    "make_memory",
+    "quote_memories",
+    "sort_by_importance",
+]
 
 _ALWAYS = 16  # memories, however relevant: words alone do not tell that nothing is
 _ENOUGH = 0.5  # of a question, as `Ranking.coverage` says it
@@ -200,3 +208,25 @@ def quote_memories(memories: Iterable[Memory]) -> str:
     """
     lines = [memory.line for memory in memories]
     return recalled_text(lines) if lines else ""
+
+
+async def sort_by_importance(
+    memories: Sequence[Memory], *, in_thread_from: int = 10_000
+) -> list[Memory]:
+    """The most important first, of equals in their order.
+
+    Args:
+        memories: the memories.
+        in_thread_from: so many are sorted in a thread; fewer take less than some 2 ms.
+    """
+    if len(memories) >= in_thread_from:
+        return await run_in_thread(_sort_in_thread, memories)
+    return sorted(memories, key=lambda memory: -memory.importance)
+
+
+def _sort_in_thread(memories: Sequence[Memory]) -> list[Memory]:
+    """NumPy lets other threads run while it sorts; `sorted` does not."""
+    import numpy as np  # noqa: PLC0415
+
+    keys = np.fromiter((-one.importance for one in memories), np.float64, len(memories))
+    return [memories[place] for place in np.argsort(keys, kind="stable").tolist()]

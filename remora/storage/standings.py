@@ -7,15 +7,18 @@ or importing an older one leaves the right fact in place, in whatever order thin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
+from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.journal_port import Journal
 from remora.storage.records import MemoryItem
 
 __all__ = ["FactStanding", "find_standings", "holds"]
+
+_IN_THREAD = 500  # facts from which on comparing them is a thread's work
 
 
 class FactStanding(msgspec.Struct, frozen=True):
@@ -46,6 +49,13 @@ async def find_standings(
     related = await journal.facts(user, topics=topics)
     places = {(item.session, seq) for item in related for seq in item.sources}
     removed = await journal.removed_messages(user, places) if places else ()
+    return await run_in_thread_if(len(related) >= _IN_THREAD, _standings, related, removed)
+
+
+def _standings(
+    related: Sequence[MemoryItem], removed: Collection[tuple[str, int]]
+) -> dict[str, FactStanding]:
+    """How these facts stand: all those of their topics."""
     left = {
         item.id: tuple(seq for seq in item.sources if (item.session, seq) not in removed)
         for item in related

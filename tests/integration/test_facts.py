@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import shutil
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from remora import Runtime, User
+from remora.api import memories
 from remora.errors import ModelUnavailable, RuntimeClosed
-from remora.recall.memory import Memory
+from remora.recall import current
+from remora.recall.memory import Memory, sort_by_importance
 from remora.runtime.probes import count_probes
+from remora.runtime.threads import run_in_thread
+from remora.storage import standings
 from tests.facts import FactModel, config, say
 
 pytestmark = pytest.mark.anyio
@@ -535,3 +543,67 @@ async def test_a_profile_is_made_of_facts_that_hold(tmp_path: Path) -> None:
         (sources,) = asked
         assert "Porto" in sources
         assert "Lisbon" not in sources
+
+
+# -- large listings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("meanwhile", ["scope cancelled", "task cancelled", "forgotten"])
+async def test_a_large_listing_is_that_of_a_small_user(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Compared and sorted in threads, while the caller leaves or the user is forgotten."""
+    alice = runtime.user("alice")
+    await say(alice.session("one"), "home is Lisbon", "home is Porto", "pet is Rex")
+    texts = [f"number {n}" for n in range(40)]
+    await alice.remember(
+        [{"content": text, "importance": n % 4 / 4} for n, text in enumerate(texts)]
+    )
+    await alice.settle()
+    ways: list[Any] = [
+        {"order": order, "limit": limit}
+        for order in ("created", "importance")
+        for limit in (None, 7)
+    ]
+    small = [await alice.memories(**way) for way in ways]
+
+    begun, end = threading.Event(), threading.Event()
+    end.set()
+
+    def wait(function: Callable[..., Any], *arguments: Any) -> Any:
+        begun.set()
+        end.wait()
+        return function(*arguments)
+
+    async def run(_: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await run_in_thread(wait, function, *arguments)
+
+    for module in (current, standings):
+        monkeypatch.setattr(module, "run_in_thread_if", run)
+    sort = partial(sort_by_importance, in_thread_from=0)
+    monkeypatch.setattr(memories, "sort_by_importance", sort)
+    assert [await alice.memories(**way) for way in ways] == small
+
+    begun.clear()
+    end.clear()
+    scope = anyio.CancelScope()
+
+    async def sorted_memories() -> list[Memory]:
+        with scope:
+            return await alice.memories(order="importance")
+        raise asyncio.CancelledError
+
+    listing = asyncio.ensure_future(sorted_memories())
+    try:
+        await anyio.to_thread.run_sync(begun.wait)
+        if meanwhile == "forgotten":
+            await alice.forget()
+        else:
+            (scope if meanwhile == "scope cancelled" else listing).cancel()
+    finally:
+        end.set()
+    await asyncio.wait([listing])
+    left = [] if meanwhile == "forgotten" else small[2]
+    assert await alice.memories(order="importance") == left
+    if not listing.cancelled():  # what was there before its end
+        assert {one.id for one in listing.result()} <= {one.id for one in small[2]}
