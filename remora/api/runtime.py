@@ -40,6 +40,7 @@ from remora.models.ports import (
 )
 from remora.runtime.clock import Clock, SystemClock
 from remora.services.arguments import (
+    check_directory,
     check_flag,
     check_function,
     check_int,
@@ -136,7 +137,9 @@ class Runtime(Operations):
         if blocks is not None and not callable(blocks):
             blocks = check_blocks(blocks) or None
         options = Options(
-            path=Path(directory if directory is not None else config.directory),
+            path=check_directory(
+                directory if directory is not None else config.directory, "directory"
+            ),
             config=config,
             chat_model=None if chat_model is None else as_chat_model(chat_model),
             summarizer=summarizer,

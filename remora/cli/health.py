@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from remora import observe
+from remora.cli.opening import memory_directory
 from remora.cli.render import print_json
 from remora.cli.top import describe_status, show_status
 from remora.config import Config
@@ -56,7 +57,9 @@ def add_health_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("directory", metavar="DIR", type=Path, nargs="?", help=_DIRECTORY)
+    command.add_argument(
+        "directory", metavar="DIR", type=memory_directory, nargs="?", help=_DIRECTORY
+    )
     command.add_argument(
         "--live", action="store_true", help="the exit code says whether it is live, not ready"
     )
@@ -75,7 +78,9 @@ def add_health_parsers(commands: Any, printing: argparse.ArgumentParser) -> None
         "takes, what waits, and what is wrong. Ctrl-C ends it.",
         epilog="exit codes: 0 ended, 1 no process has it open, 2 wrong usage",
     )
-    command.add_argument("directory", metavar="DIR", type=Path, nargs="?", help=_DIRECTORY)
+    command.add_argument(
+        "directory", metavar="DIR", type=memory_directory, nargs="?", help=_DIRECTORY
+    )
     command.add_argument(
         "--interval", metavar="SECONDS", type=_seconds, default=1.0, help="between two looks (1)"
     )

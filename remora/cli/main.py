@@ -227,6 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.configured = _load_config(arguments)
         if arguments.command == "view":
             arguments.dir = arguments.place or arguments.dir
+            require_memory(arguments)
             return command_view(console, arguments)
         if arguments.command in _NEED_MEMORY:
             require_memory(arguments)

@@ -11,9 +11,10 @@ from typing import Any
 from remora.api.runtime import Runtime
 from remora.cluster.operating import open_owned
 from remora.cluster.reading import Memory, MemoryReader, find_journals
-from remora.cluster.sharding import shard_of
-from remora.errors import ConfigError
+from remora.cluster.sharding import find_shards, shard_of
+from remora.errors import ConfigError, InvalidInput
 from remora.runtime.threads import run_in_thread
+from remora.services.arguments import check_directory
 from remora.storage.sqlite.peek import peek_format
 from remora.storage.sqlite.schema import FORMAT
 
@@ -22,6 +23,7 @@ __all__ = [
     "check_in_directory",
     "directory_of",
     "journals_of",
+    "memory_directory",
     "open_runtime",
     "open_to_read",
     "require_memory",
@@ -37,20 +39,43 @@ def directory_of(arguments: argparse.Namespace) -> Path:
     return Path(arguments.dir or arguments.configured.directory)
 
 
+def memory_directory(text: str) -> Path:
+    """What a person names as a memory directory, for the parser.
+
+    Raises:
+        ArgumentTypeError: it is an address, a file, or no path.
+    """
+    try:
+        path = check_directory(text, "it")
+    except InvalidInput as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
+    if path.is_file():
+        raise argparse.ArgumentTypeError(
+            f"{path} is a file, not a directory; commands that take a configuration file take it "
+            "with --config"
+        )
+    return path
+
+
 def check_in_directory(arguments: argparse.Namespace) -> None:
     """Check that the journal is in a directory, for commands that read its files.
 
     Raises:
         ConfigError: it is in a database.
+        DirectoryUnusable: ``shards.json`` cannot be used.
     """
     config = arguments.configured.journal
-    if config.dsn.reveal() and not (directory_of(arguments) / "journal.db").exists():
+    if not config.dsn.reveal():
+        return
+    shards = find_shards(directory_of(arguments))
+    if not any((shard / "journal.db").exists() for shard in shards):
         raise ConfigError(
             "journal.dsn: the journal is in PostgreSQL, and this command reads files of a "
-            "directory. remora.connect and `remora http` read such a memory, and `remora owners` "
-            "shows who has it open. The administrator of PostgreSQL copies it with pg_basebackup "
-            f"or pg_dump --schema {config.schema} --schema '{config.schema}_[0-9]*' (its shards), "
-            "and checks it with pg_amcheck and data checksums",
+            "directory. remora.connect, `remora http` and `remora mcp` read such a memory, `remora "
+            "owners` shows who has it open, and `remora top` and `remora health` ask such a "
+            "process, given its directory. The administrator of PostgreSQL copies the memory with "
+            f"pg_basebackup or pg_dump --schema {config.schema} --schema '{config.schema}_[0-9]*' "
+            "(its shards), and checks it with pg_amcheck and data checksums",
             key="journal.dsn",
         )
 

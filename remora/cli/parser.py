@@ -16,6 +16,7 @@ from remora.cli.http import add_http_parsers
 from remora.cli.jobs import add_jobs_parser
 from remora.cli.listing import add_listing_parsers
 from remora.cli.mcp import add_mcp_parser
+from remora.cli.opening import memory_directory
 from remora.cli.resharding import add_reshard_parser
 from remora.cli.transfer import add_transfer_parsers
 from remora.cli.tune import add_tune_parser
@@ -108,7 +109,7 @@ def _common_options(**options: Any) -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False, **options)
     common.add_argument(
         "--dir",
-        type=Path,
+        type=memory_directory,
         metavar="DIR",
         help="the memory directory (by default the configuration's, remora-memory; "
         "demo: a temporary one)",

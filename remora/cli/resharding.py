@@ -8,12 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import directory_of
+from remora.cli.opening import check_in_directory, directory_of, memory_directory
 from remora.cli.render import counted, print_json
 from remora.cli.transfer import progress_bar
 from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import NothingToDivide, reshard
 from remora.errors import InvalidInput
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["add_reshard_parser", "command_reshard"]
 
@@ -47,7 +48,11 @@ def add_reshard_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "memory", type=Path, metavar="DIR", nargs="?", help="the memory directory, as --dir"
+        "memory",
+        type=memory_directory,
+        metavar="DIR",
+        nargs="?",
+        help="the memory directory, as --dir",
     )
     command.add_argument("--shards", type=int, metavar="N", help="how many, from 1 to 256")
     command.add_argument(
@@ -59,13 +64,15 @@ def add_reshard_parser(
 
 async def command_reshard(console: Console, arguments: argparse.Namespace) -> int:
     """Divide a memory; returns the exit code."""
-    directory = arguments.memory or directory_of(arguments)
+    arguments.dir = arguments.memory or arguments.dir
+    directory = directory_of(arguments)
     if arguments.to is not None:
         return await _move(console, directory, arguments)
     if arguments.shards is None:
         raise InvalidInput(
             "name the number of shards (--shards), or where to move the journal (--to)"
         )
+    await run_in_thread(check_in_directory, arguments)
     try:
         with progress_bar("copying") as (_, advance):
             report = await reshard(

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import directory_of, journals_of
+from remora.cli.opening import directory_of, journals_of, memory_directory
 from remora.cli.render import print_json
 from remora.errors import InvalidInput
 from remora.storage.sqlite.peek import peek_format
@@ -50,7 +50,11 @@ def add_view_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "place", nargs="?", type=Path, metavar="DIR", help="the memory directory, as --dir"
+        "place",
+        nargs="?",
+        type=memory_directory,
+        metavar="DIR",
+        help="the memory directory, as --dir",
     )
     command.add_argument(
         "--host",

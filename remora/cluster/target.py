@@ -18,6 +18,7 @@ from remora.api.runtime import Runtime
 from remora.api.shards import options_of, was_opened
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput
+from remora.services.arguments import check_directory
 
 __all__ = ["Target", "digest_of", "read_target"]
 
@@ -91,7 +92,7 @@ def _check_path(text: str) -> None:
     Raises:
         InvalidInput: it looks like a function's name.
     """
-    path = Path(text)
+    path = check_directory(text, "target")
     if path.suffix in _FILES or path.exists():
         return
     if ":" in text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = [
     "MAX_RESULTS",
     "MAX_TEXT_CHARACTERS",
     "check_choice",
+    "check_directory",
     "check_flag",
     "check_function",
     "check_int",
@@ -51,6 +53,7 @@ MAX_RESULTS = 1_000
 _MAX_INT = 1 << 62  # integers of the journal have 64 bits
 _MAX_PATH = 4_000  # bytes; Linux refuses longer paths
 _MAX_NAME = 200  # bytes of a name in a path; 255 are allowed, and staged files add a suffix
+_ADDRESS = re.compile("([a-z][a-z0-9+.-]+):/")  # as a path, too, where // is /; C:/ is none
 
 
 def check_int(value: object, name: str, *, low: int = 0, high: int = _MAX_INT - 1) -> int:
@@ -201,6 +204,26 @@ def check_path(value: object, name: str) -> Path:
             "name"
         )
     return Path(given)
+
+
+def check_directory(value: object, name: str) -> Path:
+    """`value` as the path of a memory directory.
+
+    The errors do not repeat an address: it can hold a password.
+
+    Raises:
+        InvalidInput: see `check_path`; or it is the address of a database or of anything else.
+    """
+    path = check_path(value, name)
+    if (found := _ADDRESS.match(str(path))) is None:
+        return path
+    if found[1] in {"postgresql", "postgres"}:
+        raise InvalidInput(
+            f"{name} must be a directory, not the address of a database: put that into journal.dsn "
+            "of a configuration file, which remora.connect, `remora http` and `remora mcp` take. "
+            "`remora owners ADDRESS` shows who has the memories of a database open"
+        )
+    raise InvalidInput(f"{name} must be a directory of this machine, not an address ({found[1]}:)")
 
 
 def collect(

@@ -17,6 +17,7 @@ from remora import Runtime
 from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.config import Config
+from remora.errors import InvalidInput
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -425,6 +426,71 @@ def test_commands_say_at_once_that_a_server_is_there(
             assert "lock_wait_s" not in said
     finally:
         os.close(server)
+
+
+ADDRESS = "postgresql://joe:hidden@127.0.0.1:1/shop"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["view", ADDRESS],
+        ["top", ADDRESS],
+        ["health", ADDRESS],
+        ["stats", "--dir", ADDRESS],
+        ["replay", "chats.jsonl", "--dir", ADDRESS],
+        ["reshard", ADDRESS, "--to", "directory"],
+        ["serve", ADDRESS],
+        ["mcp", ADDRESS],
+    ],
+)
+def test_an_address_is_no_directory(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S4.36: it says what takes an address, without the password; no directory is made."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
+    try:
+        code = main(command)
+    except SystemExit as e:
+        code = int(str(e.code))
+    assert code in {1, 2}
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not the address of a database" in said
+    assert "remora owners ADDRESS" in said
+    assert "hidden" not in said
+    assert [one.name for one in tmp_path.iterdir()] == ["chats.jsonl"]
+    with pytest.raises(InvalidInput, match="not the address of a database"):
+        Runtime(ADDRESS)
+
+
+def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4.36: a configuration has an option of its own."""
+    file = tmp_path / "remora.yaml"
+    file.write_text("directory: memory\n")
+    for command in (["view", str(file)], ["stats", "--dir", str(file)]):
+        with pytest.raises(SystemExit):
+            main(command)
+        assert "with --config" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.blocking("resharding reads the directory before its work begins")
+@pytest.mark.usefixtures("wide")
+def test_a_directory_beside_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S4.36: a memory of files is read, also one in shards, whatever the configuration has."""
+    where = ["--dir", str(tmp_path / "memory")]
+    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
+    config = tmp_path / "remora.yaml"
+    config.write_text(f"journal: {{dsn: '{ADDRESS}'}}\n")
+    assert main(["replay", str(file), *where]) == 0
+    for shards in ("2", "1"):
+        assert main(["reshard", *where, "--shards", shards]) == 0
+        capsys.readouterr()
+        assert main(["users", *where, "--config", str(config)]) == 0
+        assert "alice" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("wide")
