@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import open_runtime
+from remora.cli.opening import connect_owner, is_in_database, open_runtime
 from remora.cli.prompt import confirm
 from remora.cli.render import counted, named, print_json
+from remora.runtime.threads import run_in_thread
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -18,7 +19,8 @@ Erase everything of a user, or of one of their sessions: messages, summaries,
 memories, long-term rows with their older versions, and the id. The files are
 rewritten, so nothing can be restored. If it is interrupted, the next process
 that opens the directory finishes it. Earlier exports and backups are not
-changed. While a server owns the directory, call User.forget() there instead.
+changed. While a server owns the directory, call User.forget() there instead. In
+PostgreSQL (--config), the process that owns the memory erases.
 """
 _NOUNS = {
     "actors": ("actor",),
@@ -62,9 +64,11 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         ):
             console.print("nothing was erased")
             return 1
-    async with open_runtime(arguments, journal_only=True) as runtime:
+    elsewhere = await run_in_thread(is_in_database, arguments)
+    opened = connect_owner(arguments) if elsewhere else open_runtime(arguments, journal_only=True)
+    async with opened as runtime:
         who = runtime.user(user)
-        with console.status("rewriting the files"):
+        with console.status("erasing"):
             receipt = await (who if session is None else who.session(session)).forget()
     if arguments.json:
         print_json(receipt)

@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.api.dead_letters import DeadLetters, check_droppable
-from remora.cli.opening import directory_of
+from remora.cli.opening import Memory, connect_owner, directory_of, is_in_database
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
+from remora.cluster.merging import no_dead_letter
 from remora.cluster.operating import (
     change_dead_letters,
     job_line,
@@ -28,6 +29,8 @@ from remora.cluster.operating import (
 )
 from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
+from remora.storage.erasure_notes import WaitingErasure
 
 __all__ = ["add_jobs_parser", "command_jobs"]
 
@@ -36,7 +39,9 @@ _ERROR_CHARS = 300
 _DESCRIPTION = """\
 Print the background jobs of the memory directory, one per line: summaries to
 be written, messages to be indexed, and dead letters, which failed too often.
-A server may have the directory open: the command is read-only.
+A server may have the directory open: the command is read-only. Of a memory in
+PostgreSQL (--config), the process that owns it says which dead letters and
+erasures there are, and retries and drops them at once.
 
 A dead letter loses no message: its messages load as before, and the history
 has them. But its work was not done; the last column says why. Fix the cause,
@@ -117,6 +122,9 @@ def add_jobs_parser(
 
 async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     """List, retry or drop; returns the exit code."""
+    if await run_in_thread(is_in_database, arguments):
+        async with connect_owner(arguments) as memory:
+            return await _ask_owner(console, memory, arguments)
     directory = directory_of(arguments)
     match arguments.action:
         case "retry":
@@ -132,21 +140,56 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
             )
             done = f"{_count_of_letters(count)} dropped; their messages load as before"
         case _:
-            jobs = await list_jobs(directory)
             erasures = await list_erasures(directory, arguments.user)
-            if arguments.user is not None:
-                jobs = [job for job in jobs if getattr(job.key, "user", None) == arguments.user]
-            if not erasures or arguments.dead or jobs:
-                _print(
-                    console,
-                    [job for job in jobs if job.dead or not arguments.dead],
-                    as_json=arguments.json,
-                )
-            if not arguments.dead:
-                print_erasures(console, erasures, as_json=arguments.json)
+            _list(console, arguments, await list_jobs(directory), erasures)
             return 0
     console.print(done, markup=False, highlight=False)
     return 0
+
+
+def _list(
+    console: Console,
+    arguments: argparse.Namespace,
+    jobs: Sequence[Job],
+    erasures: Sequence[WaitingErasure],
+) -> None:
+    if arguments.user is not None:
+        jobs = [job for job in jobs if getattr(job.key, "user", None) == arguments.user]
+    if not erasures or arguments.dead or jobs:
+        shown = [job for job in jobs if job.dead or not arguments.dead]
+        _print(console, shown, as_json=arguments.json)
+    if not arguments.dead:
+        print_erasures(console, erasures, as_json=arguments.json)
+
+
+async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Namespace) -> int:
+    """As `command_jobs`, of a memory in PostgreSQL. Only its owner knows the jobs that wait."""
+    dead = {job.id: job for job in await memory.dead_letters()}
+    ids: Sequence[str] = getattr(arguments, "ids", ())
+    if arguments.action is None:
+        _list(console, arguments, list(dead.values()), memory.erasures(arguments.user))
+        return 0
+    erasures = {one.id for one in memory.erasures()}
+    if arguments.action == "retry" and arguments.all:
+        chosen, again = list(dead), erasures
+    else:
+        chosen, again = [id_ for id_ in ids if id_ not in erasures], erasures.intersection(ids)
+    if missing := sorted(set(chosen) - dead.keys()):
+        raise no_dead_letter(missing)
+    if arguments.action == "drop":
+        await _confirm_drop(console, [dead[id_] for id_ in chosen], sure=arguments.yes)
+        count = await memory.drop_dead_letters(chosen)
+        done = f"{_count_of_letters(count)} dropped; their messages load as before"
+    else:
+        count = await memory.retry_dead_letters(chosen) if chosen else 0
+        done = (
+            f"{_count_of_letters(count)} will run again" if count else "there are no dead letters"
+        )
+    if count or not again:
+        console.print(done if count else "there are no dead letters", markup=False, highlight=False)
+    left = await memory.retry_erasures() if again else []
+    print_erasures(console, left)
+    return 1 if left else 0
 
 
 async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:

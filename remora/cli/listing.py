@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.cli.opening import journals_of
+from remora.cli.opening import connect_owner, is_in_database, journals_of
 from remora.cli.render import counted, named
 from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
@@ -24,7 +24,10 @@ __all__ = ["add_listing_parsers", "command_sessions", "command_users"]
 
 _LIMIT = 50
 _CUT = 40  # characters of the column of ids, with room for the others in a terminal of 80
-_BESIDE = "A server may have the directory open: the command is read-only."
+_BESIDE = (
+    "A server may have the directory open: the command is read-only. A memory in PostgreSQL "
+    "(--config) is asked through the process that owns it."
+)
 
 
 class _UserLine(msgspec.Struct, frozen=True):
@@ -97,10 +100,14 @@ def add_listing_parsers(
 async def command_users(console: Console, arguments: argparse.Namespace) -> int:
     """List users; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    journals = await run_in_thread(journals_of, arguments)
-    found = merge_users(
-        [await run_in_thread(peek_users, journal, page) for journal in journals], page
-    )
+    if await run_in_thread(is_in_database, arguments):
+        async with connect_owner(arguments) as memory:
+            found = await memory.users(**_options(arguments))
+    else:
+        journals = await run_in_thread(journals_of, arguments)
+        found = merge_users(
+            [await run_in_thread(peek_users, journal, page) for journal in journals], page
+        )
     lines = [_UserLine(one.user, one.sessions, one.last_at, one.cursor) for one in found]
     cells = [(one.user, counted(one.sessions, "session"), _shown(one.last_at)) for one in lines]
     _print(console, arguments, lines, cells, "there is no user here")
@@ -110,8 +117,12 @@ async def command_users(console: Console, arguments: argparse.Namespace) -> int:
 async def command_sessions(console: Console, arguments: argparse.Namespace) -> int:
     """List a user's sessions; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    (journal,) = await run_in_thread(journals_of, arguments, arguments.user)
-    found = await run_in_thread(peek_sessions, journal, arguments.user, page)
+    if await run_in_thread(is_in_database, arguments):
+        async with connect_owner(arguments) as memory:
+            found = await memory.user(arguments.user).sessions(**_options(arguments))
+    else:
+        (journal,) = await run_in_thread(journals_of, arguments, arguments.user)
+        found = await run_in_thread(peek_sessions, journal, arguments.user, page)
     if not found and not arguments.prefix and arguments.after is None:
         raise InvalidInput(f"{arguments.user} has no sessions; remora users lists who has")
     lines = [
@@ -121,6 +132,10 @@ async def command_sessions(console: Console, arguments: argparse.Namespace) -> i
     cells = [(one.session, counted(one.messages, "message"), _shown(one.last_at)) for one in lines]
     _print(console, arguments, lines, cells, "there is no such session here")
     return 0
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("order", "prefix", "limit", "after")}
 
 
 def _shown(at: datetime | None) -> str:

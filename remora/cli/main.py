@@ -24,7 +24,7 @@ from remora.cli.http import command_http, command_keys
 from remora.cli.jobs import command_jobs
 from remora.cli.listing import command_sessions, command_users
 from remora.cli.mcp import command_mcp
-from remora.cli.opening import Memory, open_runtime, require_memory
+from remora.cli.opening import Memory, is_in_database, open_runtime, require_memory
 from remora.cli.parser import build_parser
 from remora.cli.reader import Conversations, read_conversations
 from remora.cli.render import (
@@ -51,6 +51,7 @@ from remora.cli.workers import command_owners, command_serve
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError
 from remora.runtime.threads import run_in_thread
+from remora.storage.sqlite.peek import peek_jobs
 
 __all__ = ["main", "run"]
 
@@ -141,7 +142,8 @@ async def _command_demo(console: Console, arguments: argparse.Namespace) -> int:
             print_report(console, await _replay(runtime, conversations, 64))
             longest = max(conversations.sessions, key=lambda key: len(conversations.sessions[key]))
             console.rule(f"2. remora show {longest.user} {longest.session}", align="left")
-            await show_session(console, runtime, arguments.dir / "journal.db", longest, most=6)
+            waiting = await run_in_thread(peek_jobs, arguments.dir / "journal.db")
+            await show_session(console, runtime, waiting, longest, most=6)
             for number, (user, question) in enumerate(_DEMO_QUESTIONS, start=3):
                 console.rule(f'{number}. remora recall {user} "{question}"', align="left")
                 print_memories(console, await runtime.user(user).recall(question, limit=3))
@@ -196,6 +198,8 @@ _OF_PROCESSES = {
 _NEED_MEMORY = frozenset(
     {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}
 )
+_ASK_OWNER = frozenset({"show", "recall", "users", "sessions", "stats", "jobs", "forget"})
+"""Those that a memory in PostgreSQL has as well."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -229,7 +233,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.dir = arguments.place or arguments.dir
             require_memory(arguments)
             return command_view(console, arguments)
-        if arguments.command in _NEED_MEMORY:
+        elsewhere = arguments.command in _ASK_OWNER and is_in_database(arguments)
+        if arguments.command in _NEED_MEMORY and not elsewhere:
             require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:

@@ -1,14 +1,21 @@
-"""How commands open a memory directory: as its owner, or to read while a server owns it."""
+"""How commands open a memory.
+
+A directory they open as its owner, or read while a server owns it. A memory in PostgreSQL they ask
+through the process that owns it.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from remora.api.runtime import Runtime
+from remora.cluster.connect import connect
 from remora.cluster.operating import open_owned
 from remora.cluster.reading import Memory, MemoryReader, find_journals
 from remora.cluster.sharding import find_shards, shard_of
@@ -21,7 +28,9 @@ from remora.storage.sqlite.schema import FORMAT
 __all__ = [
     "Memory",
     "check_in_directory",
+    "connect_owner",
     "directory_of",
+    "is_in_database",
     "journals_of",
     "memory_directory",
     "open_runtime",
@@ -57,6 +66,18 @@ def memory_directory(text: str) -> Path:
     return path
 
 
+def is_in_database(arguments: argparse.Namespace) -> bool:
+    """Whether the memory of a command is in PostgreSQL. Blocks on the file system.
+
+    Raises:
+        DirectoryUnusable: ``shards.json`` cannot be used.
+    """
+    if not arguments.configured.journal.dsn.reveal():
+        return False
+    shards = find_shards(directory_of(arguments))
+    return not any((shard / "journal.db").exists() for shard in shards)
+
+
 def check_in_directory(arguments: argparse.Namespace) -> None:
     """Check that the journal is in a directory, for commands that read its files.
 
@@ -64,20 +85,39 @@ def check_in_directory(arguments: argparse.Namespace) -> None:
         ConfigError: it is in a database.
         DirectoryUnusable: ``shards.json`` cannot be used.
     """
-    config = arguments.configured.journal
-    if not config.dsn.reveal():
-        return
-    shards = find_shards(directory_of(arguments))
-    if not any((shard / "journal.db").exists() for shard in shards):
+    if is_in_database(arguments):
+        schema = arguments.configured.journal.schema
         raise ConfigError(
             "journal.dsn: the journal is in PostgreSQL, and this command reads files of a "
-            "directory. remora.connect, `remora http` and `remora mcp` read such a memory, `remora "
-            "owners` shows who has it open, and `remora top` and `remora health` ask such a "
-            "process, given its directory. The administrator of PostgreSQL copies the memory with "
-            f"pg_basebackup or pg_dump --schema {config.schema} --schema '{config.schema}_[0-9]*' "
+            "directory. Of such a memory, remora users, sessions, show, recall, stats, jobs and "
+            "forget ask the process that owns it, as remora.connect, `remora http` and `remora "
+            "mcp` do; `remora owners` shows who has it open, and `remora top` and `remora health` "
+            "ask such a process, given its directory. The administrator of PostgreSQL copies the "
+            f"memory with pg_basebackup or pg_dump --schema {schema} --schema '{schema}_[0-9]*' "
             "(its shards), and checks it with pg_amcheck and data checksums",
             key="journal.dsn",
         )
+
+
+@asynccontextmanager
+async def connect_owner(arguments: argparse.Namespace) -> AsyncIterator[Memory]:
+    """A memory in PostgreSQL, through the processes that own it.
+
+    Raises:
+        InvalidInput: a directory is named as well.
+        ConfigError: what workers need is not configured.
+        OwnerUnreachable: no process serves it.
+    """
+    if arguments.config and arguments.dir:
+        raise InvalidInput(
+            f"leave out --dir: the memory is in PostgreSQL, and {arguments.config} says where"
+        )
+    memory = await run_in_thread(connect, arguments.config or directory_of(arguments))
+    console = Console(stderr=True)
+    async with AsyncExitStack() as opened:
+        with console.status("asking the owner") if console.is_terminal else nullcontext():
+            await opened.enter_async_context(memory)
+        yield memory
 
 
 def require_memory(arguments: argparse.Namespace) -> None:
@@ -136,8 +176,8 @@ async def open_to_read(
 ) -> AsyncIterator[Memory]:
     """A memory that reads a directory as it is now, and writes nothing there.
 
-    A server may own the directory. A journal of an earlier remora is brought up to date first,
-    which its owner alone can do.
+    A server may own the directory. A memory in PostgreSQL is asked through its owner. A journal of
+    an earlier remora is brought up to date first, which its owner alone can do.
 
     Args:
         arguments: of the command.
@@ -147,7 +187,12 @@ async def open_to_read(
 
     Raises:
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be read.
+        OwnerUnreachable: it is in PostgreSQL, and no process serves it.
     """
+    if await run_in_thread(is_in_database, arguments):
+        async with connect_owner(arguments) as memory:
+            yield memory
+        return
     journals = await run_in_thread(journals_of, arguments, user)
     formats = [await run_in_thread(peek_format, journal) for journal in journals]
     if min(formats) < FORMAT:

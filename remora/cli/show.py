@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
 
-from remora.cli.opening import Memory, journals_of, open_to_read
+from remora.cli.opening import Memory, is_in_database, journals_of, open_to_read
 from remora.cli.render import print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
+from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.peek import peek_jobs
 
@@ -23,7 +24,7 @@ __all__ = ["command_recall", "command_show", "show_session"]
 async def show_session(
     console: Console,
     runtime: Memory,
-    journal: Path,
+    waiting: Sequence[Job],
     key: SessionKey,
     *,
     most: int,
@@ -34,7 +35,7 @@ async def show_session(
     Args:
         console: prints.
         runtime: open on the memory.
-        journal: of the user's shard.
+        waiting: background jobs of the user's shard.
         key: the session.
         most: messages to print.
         as_json: print one JSON object instead.
@@ -54,7 +55,6 @@ async def show_session(
         else:
             hint = f"; there is no user {key.user} either"
         raise InvalidInput(f"{key.user} has no session {key.session}{hint}")
-    waiting = await run_in_thread(peek_jobs, journal)
     jobs = [job for job in waiting if job.key == key]
     messages = await handle.history()
     if as_json:
@@ -74,15 +74,14 @@ async def show_session(
 async def command_show(console: Console, arguments: argparse.Namespace) -> int:
     """Print a session; returns the exit code."""
     key = SessionKey(arguments.user, arguments.session)
-    (journal,) = await run_in_thread(journals_of, arguments, key.user)
     async with open_to_read(arguments, user=key.user) as runtime:
+        if await run_in_thread(is_in_database, arguments):
+            waiting: Sequence[Job] = await runtime.dead_letters()
+        else:
+            (journal,) = await run_in_thread(journals_of, arguments, key.user)
+            waiting = await run_in_thread(peek_jobs, journal)
         await show_session(
-            console,
-            runtime,
-            journal,
-            key,
-            most=arguments.limit,
-            as_json=arguments.json,
+            console, runtime, waiting, key, most=arguments.limit, as_json=arguments.json
         )
     return 0
 

@@ -22,7 +22,15 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from remora.cli.opening import directory_of, open_runtime, open_to_read, runtimes_of
+from remora.api.runtime import Runtime
+from remora.cli.opening import (
+    Memory,
+    directory_of,
+    is_in_database,
+    open_runtime,
+    open_to_read,
+    runtimes_of,
+)
 from remora.cli.render import counted, print_json, printable
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
@@ -228,24 +236,16 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
     """Print figures; returns the exit code."""
     async with open_to_read(arguments, user=arguments.user) as runtime:
         if arguments.user is None:
-            directory = directory_of(arguments)
-            shards = runtimes_of(runtime)
-            settings = {
-                name: await shards[0].internals.journal.setting(name) or "-"
-                for name in ("embedder", "counter")
-            }
-            if len(shards) > 1:
-                settings["shards"] = str(len(shards))
             counts = await runtime.counts()
-            on_disk = await run_in_thread(_bytes_on_disk, directory)
+            where, settings = await _settings(arguments, runtime)
             if arguments.json:
-                print_json({**msgspec.to_builtins(counts), **settings, "bytes_on_disk": on_disk})
+                print_json({**msgspec.to_builtins(counts), **settings})
                 return 0
-            _print(
-                console,
-                f"{directory}",
-                {**_counts(counts), **settings, "bytes on disk": f"{on_disk:,}"},
-            )
+            shown = {
+                name.replace("_", " "): f"{value:,}" if isinstance(value, int) else value
+                for name, value in settings.items()
+            }
+            _print(console, where, {**_counts(counts), **shown})
         elif arguments.session is None:
             user = runtime.user(arguments.user)
             counts = await runtime.counts(user.id)
@@ -276,6 +276,25 @@ async def command_stats(console: Console, arguments: argparse.Namespace) -> int:
                 return 0
             _print(console, f"{arguments.user} / {arguments.session}", _session(stats))
     return 0
+
+
+async def _settings(
+    arguments: argparse.Namespace, memory: Memory
+) -> tuple[str, dict[str, str | int]]:
+    """Where a memory is, and what it was made with."""
+    if await run_in_thread(is_in_database, arguments):
+        assert not isinstance(memory, Runtime)
+        schema = arguments.configured.journal.schema
+        return f"the schema {schema} in PostgreSQL", {"shards": str(len(memory.shards))}
+    directory, shards = directory_of(arguments), runtimes_of(memory)
+    settings: dict[str, str | int] = {
+        name: await shards[0].internals.journal.setting(name) or "-"
+        for name in ("embedder", "counter")
+    }
+    if len(shards) > 1:
+        settings["shards"] = str(len(shards))
+    settings["bytes_on_disk"] = await run_in_thread(_bytes_on_disk, directory)
+    return str(directory), settings
 
 
 def _contents(report: TransferReport) -> str:

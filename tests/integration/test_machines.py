@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 import remora
@@ -21,7 +22,10 @@ from remora.cluster.machines import Address, Machines, parse_address, read_machi
 from remora.cluster.remote import RemoteMemory
 from remora.cluster.target import read_target
 from remora.cluster.tcp import RemoteOwner, TcpListener
+from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, OwnershipLost, OwnerUnreachable
+from remora.testing import HashEmbedder
+from tests.harness import user
 from tests.machines import SECRET, Machine, owner_after, running_owner, write_certificate
 from tests.postgres import Cluster
 from tests.processes import stop
@@ -175,6 +179,101 @@ async def test_people_and_workers_of_an_owner(
             with pytest.raises(InvalidInput, match="whose files are others"):
                 await memory.export(tmp_path / "all")
         assert not await anyio.Path(tmp_path / "all").exists()
+
+
+async def test_commands_ask_the_owners(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4.36: users, sessions, messages, figures, dead letters and erasure of a memory in
+    PostgreSQL, while a node serves it; a user's page goes on behind its cursor.
+    """
+    one = Machine(tmp_path / "one", cluster.dsn(), "asked", more="shards: 2")
+
+    async def run(*words: str) -> str:
+        code = await anyio.to_thread.run_sync(main, [*words, "--config", str(one.file)])
+        said = capsys.readouterr()
+        return said.out if code == 0 else f"{code}: {' '.join(said.err.split())}"
+
+    async def lines(*words: str) -> list[Any]:
+        return [msgspec.json.decode(line) for line in (await run(*words, "--json")).splitlines()]
+
+    async with running_owner(one) as owner:
+        await owner.said("shard_served", 2)
+        async with remora.connect(one.file) as memory:
+            for name in ("alice", "bob", "carol"):
+                for chat in ("one", "two"):
+                    await memory.session(name, chat).append(user(f"{name} in {chat}"))
+        first = await lines("users", "--order", "name", "-n", "2")
+        assert [line["user"] for line in first] == ["alice", "bob"]
+        rest = await lines("users", "--order", "name", "--after", first[-1]["cursor"])
+        assert [line["user"] for line in rest] == ["carol"]
+        assert {line["session"] for line in await lines("sessions", "bob")} == {"one", "two"}
+        (shown,) = await lines("show", "bob", "two")
+        assert [message["content"] for message in shown["messages"]] == ["bob in two"]
+        assert "bob has: two, one" in await run("show", "bob", "tow")
+        (figures,) = await lines("stats")
+        assert (figures["users"], figures["messages"], figures["shards"]) == (3, 6, "2")
+        assert "the schema asked in PostgreSQL" in await run("stats")
+        (of_bob,) = await lines("stats", "bob")
+        assert of_bob["messages"] == 2
+        assert "no dead letters" in await run("jobs")
+        assert "there are no dead letters" in await run("jobs", "retry", "--all")
+        assert "there is no dead letter" in await run("jobs", "drop", "0-flush-1-1", "--yes")
+        assert "is erased: " in await run("forget", "bob", "--yes")
+        assert [line["user"] for line in await lines("users", "--order", "name")] == [
+            "alice",
+            "carol",
+        ]
+        assert "there is no user bob" in await run("stats", "bob")
+        assert "leave out --dir" in await run("users", "--dir", str(tmp_path / "one" / "memory"))
+
+
+def refuse_zebra(text: str) -> str:
+    if "zebra" in text:
+        raise ValueError("no")
+    return text
+
+
+async def test_dead_letters_of_a_memory_in_postgresql(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S4.36: `remora jobs` lists, retries and drops them while a node serves the memory."""
+    one = Machine(tmp_path / "one", cluster.dsn(), "letters")
+    tree = {
+        "journal": {"dsn": cluster.dsn(), "schema": "letters", "durability": "process"},
+        "tokens": {"counter": "heuristic"},
+        "supervisor": {"backoff_s": 0.001, "max_attempts": 1, "jitter": 0.0},
+    }
+    async with remora.Runtime(
+        tmp_path / "before",
+        config=Config.from_dict(tree),
+        embedder=HashEmbedder(),
+        redact_long_term=refuse_zebra,
+    ) as runtime:
+        for name in ("alice", "bob"):
+            session = runtime.session(name, "chat")
+            await session.append(user("a zebra"))
+            await session.flush()
+            await session.settle()
+        assert len(await runtime.dead_letters()) == 2
+
+    async def run(*words: str) -> str:
+        await anyio.to_thread.run_sync(main, ["jobs", *words, "--config", str(one.file)])
+        said = capsys.readouterr()
+        return said.out + said.err
+
+    async with running_owner(one) as owner:
+        await owner.said("shard_served")
+        dead = [msgspec.json.decode(line) for line in (await run("--json")).splitlines()]
+        assert {line["user"] for line in dead} == {"alice", "bob"}
+        of_alice, of_bob = (
+            next(line["id"] for line in dead if line["user"] == name) for name in ("alice", "bob")
+        )
+        assert of_bob not in await run("--dead", "--user", "alice")
+        assert "confirm with --yes" in " ".join((await run("drop", of_alice)).split())
+        assert "1 dead letter dropped" in await run("drop", of_alice, "--yes")
+        assert "1 dead letter will run again" in await run("retry", "--all")
+        assert of_alice not in await run("--json")
 
 
 # -- who may connect -------------------------------------------------------------------------------

@@ -317,7 +317,8 @@ async def test_two_memories_that_name_one_schema(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "command", ["verify", "backup there", "repair", "stats", "view", "users", "reshard --shards 2"]
+    "command",
+    ["verify", "backup there", "repair", "export f", "view", "reembed", "reshard --shards 2"],
 )
 def test_commands_that_are_the_administrators(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
