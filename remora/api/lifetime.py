@@ -19,7 +19,7 @@ from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
 from remora.api.status import make_answer
-from remora.errors import DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
+from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.ids import validate_id
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
@@ -140,6 +140,7 @@ class Lifetime:
     async def _prepare(self) -> None:
         """Check what can be checked before anything is opened."""
         options = self.options
+        _require_one_shard(options)
         sqlite = options.journal is None and options.path is not None
         if sqlite or (options.store is None and options.config.long_term.enabled):
             _require_asyncio()
@@ -340,6 +341,19 @@ class Lifetime:
         internals.supervisor.abandon(error)
         internals.eraser.abandon()
         self.holder.close()
+
+
+def _require_one_shard(options: Options) -> None:
+    """Check that a runtime of its own is not asked for a memory that nodes share in shards."""
+    shards = options.config.cluster.shards
+    alone = options.journal is None and options.shard is None
+    if alone and shards not in {None, 1} and options.config.journal.dsn.reveal():
+        raise ConfigError(
+            f"cluster.shards says {shards}, and a Runtime has its journal in PostgreSQL in one "
+            "piece: start `remora serve` with this configuration and use remora.connect, or leave "
+            "cluster.shards out",
+            key="cluster.shards",
+        )
 
 
 def _require_asyncio() -> None:

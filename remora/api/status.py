@@ -82,6 +82,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
         running: for each shard, the ids of its background jobs that run.
         compactions: the newest compactions of the session in the question: the last message of
             each, the tokens of its summary, and the seconds that it took.
+        served: how many of the shards this process has open; None from an older remora.
     """
 
     pid: int
@@ -95,6 +96,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     unwritten_uses: tuple[tuple[int, ...] | None, ...] = ()
     running: tuple[tuple[str, ...], ...] = ()
     compactions: tuple[tuple[int, int, float], ...] = ()
+    served: int | None = None
 
 
 _decode = msgspec.json.Decoder(StatusQuestion).decode
@@ -144,6 +146,7 @@ def make_answer(
             unwritten_uses=tuple(map(_unwritten_uses, parts)) if asked.uses else (),
             running=tuple(one.supervisor.running for one in parts) if asked.jobs else (),
             compactions=_compactions(parts, asked.compactions),
+            served=len(parts),
         )
         return msgspec.json.encode(status)
 

@@ -109,7 +109,8 @@ def command_health(console: Console, arguments: argparse.Namespace) -> int:
     status = _ask(_directory_of(arguments), arguments.timeout)
     health = status.health
     if arguments.json:
-        print_json({"pid": status.pid, "since": status.since, "health": health})
+        facts = {"pid": status.pid, "since": status.since}
+        print_json(facts | {"shards": status.shards, "served": status.served, "health": health})
     else:
         for line in describe_status(status):
             console.print(line, soft_wrap=True)

@@ -34,7 +34,8 @@ def describe_status(status: RuntimeStatus) -> Iterator[Text]:
     line = Text(word, style=f"bold {style}")
     line.append(f"  process {status.pid}, since {status.since}", style="not bold default")
     if status.shards > 1:
-        line.append(f", {status.shards} shards", style="not bold default")
+        part = "" if status.served in {None, status.shards} else f"{status.served} of "
+        line.append(f", {part}{status.shards} shards", style="not bold default")
     yield line
     for problem in health.problems:
         text = Text(problem.code, style=_STYLES[problem.effect])

@@ -166,10 +166,11 @@ def _print_nodes(console: Console, arguments: argparse.Namespace, dsn: str, sche
             | {"sessions": None if load is None else load.sessions}
             | {"queue": None if load is None else load.queue}
         )
+    owned = 0 if any(one.runs for one in found.leases) else 1
     if arguments.json:
         for shard in shards:
             print_json(shard)
-        return 0
+        return owned
     table = Table("node", "owner", "state", "shards", "since", "release", box=None)
     for node in found.nodes:
         held = sum(one.runs and one.address == node.address for one in found.leases)
@@ -180,7 +181,7 @@ def _print_nodes(console: Console, arguments: argparse.Namespace, dsn: str, sche
         print_wide(console, table)
         console.print()
     _print_shards(console, shards)
-    return 0
+    return owned
 
 
 def _print_shards(console: Console, shards: Sequence[dict[str, Any]]) -> None:
@@ -214,6 +215,6 @@ def _print_journal_owners(console: Console, arguments: argparse.Namespace, dsn: 
     if arguments.json:
         for shard in shards:
             print_json(shard)
-        return 0
-    _print_shards(console, shards)
-    return 0
+    else:
+        _print_shards(console, shards)
+    return 0 if any(one.left_s for one in owners) else 1

@@ -23,7 +23,7 @@ from remora.cluster.target import Target
 from remora.cluster.tcp import TcpListener
 from remora.cluster.term import ShardTerm
 from remora.cluster.wire import release
-from remora.errors import ConfigError, JournalTooNew, StorageError
+from remora.errors import ConfigError, JournalTooNew, LongTermError, StorageError
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.runtime.threads import run_in_thread
@@ -81,7 +81,7 @@ class NodeServer:
             )
         async with AsyncExitStack() as stack:
             # what this machine lacks is said before there is a memory
-            await run_in_thread(self._check_object_store)
+            await self._check_object_store()
             listener = await run_in_thread(TcpListener, self._machines)
             stack.callback(listener.close)
             if (layout := await self._open_memory()) is None:
@@ -105,10 +105,16 @@ class NodeServer:
 
     # -- what a node is made of --------------------------------------------------------------------
 
-    def _check_object_store(self) -> None:
+    async def _check_object_store(self) -> None:
+        """Check the bucket; one that cannot be reached is what shards can wait for."""
         long_term = self._target.config.long_term
-        if long_term.enabled and is_object_store(long_term.uri.reveal()):
-            ObjectStore(long_term.uri.reveal(), long_term.object_store)
+        address = long_term.uri.reveal()
+        if long_term.enabled and is_object_store(address):
+            store = await run_in_thread(ObjectStore, address, long_term.object_store)
+            try:
+                await store.check()
+            except LongTermError as e:
+                _logger.warning("object_store_away", error=str(e))
 
     async def _open_memory(self) -> ShardLayout | None:
         """The memory, also if PostgreSQL is away at first; None if it was told to stop."""

@@ -186,10 +186,17 @@ class RemoteOwner(msgspec.Struct, frozen=True):
             OSError, TimeoutError: there is none.
             ConfigError: it and this process do not know the same secret.
         """
+        try:
+            await self._connect(protocol, encrypted=self.machines.uses_tls(self.address))
+        except _NotInTheClear:  # on loopback an owner may have a certificate, and workers none
+            await self._connect(protocol, encrypted=True)
+
+    async def _connect(self, protocol: asyncio.Protocol, *, encrypted: bool) -> None:
         loop = asyncio.get_running_loop()
         gate = _Gate()
         secret, address = self.machines.secret, self.address
-        context = _open_context() if self.machines.uses_tls(address) else None
+        context = _open_context() if encrypted else None
+        ours = secrets.token_bytes(_NONCE)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 transport, _ = await loop.create_connection(
@@ -199,12 +206,15 @@ class RemoteOwner(msgspec.Struct, frozen=True):
                 if context is not None:
                     shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
                     certificate = digest_of(shown)
-                challenge = await gate.read(_CHALLENGE)
+                transport.write(ours)  # at once: an owner that waits for TLS ends the connection
+                try:
+                    challenge = await gate.read(_CHALLENGE)
+                except ConnectionError as e:
+                    raise e if encrypted else _NotInTheClear from e
                 if not challenge.startswith(_MAGIC):
                     raise ConnectionError(f"at {address} listens something else than an owner")
-                ours = secrets.token_bytes(_NONCE)
                 nonces = challenge[len(_MAGIC) :] + ours
-                transport.write(ours + _prove(secret, b"worker", nonces, certificate))
+                transport.write(_prove(secret, b"worker", nonces, certificate))
                 answer = await gate.read(len(_YES) + _PROOF)
             if answer[:1] != _YES:
                 raise ConfigError(
@@ -221,15 +231,17 @@ class RemoteOwner(msgspec.Struct, frozen=True):
                 )
         except TimeoutError as e:
             gate.abort()
-            hint = "; if it has a certificate, set cluster.certificate and cluster.key here as well"
-            hint = hint if context is None else ""
-            raise TimeoutError(f"the process at {address} does not answer{hint}") from e
+            raise TimeoutError(f"the process at {address} does not answer") from e
         except BaseException:
             gate.abort()
             raise
         with suppress(OSError):
             _set_up(transport.get_extra_info("socket"))
         gate.pass_to(protocol)
+
+
+class _NotInTheClear(ConnectionError):
+    """A connection without encryption ended before the owner said anything."""
 
 
 def _set_up(one: Any) -> None:

@@ -67,6 +67,7 @@ async def test_health_of_a_running_server(
         assert await remora("health", path, "--live", "--json") == 0
         answer = json.loads(capsys.readouterr().out)
         assert answer["health"]["problems"][0]["code"] == "commits_fail"
+        assert (answer["shards"], answer["served"]) == (1, 1)
 
 
 async def test_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import sys
 from contextlib import AsyncExitStack, suppress
@@ -475,13 +474,19 @@ def test_configurations_that_cannot_work(
     assert SECRET not in str(refused.value)
 
 
-async def test_a_worker_without_a_certificate_on_loopback(tmp_path: Path) -> None:
-    """An owner that waits for TLS says nothing: the worker's error says what may be missing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = Address("127.0.0.1", silent.getsockname()[1])
-        machines = machines_of(Machine(tmp_path, "postgresql://nobody@nowhere/x", "never"))
-        with pytest.raises(TimeoutError, match=r"set cluster\.certificate"):
-            await RemoteOwner(machines, address, 1).connect(asyncio.Protocol())
+async def test_a_worker_without_a_certificate_on_loopback(cluster: Cluster, tmp_path: Path) -> None:
+    """It need not know whether the owner there has one."""
+    more = await write_certificate(tmp_path)
+    one = Machine(tmp_path / "one", cluster.dsn(), "unaware", more=more)
+    worker = Machine(tmp_path / "two", cluster.dsn(), "unaware")
+    stranger = Machine(tmp_path / "three", cluster.dsn(), "unaware", secret="x" * 40)
+    async with running_owner(one) as owner:
+        await owner.said("shard_served")
+        async with remora.connect(worker.file) as memory:
+            assert await heard(memory) == []
+        with pytest.raises(ConfigError, match=r"cluster\.secret must be the same on all machines"):
+            async with remora.connect(stranger.file):
+                pass
 
 
 async def test_owners_that_cannot_start(cluster: Cluster, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
 from remora.config import Secret
 from remora.errors import ConfigError
+from remora.observe import ask
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.cluster import ClusterReader, open_cluster
 from remora.testing.runtimes import find_differences
@@ -40,6 +41,7 @@ from tests.integration.test_cluster_verbs import (
 )
 from tests.machines import SECRET, Machine, owned_by, placed, running_owner
 from tests.nodes import connected, node, serve, two_nodes
+from tests.object_store import serve_objects
 from tests.postgres import Cluster
 from tests.verbs import CALLS, World
 
@@ -73,6 +75,16 @@ async def say(memory: Any, number: int) -> None:
             tasks.start_soon(partial(chat.append, message, key=f"k{number}"))
 
 
+async def opened(directory: Path, shards: int) -> None:
+    """Return when the node says that it has so many shards open, and is ready."""
+    with anyio.fail_after(60):
+        while True:
+            status = await anyio.to_thread.run_sync(ask, directory)
+            if status is not None and status.served == shards and status.health.ready:
+                return
+            await anyio.sleep(0.02)
+
+
 async def heard(memory: Any) -> list[list[str]]:
     return [
         [str(one.content) for one in await memory.session(user, "chat").history()]
@@ -102,6 +114,11 @@ async def test_nodes_come_and_go_under_a_worker(
         second = await stack.enter_async_context(running_owner(two))
         found = await placed(cluster, "moves", owned_by(SHARDS // 2, SHARDS // 2))
         assert sum(one.epoch for one in found.leases) == SHARDS + SHARDS // 2, "few have moved"
+        await opened(tmp_path / "two" / "memory", SHARDS // 2)
+        assert (
+            await anyio.to_thread.run_sync(main, ["health", str(tmp_path / "two" / "memory")]) == 0
+        )
+        assert f"{SHARDS // 2} of {SHARDS} shards" in capsys.readouterr().out
         await say(memory, 1)
         assert await anyio.to_thread.run_sync(main, ["owners", str(one.file), "--json"]) == 0
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -130,6 +147,9 @@ async def test_nodes_come_and_go_under_a_worker(
         assert memory.health().ready
         os.kill(third.pid, signal.SIGTERM)
         assert await third.ended() == 0
+    capsys.readouterr()
+    assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 1
+    assert "none" in capsys.readouterr().out
 
 
 # -- the same results ------------------------------------------------------------------------------
@@ -241,11 +261,37 @@ async def test_what_a_machine_lacks_is_said_before_there_is_a_memory(
     reader.close()
 
 
+async def test_a_bucket_that_is_not_there(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: the node says so, and does not start; one that is away is waited for."""
+    config = make_config(cluster, "bucketless")
+    with serve_objects() as server:
+        long_term = msgspec.structs.replace(
+            config.long_term,
+            enabled=True,
+            uri=Secret(f"{server.address()}/x".replace(server.bucket, "nobodys-bucket")),
+            object_store=server.config,
+        )
+        config = msgspec.structs.replace(config, long_term=long_term)
+        with pytest.raises(ConfigError, match="no such bucket"):
+            await serve(make(tmp_path, config))
+        reader = ClusterReader(cluster.dsn(), "bucketless")
+        assert await reader.read() is None
+        server.away = True
+        async with node(make(tmp_path, config)):
+            with anyio.fail_after(60):
+                while await reader.read() is None:
+                    await anyio.sleep(0.02)
+        reader.close()
+
+
 async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> None:
     """S3.26: another number of shards, another secret, a Runtime on the whole or on one shard,
     a memory in one piece, a schema that another memory has: each says what to do.
     """
     config = make_config(cluster, "refused")
+    with pytest.raises(ConfigError, match=r"cluster\.shards says 2.* leave cluster\.shards out"):
+        async with make(tmp_path / "alone", config):  # it would make a memory in one piece
+            pass
     async with node(make(tmp_path / "one", config)) as first:
         with anyio.fail_after(60):
             while len(first.served) < 2:
@@ -265,8 +311,11 @@ async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> N
         stranger = make_config(cluster, "refused", secret="x" * 40)
         with pytest.raises(ConfigError, match="copy it from there"):
             await serve(make(tmp_path / "two", stranger))
-        with pytest.raises(ConfigError, match="remora serve"):
+        with pytest.raises(ConfigError, match=r"cluster\.shards says 2.*remora serve"):
             async with make(tmp_path / "three", config):
+                pass
+        with pytest.raises(ConfigError, match=r"memory in 2 shards.*remora serve"):
+            async with make(tmp_path / "three", make_config(cluster, "refused", shards=None)):
                 pass
         with pytest.raises(ConfigError, match="shard 0 of 2 of the memory"):
             await PostgresJournal.open(

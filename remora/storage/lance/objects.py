@@ -28,6 +28,7 @@ _OWNER = "remora.json"
 _REMOVED_AT_ONCE = 1_000
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _NOT_IMPLEMENTED = "501 Not Implemented"
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _UNCONDITIONAL = (
     "it does not honour conditional writes (If-None-Match: *), so two writers would destroy each "
     "other's commits. Use a store that does (Amazon S3, Ceph, MinIO, R2), or a directory"
@@ -123,6 +124,16 @@ class ObjectStore:
                 key="long_term.uri",
             )
 
+    async def check(self) -> None:
+        """Check that there is such a bucket, whose prefix may be listed; nothing is written.
+
+        Raises:
+            ConfigError: it cannot be used; the text says what to do.
+            LongTermError: it cannot be reached.
+        """
+        with self._mapped("checking the bucket"):
+            await self._obstore.list(self._store, prefix=_OWNER).collect_async()
+
     async def claim(self, memory: str) -> None:
         """Check that the bucket can be used, and that no other memory's tables lie there.
 
@@ -215,7 +226,7 @@ class ObjectStore:
         try:
             yield
         except (FileNotFoundError, self._errors.NotFoundError) as e:
-            problem = f"there is no such bucket ({_code(e)}): create it, or correct long_term.uri"
+            problem = _missing(e)
         except (
             PermissionError,
             self._errors.PermissionDeniedError,
@@ -229,12 +240,18 @@ class ObjectStore:
             problem, retryable = f"it cannot be reached ({_code(e)})", True
             if _NOT_IMPLEMENTED in str(e):
                 problem, retryable = _UNCONDITIONAL, False
+            elif _code(e) in _NO_BUCKET:  # a list says no more than that it failed
+                problem, retryable = _missing(e), False
         if not problem:
             return
         # outside of `except`: the cause quotes the address
         if retryable:
             raise LongTermError(f"long-term memory failed {doing}: {problem}", retryable=True)
         raise ConfigError(f"long_term.uri cannot be used: {problem}", key="long_term.uri")
+
+
+def _missing(error: BaseException) -> str:
+    return f"there is no such bucket ({_code(error)}): create it, or correct long_term.uri"
 
 
 def _code(error: BaseException) -> str:
