@@ -215,6 +215,32 @@ def test_erasure(page: Any) -> None:
     page.locator("#users a", has_text="user 9").wait_for(state="detached")
 
 
+def reach(page: Any, text: str) -> None:
+    """Move the focus to a button by the keyboard alone."""
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == text:
+            return
+    raise AssertionError(f"no way to {text} by the keyboard")
+
+
+def test_the_keyboard_alone(page: Any) -> None:
+    """It asks, measures and erases, and the focus stays where it was or goes to the answer."""
+    page.on("dialog", lambda dialog: dialog.accept())
+    visit(page, "user 7", "chat")
+    page.focus("#question")
+    page.keyboard.type("hidden")
+    reach(page, "recall")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#recall table")
+    assert page.evaluate("document.activeElement.textContent") == "recall"
+    reach(page, "erase this user")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#erasure table")
+    assert page.evaluate("document.activeElement.querySelector('table') !== null")
+    page.locator("#users a", has_text="user 7").wait_for(state="detached")
+
+
 def test_a_session_that_is_erased_elsewhere(browser: Any, address: str, page: Any) -> None:
     """Nothing of it stays on a page that shows it; and it is shown again when it is there again."""
     visit(page, "user 8", "chat")
@@ -294,8 +320,11 @@ def test_hostile_text_is_text(page: Any) -> None:
 
 def test_who_takes_the_disk(page: Any) -> None:
     """Measured on demand: files and tables, kinds of rows, and users, whose names are text."""
-    page.click("#disk button")
+    page.focus("#disk button")
+    page.keyboard.press("Enter")
     page.wait_for_selector("#disk tbody a")
+    page.wait_for_selector("#disk button[aria-disabled=false]")
+    assert page.evaluate("document.activeElement.textContent") == "measure"
     shown = page.inner_text("#disk")
     assert "mallory <b>" in shown
     assert "journal.db" in shown

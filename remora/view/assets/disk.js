@@ -19,7 +19,7 @@ export class DiskPanel {
 
   async refresh(measure = false) {
     const found = await ask("disk", { measure: measure ? 1 : null });
-    this.button.disabled = found.measuring !== null;
+    this.button.ariaDisabled = String(found.measuring !== null); // `disabled` would take the focus away
     clearTimeout(this.timer);
     if (found.measuring !== null) this.timer = setTimeout(() => this.attempt(() => this.refresh()), POLL_MS);
     fill(this.said, found.measuring !== null ? `measuring: ${counted(found.measuring, "row")} so far`

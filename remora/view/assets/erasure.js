@@ -12,7 +12,7 @@ export class ErasurePanel {
   /** Calls `told` with what is erased and how far it is: begun, failed, done. */
   constructor(told) {
     this.told = told;
-    this.result = el("div", { role: "status" });
+    this.result = el("div", { role: "status", tabindex: -1 });
     this.buttons = el("div", { class: "controls" });
     this.element = section("erasure", "Erasure", el("p", { class: "quiet" }, "Removes messages, summaries and memories from all files. Backups and logs of yours stay."), this.buttons, this.result);
   }
@@ -35,6 +35,7 @@ export class ErasurePanel {
         el("p", {}, stored(what), " is erased. The receipt:"),
         table("Receipt of the erasure", ["what", "how many"], rows.map(([name, count]) =>
           el("tr", {}, el("th", { scope: "row" }, NOUNS[name] ?? name), el("td", { class: "figure" }, number(count))))));
+      this.result.focus(); // the button that had it goes
       fill(this.buttons);
       this.told(what, "done");
     } catch (e) {

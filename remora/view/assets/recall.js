@@ -34,7 +34,8 @@ export class RecallPanel {
 
   async ask(event) {
     event.preventDefault();
-    this.button.disabled = true;
+    if (this.button.ariaDisabled === "true") return;
+    this.button.ariaDisabled = "true"; // `disabled` would take the focus away
     try {
       const user = this.user;
       const found = await ask("recall", { user, question: this.question.value, limit: this.limit.value });
@@ -42,7 +43,7 @@ export class RecallPanel {
     } catch (e) {
       fill(this.result, el("p", { class: "failed" }, stored(e.message)));
     } finally {
-      this.button.disabled = false;
+      this.button.ariaDisabled = "false";
     }
   }
 
