@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from remora import Runtime, Session, User
+from remora import Config, Runtime, Session, User
 from remora.messages import ChatDict
 from remora.transfer import SessionExport
 
@@ -134,7 +134,7 @@ async def prepare(world: World) -> None:
     for number in range(4):
         items = [f"fact {number} {place} of lin" for place in range(world.count)]
         await world.user.remember(items)
-        await world.user.learn(items)
+    await _fill_working_memory(world)
     for number in range(world.count):
         await world.user.state.set(f"key {number}", VALUE)
     await runtime.shared("team").as_("owner").claim()
@@ -307,6 +307,19 @@ async def _new_user(w: World) -> None:
     await w.runtime.settle()
 
 
+async def _fill_working_memory(w: World) -> None:
+    """As full as it gets: a thousand items more remove the oldest half."""
+    full = 2 * Config().working.max_memory_mb * 2**20
+    before = await w.user.inspect()
+    while True:
+        learned = before.evicted + before.working_items
+        await w.user.learn([f"lin saw number {learned + place}" for place in range(w.count)])
+        now = await w.user.inspect()
+        if 2 * now.working_bytes - before.working_bytes > full:
+            return
+        before = now
+
+
 BEFORE: Mapping[str, Call] = {
     "Session.clear": _copy_long,
     "Session.flush": _copy_long,
@@ -314,6 +327,7 @@ BEFORE: Mapping[str, Call] = {
     "Session.truncate_to_size": _copy_long,
     "Session.forget": _copy_long,
     "User.forget": _new_user,
+    "User.learn": _fill_working_memory,
 }
 """What comes before each call of a verb that removes something."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remora.actors.user.behavior import MOST_EVICTED
 from remora.actors.user.messages import CleanUp
 from remora.ids import UserKey
 from remora.logging import get_logger
@@ -34,9 +35,9 @@ class WorkingMemoryCleanup:
         await map_concurrently(self._clean_up, keys, concurrency=_CONCURRENCY)
 
     async def _clean_up(self, key: UserKey) -> None:
-        if not self._registry.is_live(key):
-            return  # it left during the round
+        message, evicted = CleanUp(self._max_bytes), MOST_EVICTED
         try:
-            await self._registry.ask_control(key, CleanUp(self._max_bytes), keeps_alive=False)
+            while evicted == MOST_EVICTED and self._registry.is_live(key):
+                evicted = await self._registry.ask_control(key, message, keeps_alive=False)
         except Exception:
             _logger.exception("cleanup_failed", user=key)

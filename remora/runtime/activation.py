@@ -2,7 +2,8 @@
 
 * A cell is registered before the first await of its activation: two callers never activate it
   twice.
-* Images are read in batches, one query for hundreds of actors.
+* Images are read in batches, one query for hundreds of actors. A large one becomes a state in a
+  thread.
 * A cell that lost its state is restored from the log. One that fails too often is quarantined
   (OTP's intensity and period).
 """
@@ -11,14 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any
 
 import anyio
 
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
 from remora.logging import get_logger
-from remora.runtime.actor import Decision
+from remora.runtime.actor import Decision, Image
 from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.dispatch import Dispatcher
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.log import Log
@@ -207,31 +211,47 @@ class Activation:
         except Exception as e:
             _logger.exception("hydrate_failed", sessions=len(cells))
             images = [e] * len(cells)
-        now = self._clock.monotonic()
+        large: list[tuple[Cell, Image]] = []
         for cell, image in zip(cells, images, strict=True):
-            try:
-                if isinstance(image, Exception):
-                    raise image
-                cell.take_image(image)
-            except Exception as e:
-                self._lose(cell, e, now)
-                continue
-            if self._lost:
-                self._lost.pop(cell.key, None)
-            cell.last_used = now
-            self._passivation.weigh(cell)
-            if image.jobs:
-                probe("activated_amid_jobs")
-                # A commit of unknown outcome may have been kept: its jobs are in the log, and
-                # nobody has submitted them.
-                self._carry_out(Decision(jobs=image.jobs))
-            if cell.occupies_room:
-                probe("cell_reloaded")
+            if not isinstance(image, Exception) and image.is_large:
+                large.append((cell, image))
             else:
-                self.activations += 1
-                self._passivation.add(cell)
-            if cell.mailbox or cell.parked:
-                self._dispatcher.ready(cell)
+                self._give_state(cell, image)
+        for cell, image in large:
+            restore = partial(cell.behavior.restore, cell.key, image)
+            try:
+                state = await run_in_thread_if(True, restore)
+            except Exception as e:
+                self._give_state(cell, e)
+            else:
+                self._give_state(cell, image, state)
+
+    def _give_state(self, cell: Cell, image: Image | Exception, state: Any = None) -> None:
+        """Give a cell the state of its image, which may be made already."""
+        now = self._clock.monotonic()
+        try:
+            if isinstance(image, Exception):
+                raise image
+            cell.take_image(image, state)
+        except Exception as e:
+            self._lose(cell, e, now)
+            return
+        if self._lost:
+            self._lost.pop(cell.key, None)
+        cell.last_used = now
+        self._passivation.weigh(cell)
+        if image.jobs:
+            probe("activated_amid_jobs")
+            # A commit of unknown outcome may have been kept: its jobs are in the log, and
+            # nobody has submitted them.
+            self._carry_out(Decision(jobs=image.jobs))
+        if cell.occupies_room:
+            probe("cell_reloaded")
+        else:
+            self.activations += 1
+            self._passivation.add(cell)
+        if cell.mailbox or cell.parked:
+            self._dispatcher.ready(cell)
 
     def _lose(self, cell: Cell, error: Exception, now: float) -> None:
         """Remove a cell whose image cannot be read; the actor's next message tries again."""

@@ -65,12 +65,17 @@ class Image(Protocol):
         """The actor's jobs that have not ended."""
         ...
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes milliseconds to make a state of it: that is done in a thread."""
+        ...
+
 
 class Behavior(Protocol[State]):
     """The functions of an actor. None of them may await or block."""
 
     def restore(self, key: Hashable, image: Any) -> State:
-        """The state that the committed records add up to."""
+        """The state that the committed records add up to; of a large image, in a thread."""
         ...
 
     def handle(self, state: State, message: Any) -> Decision | NeedsLookup:

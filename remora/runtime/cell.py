@@ -193,9 +193,9 @@ class Cell:
         if not self._outstanding:
             self._outstanding = None
 
-    def take_image(self, image: Image) -> None:
-        """Take the state that the log holds."""
-        self.state = self.behavior.restore(self.key, image)
+    def take_image(self, image: Image, state: Any = None) -> None:
+        """Take the state that the log holds; `state` if it is made already."""
+        self.state = self.behavior.restore(self.key, image) if state is None else state
         self.status = CellStatus.VALID
         self._note_change()  # a write whose outcome was unknown may be stored
 

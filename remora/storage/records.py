@@ -55,6 +55,8 @@ __all__ = [
     "model_name",
 ]
 
+_LARGE = 500  # items of state, which take some 3 ms
+
 
 HOT_KEYS = 1_024
 """Idempotency keys of a session that are kept in memory; older ones are looked up."""
@@ -530,6 +532,11 @@ class SavedSession(msgspec.Struct, frozen=True):
     has_ids: bool = False
     state_items: tuple[StateItem, ...] = ()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes milliseconds to restore."""
+        return False  # a buffer has limits
+
 
 class SavedUser(msgspec.Struct, frozen=True):
     """What a user's own actor is restored from."""
@@ -538,3 +545,8 @@ class SavedUser(msgspec.Struct, frozen=True):
     opened: bool
     state_items: tuple[StateItem, ...] = ()
     jobs: tuple[Job, ...] = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes milliseconds to restore."""
+        return len(self.state_items) >= _LARGE

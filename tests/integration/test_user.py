@@ -4,6 +4,7 @@ passivation and failing models.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 
 import remora
 from remora import Config, Runtime, WorkingHit
-from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed
+from remora.actors.user.behavior import UserBehavior
+from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed, StorageError
 from remora.ids import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
 
@@ -238,6 +240,46 @@ async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
         tmp_path, config=config(working=limits), embedder=HashEmbedder(16)
     ) as runtime:
         assert {hit.text for hit in await runtime.user("ada").search_working("train", 100)} == left
+
+
+async def test_a_large_working_memory_is_read_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart others go on while it is; a failure is told, and the next call tries
+    again.
+    """
+    texts = [f"train {n}" for n in range(600)]
+    settings = config(working={"max_memory_mb": 1})
+    async with Runtime(tmp_path, config=settings, embedder=HashEmbedder(16)) as runtime:
+        await runtime.user("ada").learn(texts)
+        before = await runtime.user("ada").search_working("train", 600)
+    begun, end, broken = threading.Event(), threading.Event(), [StorageError("broken")]
+    restore = UserBehavior.restore
+
+    def restore_slowly(behavior: UserBehavior, key: Any, image: Any) -> Any:
+        begun.set()
+        end.wait()
+        if broken:
+            raise broken.pop()
+        return restore(behavior, key, image)
+
+    async with Runtime(tmp_path, config=settings, embedder=HashEmbedder(16)) as runtime:
+        other = runtime.session("bob", "chat")
+        await other.append({"role": "user", "content": "hello"})
+        monkeypatch.setattr(UserBehavior, "restore", restore_slowly)
+
+        async def refused() -> None:
+            with pytest.raises(StorageError, match="broken"):
+                await runtime.user("ada").search_working("train")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(refused)
+            await anyio.to_thread.run_sync(begun.wait)
+            await other.append({"role": "user", "content": "still there"})
+            end.set()
+        assert await runtime.user("ada").search_working("train", 600) == before
+        assert len(before) == 600
+        assert not broken
 
 
 async def test_another_embedder_does_not_see_the_old_ones_items(tmp_path: Path) -> None:

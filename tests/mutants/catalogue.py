@@ -242,8 +242,8 @@ _MUTANTS = (
          cell = self._new_cell(key)
 -        self._cells[key] = cell
 ~
-                 cell.take_image(image)
-+                self._cells[cell.key] = cell
+             cell.take_image(image, state)
++            self._cells[cell.key] = cell
 """,
     ),
     Mutant(

@@ -13,6 +13,7 @@ import pytest
 from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import Inspect, SessionView
+from remora.actors.user import behavior
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
     CleanUp,
@@ -164,6 +165,22 @@ def test_cleanup_removes_a_prefix_by_age() -> None:
     writes = model.writes
     assert model.ask(CleanUp(limit)) == 0
     assert model.writes == writes
+
+
+def test_many_leave_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2.13: one message evicts few enough not to hold the event loop, but never leaves more than
+    twice the limit.
+    """
+    monkeypatch.setattr(behavior, "MOST_EVICTED", 5)
+    model = UserModel(max_bytes=limit_for(20))
+    model.learn(*(item(f"i{n:02}") for n in range(38)))
+    assert [model.ask(CleanUp(limit_for(20))) for _ in range(5)] == [5, 5, 5, 3, 0]
+    model.learn(*(item(f"i{n:02}") for n in range(40, 59)))
+    assert len(model.held) == 39
+    model.learn(*(item(f"i{n:02}") for n in range(60, 62)))
+    assert model.held == [f"i{n:02}" for n in (*range(23, 38), *range(40, 59), *range(60, 62))]
+    model.learn(*(item(f"i{n:02}") for n in range(62, 78)))
+    assert len(model.held) == 40
 
 
 def test_cleanup_ends_when_nothing_is_left() -> None:

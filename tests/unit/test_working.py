@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,8 +42,10 @@ def item(
     )
 
 
-def filled(*vectors: npt.NDArray[np.float32], dimension: int = DIMENSION) -> WorkingMemory:
-    memory = WorkingMemory(dimension)
+def filled(
+    *vectors: npt.NDArray[np.float32], dimension: int = DIMENSION, block_rows: int | None = None
+) -> WorkingMemory:
+    memory = WorkingMemory(dimension, block_rows=block_rows)
     for number, vector in enumerate(vectors):
         assert memory.add(item(str(number), vector))
     return memory
@@ -192,11 +195,12 @@ def test_names_that_came_and_went() -> None:
     assert grown < 50 * 60, "bytes: fifty names"
 
 
-def test_equals_go_by_age() -> None:
+@pytest.mark.parametrize("block_rows", [None, 10, 33])
+def test_equals_go_by_age(block_rows: int | None) -> None:
     """S2.12: equal vectors are equally near wherever their rows lie, and the older comes first."""
     rng = np.random.default_rng(7)
     vectors = [unit(rng.normal(size=67)) for _ in range(3)]
-    memory = filled(*(vectors[i % 3] for i in range(301)), dimension=67)
+    memory = filled(*(vectors[i % 3] for i in range(301)), dimension=67, block_rows=block_rows)
     hits = memory.search(vectors[1], k=20)
     assert ids(one for one, _ in hits) == [str(i) for i in range(1, 60, 3)]
     assert len({score for _, score in hits}) == 1
@@ -220,6 +224,32 @@ def test_eviction_gives_back_room_before_items() -> None:
     assert evict(memory, 0) == evict(memory, -1) == []
     assert memory.add(item("again", AXES[0]))
     assert ids(evict(memory, -1)) == ["again"]
+
+
+def test_no_change_copies_everything() -> None:
+    """S2.13: to add an item, or to evict the oldest, takes a block or two, however much is held."""
+    vector = unit([1.0] * 1_024)
+    memory, most = WorkingMemory(1_024), 0
+
+    def change(function: Callable[[], object]) -> None:
+        nonlocal most
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        function()
+        most = max(most, tracemalloc.get_traced_memory()[1] - before)
+
+    tracemalloc.start()
+    try:
+        for number in range(6_000):
+            change(partial(memory.add, item(str(number), vector)))
+        for first in range(0, 5_000, 700):
+            change(partial(memory.discard, [str(first + place) for place in range(700)]))
+            change(memory.shrink_to_fit)
+            change(partial(memory.add, item(f"new {first}", vector)))
+    finally:
+        tracemalloc.stop()
+    assert most < 14 << 20 < 6_000 * 4 * 1_024
+    assert len(memory) == 6_000 - 8 * 700 + 8
 
 
 class Model:
@@ -258,14 +288,14 @@ steps = st.lists(
 )
 
 
-@given(steps)
-def test_any_history(history: list[tuple[str, Any]]) -> None:
+@given(steps, st.sampled_from([None, 8, 16, 50]))
+def test_any_history(history: list[tuple[str, Any]], block_rows: int | None) -> None:
     """S2.10, S2.12, S2.13: whatever was added, evicted and removed, it holds and finds what a plain
-    list would.
+    list would, in however many blocks.
 
     An eviction takes a prefix by age, ends within the limit, and takes no more than it must.
     """
-    memory, model, fresh = WorkingMemory(DIMENSION), Model(), 0
+    memory, model, fresh = WorkingMemory(DIMENSION, block_rows=block_rows), Model(), 0
     for verb, argument in history:
         if verb == "add":
             known = argument.id in ids(model.items)

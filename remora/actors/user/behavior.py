@@ -84,12 +84,14 @@ from remora.storage.records import (
     StateItem,
 )
 
-__all__ = ["PRUNE_QUEUE", "RECORD_QUEUE", "UserBehavior"]
+__all__ = ["MOST_EVICTED", "PRUNE_QUEUE", "RECORD_QUEUE", "UserBehavior"]
 
 PRUNE_QUEUE = "prune"
 
 _MAX_PENDING = 256  # rows whose access counts are not journalled yet
 _MAX_ACCESSES = 10_000  # rows whose access counts are kept; the least recently retrieved go first
+MOST_EVICTED = 2_000
+"""Items that leave working memory at once, where that is enough: it takes some 5 ms."""
 _OVERFULL = 2  # times its limit: working memory of this size does not wait for the next cleanup
 
 
@@ -218,7 +220,9 @@ class UserBehavior:
         gone: list[str] = []
         if working.content_bytes + sum(map(working.cost, added)) > _OVERFULL * self._max_bytes:
             probe("working_memory_overfull")
-            gone = working.excess(self._max_bytes, added)
+            least = working.excess(_OVERFULL * self._max_bytes, added)
+            most = max(len(least), MOST_EVICTED)
+            gone = working.excess(self._max_bytes, added, most=most)
         leaving = set(gone)
         put = [state_item("working", item.id, item) for item in added if item.id not in leaving]
         if state.learned_with != state.embedder:
@@ -238,7 +242,7 @@ class UserBehavior:
         volatile: tuple[Any, ...] = ()
         if working is not None and working.size_bytes > max_bytes:
             probe("working_memory_evicted")
-            gone = working.excess(max_bytes)
+            gone = working.excess(max_bytes, most=MOST_EVICTED)
             volatile = () if gone else (MemoryFitted(),)
         put, dropped = self._access_changes(state, {})
         put.extend(state_item("synopsis", name, part) for name, part in state.extended.items())

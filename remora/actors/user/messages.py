@@ -66,9 +66,9 @@ class SearchWorking(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """Evict the oldest items until the limit holds, and journal access counts.
+    """Evict the oldest items that are over the limit, and journal access counts.
 
-    Replies how many items were evicted.
+    Replies how many items were evicted: of very many, only some (`behavior.MOST_EVICTED`).
 
     Attributes:
         max_bytes: the limit.

@@ -1,9 +1,10 @@
 """Working memory: what one user's agents have just seen; the oldest item is evicted first.
 
-Vectors are the rows ``start … start + n`` of one float32 matrix, oldest first. A search is one
-product with all of them. An eviction moves `start` on; an addition to a full matrix reuses the
-rows before `start`, or else doubles the matrix: both cost amortised constant time. Items are kept
-without their vectors, and get them back in results.
+Items are in blocks of at most 8 MB or 8,192 items, oldest first. The vectors of a block are the
+rows ``start … start + n`` of a float32 matrix; a search is one product with each. An eviction drops
+the oldest blocks, and moves the `start` of the next one on. An addition to a full block doubles it,
+or begins another one. So an addition or an eviction copies two blocks at most, however large the
+limit is. Items are kept without their vectors, and get them back in results.
 
 Plain data: no lock, no clock, no I/O. It belongs to one actor.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import sys
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +29,10 @@ if TYPE_CHECKING:  # loaded when the first item comes
 __all__ = ["WorkingItem", "WorkingMemory", "pack_vector", "unpack_vector"]
 
 _FIRST_ROWS = 8
+_BLOCK_ROWS = 8_192
+_BLOCK_BYTES = (
+    8 << 20
+)  # NumPy asks for huge pages then; in blocks of 1 MB a search takes a third more
 _SLOTS = 8 + 64  # bytes of an item in a deque and, about, in a set (27 to 107)
 _NUMBERS = 64  # bytes of an item's two integers
 _LENGTH_TOLERANCE = 1e-3
@@ -78,43 +84,43 @@ class WorkingMemory:
 
     Args:
         dimension: length of the vectors.
+        block_rows: items of a block at most; None for as many as a block's size allows.
 
     Raises:
         InvalidInput: `dimension` is less than 1.
     """
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, *, block_rows: int | None = None) -> None:
         if dimension < 1:
             raise InvalidInput(
                 f"working memory needs vectors of at least 1 number, not {dimension}"
             )
         self.dimension = dimension
-        self._items: deque[WorkingItem] = deque()
+        fitting = max(_BLOCK_BYTES // (4 * dimension), _FIRST_ROWS)
+        self._block_rows = block_rows or min(fitting, _BLOCK_ROWS)
+        self._blocks: list[_Block] = []
+        """Oldest first; none of them is empty."""
         self._ids: set[str] = set()
-        self._rows: _Rows | None = None
-        self._start = 0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._ids)
 
     @property
     def items(self) -> list[WorkingItem]:
         """The items, oldest first, with their vectors."""
-        return [self._with_vector(item, i) for i, item in enumerate(self._items)]
+        return [block.item(place) for block in self._blocks for place in range(len(block))]
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held, with the free rows of the matrix; within 20 % of Python's allocator."""
-        if self._rows is None:
-            return 0
-        return self._rows.nbytes + int(self._sizes(self._rows).sum())
+        """Bytes held, with the free rows; within 20 % of Python's allocator."""
+        free = sum(block.capacity - len(block) for block in self._blocks)
+        return self.content_bytes + free * _row_bytes(self.dimension)
 
     @property
     def content_bytes(self) -> int:
         """`size_bytes` without the free rows: a function of the items."""
-        if self._rows is None:
-            return 0
-        return len(self) * self._rows.row_bytes + int(self._sizes(self._rows).sum())
+        sizes = sum(int(block.sizes.sum()) for block in self._blocks)
+        return len(self) * _row_bytes(self.dimension) + sizes
 
     def __contains__(self, id_: object) -> bool:
         return id_ in self._ids
@@ -163,21 +169,9 @@ class WorkingMemory:
 
     def restore(self, item: WorkingItem) -> bool:
         """`add` an item that was validated before."""
-        import numpy as np  # noqa: PLC0415
-
         if item.id in self._ids:
             return False
-        rows = self._ensure_room()
-        # Few different sources and scopes: each is held once.
-        source, scope = rows.number(item.source), rows.number(item.scope)
-        light = WorkingItem(
-            item.id, item.text, rows.names[source], rows.names[scope], item.at_us, item.tokens, b""
-        )
-        row = self._start + len(self._items)
-        rows.vectors[row] = np.frombuffer(item.vector, dtype="<f4")
-        rows.scopes[row] = scope
-        rows.sizes[row] = _item_bytes(light)
-        self._items.append(light)
+        self._ensure_room().append(item)
         self._ids.add(item.id)
         return True
 
@@ -204,49 +198,53 @@ class WorkingMemory:
                 f"working memory is searched with {self.dimension} finite numbers, not with shape "
                 f"{query.shape}"
             )
-        rows, n = self._rows, len(self)
-        if rows is None or k < 1 or not query.any():
+        blocks = self._blocks
+        if not blocks or k < 1 or not query.any():
             return []
-        near = rows.vectors[self._start : self._start + n] @ query
+        near = _concatenate([block.vectors @ query for block in blocks])
         if scope is None:
-            places = np.arange(n)
+            places = np.arange(len(near))
         else:
-            visible = [rows.numbers[one] for one in {scope, ""} if one in rows.numbers]
-            places = np.flatnonzero(np.isin(rows.scopes[self._start : self._start + n], visible))
+            places = np.flatnonzero(_concatenate([block.visible(scope) for block in blocks]))
+            near = near[places]
         if len(places) > k:
-            found = near[places]
-            places = places[found >= np.partition(found, -k)[-k] - _TIE]
+            places = places[near >= np.partition(near, -k)[-k] - _TIE]
+        ends = list(itertools.accumulate(map(len, blocks)))
         # The last bits of a product depend on the row's place; summed in one way for all rows,
         # equal vectors get equal scores.
-        exact = (rows.vectors[self._start + places] * query.astype(np.float64)).sum(axis=1)
+        exact = (self._vectors_at(places, ends) * query.astype(np.float64)).sum(axis=1)
         best = np.argsort(-exact, kind="stable")[:k]
-        return [
-            (self._with_vector(self._items[places[i]], int(places[i])), float(exact[i]))
-            for i in best
-        ]
+        return [(self._item_at(int(places[i]), ends), float(exact[i])) for i in best]
 
-    def excess(self, max_bytes: int, arriving: Sequence[WorkingItem] = ()) -> list[str]:
+    def excess(
+        self, max_bytes: int, arriving: Sequence[WorkingItem] = (), *, most: int | None = None
+    ) -> list[str]:
         """Ids of the oldest items to remove so that `content_bytes` is at most `max_bytes`.
 
         Args:
             max_bytes: the limit.
             arriving: items that will be added first, and may have to go as well.
+            most: the oldest so many of them; None for all.
         """
         import numpy as np  # noqa: PLC0415
 
-        held = np.empty(0, np.int64) if self._rows is None else self._sizes(self._rows)
         new = np.fromiter(map(_item_bytes, arriving), np.int64)
-        costs = np.concatenate([held, new]) + _row_bytes(self.dimension)
+        costs = np.concatenate([*(block.sizes for block in self._blocks), new])
+        costs += _row_bytes(self.dimension)
         total = int(costs.sum())
         if total <= max_bytes:
             return []
         count = min(int((total - np.cumsum(costs) > max_bytes).sum()) + 1, len(costs))
-        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
+        count = count if most is None else min(count, most)
+        held = itertools.chain.from_iterable(block.items for block in self._blocks)
+        return [item.id for item in itertools.islice(itertools.chain(held, arriving), count)]
 
     def shrink_to_fit(self) -> None:
-        """Free the unused rows of the matrix; the next addition makes room again."""
-        if self._rows is not None and len(self) < len(self._rows.sizes):
-            self._resize(len(self))
+        """Free what is not used; the next addition makes room again."""
+        for place, block in enumerate(self._blocks):
+            if len(block) < block.capacity:
+                self._blocks[place] = _Block(self.dimension, len(block), [block])
+        self._ids = set(self._ids)  # a set never shrinks by itself
 
     def discard(self, ids: Collection[str]) -> int:
         """Remove the items of these ids; returns how many there were.
@@ -254,56 +252,62 @@ class WorkingMemory:
         Removing the oldest moves no row.
         """
         gone = self._ids.intersection(ids)
-        if not gone or self._rows is None:
-            return 0
-        if all(item.id in gone for item in itertools.islice(self._items, len(gone))):
-            for _ in gone:
-                self._items.popleft()
-            self._start += len(gone)
-        else:
-            stay = [self._start + i for i, item in enumerate(self._items) if item.id not in gone]
-            self._items = deque(item for item in self._items if item.id not in gone)
-            self._rows.keep(stay)
-            self._start = 0
-        self._ids -= gone
-        self._shrink_rows()
+        left = len(gone)
+        for block in self._blocks:
+            if not left:
+                break
+            left -= block.discard(gone)
+        if gone:
+            self._ids -= gone
+            if len(self._ids) < len(gone):
+                self._ids = set(self._ids)  # see `shrink_to_fit`
+            self._join_blocks()
         return len(gone)
 
-    def _sizes(self, rows: _Rows) -> npt.NDArray[np.int64]:
-        """What the items take, without their rows."""
-        return rows.sizes[self._start : self._start + len(self)]
+    def _vectors_at(
+        self, places: npt.NDArray[np.intp], ends: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """The vectors of these items, which ascend; `ends` is where each block ends."""
+        if len(ends) == 1:
+            return self._blocks[0].vectors[places]
+        bounds = [0, *places.searchsorted(ends).tolist()]
+        parts = zip(self._blocks, [0, *ends], itertools.pairwise(bounds), strict=False)
+        return _concatenate(
+            [block.vectors[places[first:last] - start] for block, start, (first, last) in parts]
+        )
 
-    def _with_vector(self, item: WorkingItem, index: int) -> WorkingItem:
-        """The item at `index`, with its vector."""
-        assert self._rows is not None
-        vector = self._rows.vectors[self._start + index]
-        return msgspec.structs.replace(item, vector=pack_vector(vector))
+    def _item_at(self, place: int, ends: Sequence[int]) -> WorkingItem:
+        number = bisect_right(ends, place)
+        return self._blocks[number].item(place - (ends[number - 1] if number else 0))
 
-    def _ensure_room(self) -> _Rows:
-        """The rows, with one free behind the newest."""
-        if self._rows is None:
-            self._rows = _Rows(self.dimension, _FIRST_ROWS)
-        n, capacity = len(self), len(self._rows.sizes)
-        if self._start + n == capacity:
-            doubled = max(2 * capacity, _FIRST_ROWS)
-            self._resize(capacity if self._start > capacity // 2 else doubled)
-        elif len(self._rows.names) > 4 * capacity:
-            self._resize(capacity)  # to drop names that are not used any longer
-        return self._rows
+    def _ensure_room(self) -> _Block:
+        """The last block, with a free row."""
+        last = self._blocks[-1] if self._blocks else None
+        if last is None or (not last.free_rows and len(last) > self._block_rows // 2):
+            self._blocks.append(_Block(self.dimension, _FIRST_ROWS))
+        elif not last.free_rows or last.has_old_names:
+            capacity = last.capacity if last.free_rows else 2 * len(last)
+            self._blocks[-1] = _Block(self.dimension, capacity, [last])
+        return self._blocks[-1]
 
-    def _shrink_rows(self) -> None:
-        if self._rows is not None and (not self._items or len(self) < len(self._rows.sizes) // 4):
-            self._resize(2 * len(self))
+    def _join_blocks(self) -> None:
+        """Drop the blocks that are empty now, join neighbours that are small, and free rows."""
+        joined: list[_Block] = []
+        for block in filter(len, self._blocks):
+            if joined and len(joined[-1]) + len(block) <= self._block_rows // 2:
+                pair = [joined[-1], block]
+                joined[-1] = _Block(self.dimension, sum(map(len, pair)), pair)
+            elif len(block) < block.capacity // 4:
+                joined.append(_Block(self.dimension, 2 * len(block), [block]))
+            else:
+                joined.append(block)
+        self._blocks = joined
 
-    def _resize(self, capacity: int) -> None:
-        """Move the live rows to the front of a matrix of `capacity` rows; 0 for no matrix."""
-        old = self._rows
-        assert old is not None
-        self._rows = _Rows(self.dimension, capacity) if capacity else None
-        if self._rows is not None:
-            self._rows.take(old, self._start, self._items)
-        self._ids = set(self._ids)  # a set never shrinks by itself
-        self._start = 0
+
+def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    import numpy as np  # noqa: PLC0415
+
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _item_bytes(item: WorkingItem) -> int:
@@ -317,39 +321,113 @@ def _row_bytes(dimension: int) -> int:
     return 4 * dimension + 4 + 8
 
 
-class _Rows:
-    """Columns of `capacity` rows: vectors, scopes as numbers, and the sizes of the items."""
+class _Block:
+    """Some items, oldest first, with columns: vectors, scopes as numbers, and sizes.
 
-    def __init__(self, dimension: int, capacity: int) -> None:
+    Args:
+        dimension: length of the vectors.
+        capacity: rows that it has.
+        blocks: whose items it takes, with their rows; names that they do not use are left behind.
+    """
+
+    def __init__(self, dimension: int, capacity: int, blocks: Sequence[_Block] = ()) -> None:
         import numpy as np  # noqa: PLC0415
 
-        self.vectors = np.empty((capacity, dimension), dtype=np.float32)
-        self.scopes = np.empty(capacity, dtype=np.int32)
-        self.sizes = np.empty(capacity, dtype=np.int64)
-        self.names: list[str] = []
+        self.items: deque[WorkingItem] = deque()
+        self.capacity = capacity
+        self._start = 0
+        self._vectors = np.empty((capacity, dimension), dtype=np.float32)
+        self._scopes = np.empty(capacity, dtype=np.int32)
+        self._sizes = np.empty(capacity, dtype=np.int64)
+        self._names: list[str] = []
         """Sources and scopes; their places are their numbers."""
-        self.numbers: dict[str, int] = {}
-        self.row_bytes = _row_bytes(dimension)
+        self._numbers: dict[str, int] = {}
+        for block in blocks:
+            self._take(block)
+
+    def __len__(self) -> int:
+        return len(self.items)
 
     @property
-    def nbytes(self) -> int:
-        return len(self.sizes) * self.row_bytes
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """Shape (items, dimension)."""
+        return self._vectors[self._start : self._start + len(self.items)]
 
-    def number(self, name: str) -> int:
-        number = self.numbers.setdefault(name, len(self.names))
-        if number == len(self.names):
-            self.names.append(name)
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """What the items take, without their rows."""
+        return self._sizes[self._live]
+
+    @property
+    def free_rows(self) -> int:
+        """Rows behind the newest item."""
+        return self.capacity - self._start - len(self.items)
+
+    @property
+    def has_old_names(self) -> bool:
+        """Whether most of the names that it holds are not used any longer."""
+        return len(self._names) > 4 * self.capacity
+
+    def item(self, place: int) -> WorkingItem:
+        """The item at this place, with its vector."""
+        vector = self._vectors[self._start + place]
+        return msgspec.structs.replace(self.items[place], vector=pack_vector(vector))
+
+    def visible(self, scope: str) -> npt.NDArray[np.bool_]:
+        """Whether each item is of this session, or of none."""
+        scopes = self._scopes[self._live]
+        own: npt.NDArray[np.bool_] = scopes == self._numbers.get(scope, -1)
+        own |= scopes == self._numbers.get("", -1)
+        return own
+
+    def append(self, item: WorkingItem) -> None:
+        """Add an item; there is a free row."""
+        import numpy as np  # noqa: PLC0415
+
+        # Few different sources and scopes: each is held once.
+        source, scope = self._number(item.source), self._number(item.scope)
+        names = self._names
+        light = WorkingItem(
+            item.id, item.text, names[source], names[scope], item.at_us, item.tokens, b""
+        )
+        row = self._start + len(self.items)
+        self._vectors[row] = np.frombuffer(item.vector, dtype="<f4")
+        self._scopes[row] = scope
+        self._sizes[row] = _item_bytes(light)
+        self.items.append(light)
+
+    def discard(self, ids: Collection[str]) -> int:
+        """Remove the items of these ids; returns how many there were."""
+        stay = [place for place, item in enumerate(self.items) if item.id not in ids]
+        count = len(self.items) - len(stay)
+        if stay and stay[0] == count:  # the oldest go
+            for _ in range(count):
+                self.items.popleft()
+            self._start += count
+        elif count:
+            rows = [self._start + place for place in stay]
+            for column in (self._vectors, self._scopes, self._sizes):
+                column[: len(rows)] = column[rows]
+            self.items = deque(item for item in self.items if item.id not in ids)
+            self._start = 0
+        return count
+
+    @property
+    def _live(self) -> slice:
+        return slice(self._start, self._start + len(self.items))
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.setdefault(name, len(self._names))
+        if number == len(self._names):
+            self._names.append(name)
         return number
 
-    def take(self, other: _Rows, start: int, items: Collection[WorkingItem]) -> None:
-        """Copy the rows of `items`, which lie from `start` in `other`."""
-        n = len(items)
-        self.vectors[:n] = other.vectors[start : start + n]
-        self.sizes[:n] = other.sizes[start : start + n]
-        for item in items:
-            self.number(item.source)
-        self.scopes[:n] = [self.number(item.scope) for item in items]
-
-    def keep(self, places: list[int]) -> None:
-        for column in (self.vectors, self.scopes, self.sizes):
-            column[: len(places)] = column[places]
+    def _take(self, other: _Block) -> None:
+        """Add the items of another block, with their rows."""
+        rows = slice(len(self.items), len(self.items) + len(other.items))
+        self._vectors[rows] = other.vectors
+        self._sizes[rows] = other.sizes
+        for item in other.items:
+            self._number(item.source)
+        self._scopes[rows] = [self._number(item.scope) for item in other.items]
+        self.items.extend(other.items)
