@@ -1,0 +1,304 @@
+"""What belongs to the whole process is changed in few places, and never across an await.
+
+Warning filters, log levels, hooks of `sys`, the environment, signal handlers and the like are
+shared by all tasks and threads: who changes and restores one around an await restores, with two
+tasks at once, what the other one had set. So no coroutine changes any of it, no context manager
+that does is open across an await, and every other place is named below with the reason why it is
+safe.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import remora
+
+ROOT = Path(remora.__file__).parent
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
+
+CHANGES = re.compile(
+    r"""
+    warnings\.(catch_warnings|filterwarnings|simplefilter|resetwarnings)
+    | logging\.(disable|basicConfig|captureWarnings|setLoggerClass|setLogRecordFactory|addLevelName)
+    | .*\.(setLevel|addHandler|removeHandler|addFilter|removeFilter)
+    | sys\.(set\w+|addaudithook|path\.\w+|meta_path\.\w+|modules\.(pop|update|setdefault|clear))
+    | threading\.(setprofile|settrace|stack_size)\w*
+    | os\.(umask|f?chdir|putenv|unsetenv|nice|dup2|setpriority|sched_set\w+|set\w*[ug]id|setsid)
+    | os\.(register_at_fork | environ\.(update|setdefault|pop|popitem|clear))
+    | signal\.(signal|set_wakeup_fd|pthread_sigmask|setitimer|alarm|siginterrupt)
+    | .*\.(add|remove)_signal_handler
+    | locale\.setlocale | time\.tzset | random\.seed | np\.random\.seed | np\.(seterr\w*|set_\w+)
+    | structlog\.(configure\w*|reset_defaults) | socket\.setdefaulttimeout | resource\.setrlimit
+    | gc\.(enable|disable|freeze|unfreeze|set_\w+) | atexit\.(un)?register | faulthandler\.\w+
+    | asyncio\.(_set_running_loop|set_event_loop\w*) | multiprocessing\.set_\w+
+    | mallopt | pa\.set_\w+ | mimetypes\.(init|add_type) | codecs\.(un)?register\w*
+    | sqlite3\.(register_\w+|enable_\w+)
+    """,
+    re.VERBOSE,
+)
+
+ALLOWED = {
+    "adapters/ray.py _check": "the node's actor is a process of its own",
+    "cli/http.py command_http": "a command is a process of its own",
+    "cli/main.py main": "",
+    "cli/mcp.py command_mcp": "",
+    "cli/workers.py command_owners": "",
+    "cli/workers.py command_serve": "",
+    "cluster/connected.py": "once, at import",
+    "cluster/owner.py _forget_signals": "in a child that was forked",
+    "cluster/owner.py _hold_signals": "of one thread, around a fork",
+    "cluster/owner.py _let_signals": "",
+    "cluster/owner.py _watch_signals": "once, for as long as an owner's process lives",
+    "cluster/owner.py main": "an owner is a process of its own, and has nothing else yet",
+    "models/static.py _root_logger_left_alone": "in one thread at a time, under a lock",
+    "rest/server.py make_server": "more open files, once and for good",
+    "runtime/switching.py": "once, at import",
+    "runtime/switching.py frequent_switches": "a count says who restores it, in whatever order",
+    "services/answering.py": "once, at import",
+    "storage/forks.py": "once, at import",
+    "storage/forks.py _give_up": "in a child that was forked",
+    "storage/lance/allocators.py limit_arenas": "once, and for good",
+    "storage/lance/allocators.py set_arrow_pool": "once, and for good",
+    "storage/sqlite/connection.py": "once, at import",
+    "testing/simulation/closing.py _silence": "the simulated loop is dead: nothing else runs",
+    "testing/simulation/closing.py close_tasks": "",
+    "testing/simulation/loop.py run_forever": "as asyncio's own loop does",
+    "view/serving.py _give_way": "once and for good, in a command's process",
+}
+"""Module and function (none: at import) that may change the process, and why nobody is harmed."""
+
+OWN_PROCESS = {
+    "cluster/owner.py _warm_up": "an owner is a process of its own: freezes objects once",
+}
+"""Coroutines that may, for good and in a process of their own."""
+
+SHARED = {
+    "cluster/connected.py _connected": "changed on event loops by single steps of the interpreter",
+    "runtime/probes.py _counters": "tests alone count",
+    "runtime/switching.py _loading": "single steps of the interpreter",
+    "runtime/switching.py _running": "single steps of the interpreter",
+    "services/answering.py _threads": "single steps of the interpreter",
+    "storage/forks.py _descriptors": "single steps of the interpreter",
+    "tokens.py _later": "set once, by the main function of a process",
+    "tokens.py _loaded": "under a lock",
+}
+"""Variables of modules that functions change, and why several threads may."""
+
+MUTATORS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem",
+    "popleft", "remove", "setdefault", "update",
+}  # fmt: skip
+CONTAINERS = {
+    "set", "dict", "list", "deque", "defaultdict", "OrderedDict", "Counter", "WeakSet",
+    "WeakKeyDictionary", "WeakValueDictionary",
+}  # fmt: skip
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions_of(tree: ast.AST) -> Iterator[tuple[Function | None, ast.AST]]:
+    """Every node with the function that it stands in; a decorator stands outside."""
+    left: list[tuple[Function | None, ast.AST]] = [(None, tree)]
+    while left:
+        inside, node = left.pop()
+        yield inside, node
+        own = node if isinstance(node, Function) else None
+        for child in ast.iter_child_nodes(node):
+            of_body = own is not None and child in own.body
+            left.append((own if of_body else inside, child))
+
+
+def imported_modules(tree: ast.AST) -> set[str]:
+    """Names that are modules here."""
+    return {
+        (one.asname or one.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for one in node.names
+    }
+
+
+def root_of(node: ast.AST) -> str:
+    """The name that a chain of attributes and subscripts begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def targets_of(node: ast.AST) -> list[ast.expr]:
+    """What a statement assigns to or deletes, where that is part of something else."""
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            found = targets
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            found = [target]
+        case _:
+            return []
+    every = [one for target in found for one in ast.walk(target)]
+    return [one for one in every if isinstance(one, ast.Attribute | ast.Subscript)]
+
+
+@cache
+def changes(source: str) -> Sequence[tuple[Function | None, str]]:
+    """What a module's code changes of the process, with the function that does."""
+    tree = ast.parse(source)
+    modules = imported_modules(tree)
+    found = []
+    for function, node in functions_of(tree):
+        if isinstance(node, ast.Call) and CHANGES.fullmatch(dotted(node.func)):
+            found.append((function, dotted(node.func)))
+        found += [
+            (function, ast.unparse(target))
+            for target in targets_of(node)
+            if root_of(target) in modules
+        ]
+    return found
+
+
+def dotted(node: ast.AST) -> str:
+    """A name with attributes; what else an attribute is of is left out."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def waits(nodes: list[ast.stmt]) -> bool:
+    """Whether other tasks may run while these statements do."""
+    inner = [one for statement in nodes for one in ast.walk(statement)]
+    return any(
+        isinstance(one, ast.Await | ast.AsyncFor | ast.AsyncWith | ast.Yield) for one in inner
+    )
+
+
+def name_of(node: ast.AST) -> str:
+    """The last name of what is called."""
+    node = node.func if isinstance(node, ast.Call) else node
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+@cache
+def changing_contexts() -> set[str]:
+    """Context managers of remora that change something of the process."""
+    return {
+        function.name
+        for source in SOURCES.values()
+        for function, _ in changes(source)
+        if function is not None
+        and any("contextmanager" in ast.unparse(one) for one in function.decorator_list)
+    }
+
+
+def violations(source: str, module: str, contexts: set[str]) -> list[str]:
+    """What a module does that two tasks at once must not."""
+    found = []
+    for function, what in changes(source):
+        place = f"{module} {function.name}" if function is not None else module
+        if isinstance(function, ast.AsyncFunctionDef):
+            if place not in OWN_PROCESS:
+                found.append(f"{place}: a coroutine changes the process: {what}")
+        elif place not in ALLOWED:
+            found.append(f"{place}: changes the process: {what}")
+    for function, node in functions_of(ast.parse(source)):
+        if isinstance(node, ast.AsyncFunctionDef) and any(
+            name_of(one) in contexts for one in node.decorator_list
+        ):
+            found.append(f"{module} {node.name}: a coroutine function is decorated")
+        if not isinstance(function, ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.With) and waits(node.body):
+            names = {name_of(item.context_expr) for item in node.items} & contexts
+            found += [f"{module} {function.name}: {one} is open across an await" for one in names]
+        resets = isinstance(node, ast.Call) and name_of(node) == "reset" and len(node.args) == 1
+        if resets and any(isinstance(one, ast.Yield) for one in ast.walk(function)):
+            found.append(f"{module} {function.name}: its caller's context may be another one")
+    return found
+
+
+def shared_variables(source: str) -> set[str]:
+    """Variables of a module that its functions change."""
+    tree = ast.parse(source)
+    held = {
+        target.id
+        for node in ast.iter_child_nodes(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+        and (
+            isinstance(node.value, ast.Dict | ast.List | ast.Set)
+            or (isinstance(node.value, ast.Call) and name_of(node.value) in CONTAINERS)
+        )
+    }
+    changed = set()
+    for function, node in functions_of(tree):
+        if function is None:
+            continue
+        if isinstance(node, ast.Global):
+            changed.update(node.names)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if node.func.attr in MUTATORS and isinstance(owner, ast.Name) and owner.id in held:
+                changed.add(owner.id)
+        changed.update({root_of(target) for target in targets_of(node)} & held)
+    return changed
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES))
+def test_no_task_changes_what_is_shared(module: str) -> None:
+    assert violations(SOURCES[module], module, changing_contexts()) == []
+
+
+def test_every_exception_is_needed() -> None:
+    """A place that changes nothing any more leaves the list."""
+    found = {
+        f"{module} {function.name}" if function is not None else module
+        for module, source in SOURCES.items()
+        for function, _ in changes(source)
+    }
+    assert sorted(found) == sorted([*ALLOWED, *OWN_PROCESS])
+
+
+def test_every_variable_of_a_module_is_guarded() -> None:
+    """A new one is named, with the reason why several threads may change it."""
+    found = [f"{module} {one}" for module in SOURCES for one in shared_variables(SOURCES[module])]
+    assert sorted(found) == sorted(SHARED)
+
+
+@pytest.mark.parametrize(
+    "banned",
+    [
+        "async def f():\n with warnings.catch_warnings():\n  await g()",
+        "async def f():\n logging.getLogger('a').setLevel(10)",
+        "import os\nasync def f():\n os.environ['A'] = 'b'",
+        "import sys\nasync def f():\n sys.excepthook, before = g, sys.excepthook",
+        "import sys\ndef f():\n sys.path[:] = []",
+        "import logging as log\ndef f():\n log.basicConfig = g",
+        "import os\ndef f():\n del os.environ['A']",
+        "def f():\n os.umask(0)",
+        "def f():\n loop.add_signal_handler(2, g)",
+        "async def f():\n with frequent_switches():\n  await g()",
+        "async def f():\n with frequent_switches(), g():\n  async for _ in h():\n   pass",
+        "@frequent_switches()\nasync def f():\n pass",
+        "async def f():\n token = v.set(1)\n try:\n  yield\n finally:\n  v.reset(token)",
+    ],
+)
+def test_what_is_banned_is_seen(banned: str) -> None:
+    """The check sees each of them."""
+    assert violations(banned, "elsewhere.py", changing_contexts())
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        "a = {}\ndef f():\n a[1] = 2",
+        "a = set()\ndef f():\n a.add(1)",
+        "def f():\n global a\n a = 1",
+    ],
+)
+def test_what_is_shared_is_seen(shared: str) -> None:
+    """The check sees each of them."""
+    assert shared_variables(shared) == {"a"}
