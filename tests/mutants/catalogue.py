@@ -805,9 +805,9 @@ _MUTANTS = (
         what="Working memory that is full lets go of what came last.",
         path="remora/actors/user/working.py",
         change="""
--        return [item.id for item in itertools.islice(itertools.chain(self._items, arriving), count)]
-+        return [item.id for item in itertools.islice([*arriving, *reversed(self._items)], count)]
-""",  # noqa: E501
+-        return [item.id for item in itertools.islice(itertools.chain(held, arriving), count)]
++        return [item.id for item in itertools.islice([*arriving, *reversed([*held])], count)]
+""",
         simulated=False,
         tests=(
             "tests/unit/test_working.py",
