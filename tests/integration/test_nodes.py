@@ -127,7 +127,7 @@ async def test_nodes_come_and_go_under_a_worker(
             str(second.pid),
         }
         assert [row["shard"] for row in rows] == list(range(SHARDS))
-        assert {row["queue"] for row in rows} <= {0, None}
+        assert all(row["queue"] is None or row["queue"] >= 0 for row in rows)  # of the last beat
         assert await anyio.to_thread.run_sync(main, ["owners", str(one.file)]) == 0
         shown = capsys.readouterr().out
         assert "serving" in shown
