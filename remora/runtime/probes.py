@@ -99,7 +99,7 @@ PROBES: Mapping[str, str] = {
     "job_pulled_from_line": "a job was cancelled or expedited while it waited behind another",
     "job_pulled_from_backoff": "a job was cancelled or expedited while it waited to be retried",
     "attempt_ended_by_defect": "a defect of the supervisor ended an attempt; the queue goes on",
-    "job_end_unrecorded": "a job's work is done, its end could not be recorded: it is done again",
+    "job_end_unrecorded": "a job's work is done; its end could not be recorded, and is tried again",
     "job_retried": "a job failed, and is tried again later",
     "job_failure_unrecorded": "the log refused the record of a job's failure",
     "job_dead_lettered": "a job failed too often: it is a dead letter",

@@ -93,6 +93,7 @@ class Supervisor:
         self._cancelled: set[str] = set()
         self._expedited: set[str] = set()
         self._scopes: dict[str, anyio.CancelScope] = {}  # of running jobs
+        self._ends: dict[str, JobResult] = {}  # of jobs whose work is done, and whose end is unsure
         self._job_counts: dict[Hashable, int] = {}  # of known jobs, by actor
         self._drain_waiters: dict[Hashable, list[Promise]] = {}
         self._job_waiters: dict[str, list[Promise]] = {}
@@ -297,34 +298,49 @@ class Supervisor:
             return
         last = job.attempts + 1 >= queue.retry.max_attempts
         attempt = JobAttempt(job, last, job.id in self._expedited)
-        token = _working_for.set(job.key)
-        try:
-            with anyio.CancelScope() as scope:
-                self._scopes[job.id] = scope
-                result = await call_guarded(queue.handler, attempt)
-        except Exception as e:
-            self._scopes.pop(job.id, None)
-            await self._handle_failure(queue, attempt, e, last=last)
-            return
-        finally:
-            _working_for.reset(token)
-            self._scopes.pop(job.id, None)
-        if scope.cancelled_caught:
-            if job.id in self._cancelled:
-                self._forget(job)
-            else:  # expedited: once more, at once
-                queue.push_first(job)
+        result = self._ends.get(job.id)
+        if result is None:
+            result = await self._work_on(queue, attempt, last=last)
+        if result is None:
             return
         try:
             await self._record_result(job, result)
         except Exception as e:
             probe("job_end_unrecorded")
-            # The work is done but its end is not recorded: it is done again.
+            if isinstance(e, OutcomeUnknown):
+                # The log may hold the end: were the work begun again and cut off, nobody would
+                # finish it. So only its end is recorded again.
+                self._ends[job.id] = result
+            elif not isinstance(e, StorageError | CommitFailed):
+                self._ends.pop(job.id, None)
             await self._handle_failure(queue, attempt, e, last=False)
             return
         queue.done += 1
         self._outages[queue.name].succeed()
         self._forget(job)
+
+    async def _work_on(
+        self, queue: JobQueue, attempt: JobAttempt, *, last: bool
+    ) -> JobResult | None:
+        """Do a job's work once; None if there is nothing to record, and the job was seen to."""
+        job = attempt.job
+        token = _working_for.set(job.key)
+        try:
+            with anyio.CancelScope() as scope:
+                self._scopes[job.id] = scope
+                return await call_guarded(queue.handler, attempt)
+        except Exception as e:
+            self._scopes.pop(job.id, None)
+            await self._handle_failure(queue, attempt, e, last=last)
+            return None
+        finally:
+            _working_for.reset(token)
+            self._scopes.pop(job.id, None)
+        if job.id in self._cancelled:
+            self._forget(job)
+        else:  # expedited: once more, at once
+            queue.push_first(job)
+        return None
 
     async def _record_result(self, job: Job, result: JobResult) -> None:
         if result.message is not None:
@@ -399,6 +415,7 @@ class Supervisor:
         self._known.pop(job.id, None)
         self._cancelled.discard(job.id)
         self._expedited.discard(job.id)
+        self._ends.pop(job.id, None)
         queue = self.queues[job.queue]
         queue.came_s.pop(job.id, None)
         if queue.stalled:

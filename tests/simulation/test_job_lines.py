@@ -19,6 +19,7 @@ from remora.runtime.probes import count_probes
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
 from remora.testing.clock import VirtualClock
+from remora.testing.faults import CommitFault, FaultyJournal
 from remora.testing.simulation.loop import SeededLoop
 from remora.testing.simulation.seams import seams
 from tests.harness import Kernel, kernel
@@ -51,7 +52,9 @@ class Gated:
 
 
 @asynccontextmanager
-async def running(concurrency: int = 2) -> AsyncIterator[tuple[Kernel, Gated, VirtualClock]]:
+async def running(
+    concurrency: int = 2, journal: MemoryJournal | None = None
+) -> AsyncIterator[tuple[Kernel, Gated, VirtualClock]]:
     gated, clock = Gated(), VirtualClock()
     queue = JobQueue(
         "gated",
@@ -60,7 +63,7 @@ async def running(concurrency: int = 2) -> AsyncIterator[tuple[Kernel, Gated, Vi
         retry=RetryPolicy(backoff_s=1, jitter=0),
         line=attrgetter("user"),
     )
-    async with kernel(MemoryJournal(), clock=clock, queues=[queue]) as core:
+    async with kernel(journal or MemoryJournal(), clock=clock, queues=[queue]) as core:
         yield core, gated, clock
 
 
@@ -104,6 +107,25 @@ async def test_a_job_that_failed_lets_its_line_go_on() -> None:
         await clock.advance(10)
         await core.supervisor.drain_all()
         assert gated.begun == ["ann-0", "ann-1", "ann-0"]
+
+
+@pytest.mark.parametrize(("fault", "works"), [("kept", 1), ("lost", 1), ("refused", 2)])
+async def test_a_job_whose_end_may_be_recorded(fault: CommitFault, works: int) -> None:
+    """G7: its work is not begun again: if it were cut off then, the log might have no job that
+    finishes it.
+    """
+    faults: list[CommitFault] = [fault]
+    journal = FaultyJournal(lambda: faults.pop() if faults else None)
+    async with running(journal=journal) as (core, gated, clock):
+        gated.let_go("ann-0")
+        core.supervisor.submit([job("ann", 0)])
+        await anyio.wait_all_tasks_blocked()
+        assert not faults
+        assert core.supervisor.has_jobs(job("ann", 0).key)
+        await clock.advance(10)
+        await core.supervisor.drain_all()
+        assert gated.begun == ["ann-0"] * works
+        assert queue_of(core).done == 1
 
 
 async def test_jobs_of_a_line_that_are_cancelled() -> None:
