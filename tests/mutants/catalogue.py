@@ -598,7 +598,7 @@ _MUTANTS = (
         path="remora/runtime/supervisor.py",
         change="""
 +                await commit_records(self._log, (JobDone(job.id),))
-                 result = await call_guarded(queue.handler, attempt)
+                 return await call_guarded(queue.handler, attempt)
 """,
     ),
     Mutant(
@@ -653,8 +653,8 @@ _MUTANTS = (
         "extract in its stead.",
         path="remora/runtime/supervisor.py",
         change="""
--            else:  # expedited: once more, at once
--                queue.push_first(job)
+-        else:  # expedited: once more, at once
+-            queue.push_first(job)
 """,
     ),
     Mutant(
