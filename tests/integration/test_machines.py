@@ -477,9 +477,9 @@ def test_configurations_that_cannot_work(
 async def test_a_worker_without_a_certificate_on_loopback(cluster: Cluster, tmp_path: Path) -> None:
     """It need not know whether the owner there has one."""
     more = await write_certificate(tmp_path)
-    one = Machine(tmp_path / "one", cluster.dsn(), "unaware", more=more)
-    worker = Machine(tmp_path / "two", cluster.dsn(), "unaware")
-    stranger = Machine(tmp_path / "three", cluster.dsn(), "unaware", secret="x" * 40)
+    one = Machine(tmp_path / "one", cluster.dsn(), "loopback", more=more)
+    worker = Machine(tmp_path / "two", cluster.dsn(), "loopback")
+    stranger = Machine(tmp_path / "three", cluster.dsn(), "loopback", secret="x" * 40)
     async with running_owner(one) as owner:
         await owner.said("shard_served")
         async with remora.connect(worker.file) as memory:
