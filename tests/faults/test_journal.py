@@ -15,6 +15,7 @@ import pytest
 from remora import Runtime
 from remora.errors import (
     JournalDamaged,
+    RuntimeClosed,
     StorageError,
 )
 from remora.ids import SessionKey, key_digest
@@ -184,3 +185,13 @@ async def everything(path: Path) -> dict[Any, Any]:
     finally:
         await journal.aclose()
     return found
+
+
+async def test_what_reads_a_journal_that_is_closed(tmp_path: Path) -> None:
+    """G11: a call that was under way when its runtime closed hears that."""
+    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="process")
+    await journal.aclose()
+    with pytest.raises(RuntimeClosed, match="the journal is closed"):
+        await journal.setting("embedder")
+    with pytest.raises(RuntimeClosed):
+        await journal.memories("alice", ["a"])

@@ -15,7 +15,7 @@ from typing import Any
 import aiosqlite
 import msgspec
 
-from remora.errors import StorageError
+from remora.errors import RuntimeClosed, StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
@@ -379,3 +379,7 @@ class JournalReader:
             return list(await self._reader.execute_fetchall(sql, parameters))
         except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says of damage may quote it
             raise StorageError(f"the journal cannot be read: {e}") from e
+        except ValueError as e:
+            if type(e) is not ValueError:
+                raise
+            raise RuntimeClosed("the journal is closed") from e  # aiosqlite says it so
