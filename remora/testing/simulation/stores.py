@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from remora.config import LongTermConfig
+from remora.errors import LongTermError
 from remora.storage.lance.store import LanceStore
 from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import (
@@ -160,7 +161,14 @@ class _Host:
         self._started: list[Any] = []
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result. Blocks."""
+        """Its result. Blocks.
+
+        Raises:
+            LongTermError: the store is closed, as LanceDB's own says.
+        """
+        if self._loop.is_closed():
+            coroutine.close()
+            raise LongTermError("long-term memory failed: it is closed", retryable=False)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
