@@ -53,7 +53,8 @@ MAX_RESULTS = 1_000
 _MAX_INT = 1 << 62  # integers of the journal have 64 bits
 _MAX_PATH = 4_000  # bytes; Linux refuses longer paths
 _MAX_NAME = 200  # bytes of a name in a path; 255 are allowed, and staged files add a suffix
-_ADDRESS = re.compile("([a-z][a-z0-9+.-]+):/")  # as a path, too, where // is /; C:/ is none
+# as a path, too, where // is /; C:/ is none
+_ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 
 
 def check_int(value: object, name: str, *, low: int = 0, high: int = _MAX_INT - 1) -> int:
@@ -217,7 +218,7 @@ def check_directory(value: object, name: str) -> Path:
     path = check_path(value, name)
     if (found := _ADDRESS.match(str(path))) is None:
         return path
-    if found[1] in {"postgresql", "postgres"}:
+    if found[1].lower() in {"postgresql", "postgres"}:
         raise InvalidInput(
             f"{name} must be a directory, not the address of a database: put that into journal.dsn "
             "of a configuration file, which remora.connect, `remora http` and `remora mcp` take. "

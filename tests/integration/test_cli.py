@@ -442,6 +442,8 @@ ADDRESS = "postgresql://joe:hidden@127.0.0.1:1/shop"
         ["reshard", ADDRESS, "--to", "directory"],
         ["serve", ADDRESS],
         ["mcp", ADDRESS],
+        ["stats", "--dir", ADDRESS.replace("postgresql", "POSTGRESQL")],
+        ["stats", "--dir", f" {ADDRESS}"],
     ],
 )
 def test_an_address_is_no_directory(

@@ -217,6 +217,7 @@ def test_erasure(page: Any) -> None:
 
 def reach(page: Any, text: str) -> None:
     """Move the focus to a button by the keyboard alone."""
+    page.wait_for_selector(f"button:text-is('{text}')")
     for _ in range(400):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == text:
@@ -237,7 +238,8 @@ def test_the_keyboard_alone(page: Any) -> None:
     reach(page, "erase this user")
     page.keyboard.press("Enter")
     page.wait_for_selector("#erasure table")
-    assert page.evaluate("document.activeElement.querySelector('table') !== null")
+    assert page.evaluate("document.activeElement.parentElement.id") == "erasure"
+    assert page.evaluate("document.activeElement.role") == "status"
     page.locator("#users a", has_text="user 7").wait_for(state="detached")
 
 

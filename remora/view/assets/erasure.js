@@ -35,9 +35,9 @@ export class ErasurePanel {
         el("p", {}, stored(what), " is erased. The receipt:"),
         table("Receipt of the erasure", ["what", "how many"], rows.map(([name, count]) =>
           el("tr", {}, el("th", { scope: "row" }, NOUNS[name] ?? name), el("td", { class: "figure" }, number(count))))));
-      this.result.focus(); // the button that had it goes
       fill(this.buttons);
       this.told(what, "done");
+      this.result.focus(); // the button that had it is gone
     } catch (e) {
       this.told(what, "failed");
       fill(this.result, el("p", { class: "failed" }, stored(e.message)));
