@@ -257,6 +257,10 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
 
 @pytest.fixture(autouse=True)
 def _log() -> Iterator[None]:
-    """What a test silenced is heard again in the next."""
+    """What a test silenced is heard again in the next; commands set levels for their process."""
+    levels = [(one, one.level) for one in map(logging.getLogger, ("remora", "remora.rest"))]
     yield
     logging.disable(logging.NOTSET)
+    for logger, level in levels:
+        if logger.level != level:
+            logger.setLevel(level)
