@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import connect_owner, is_in_database, open_runtime
+from remora.cli.opening import connect_owner, open_runtime
 from remora.cli.prompt import confirm
 from remora.cli.render import counted, named, print_json
-from remora.runtime.threads import run_in_thread
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -64,9 +63,11 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         ):
             console.print("nothing was erased")
             return 1
-    elsewhere = await run_in_thread(is_in_database, arguments)
-    opened = connect_owner(arguments) if elsewhere else open_runtime(arguments, journal_only=True)
-    async with opened as runtime:
+    async with (
+        connect_owner(arguments)
+        if arguments.in_database
+        else open_runtime(arguments, journal_only=True)
+    ) as runtime:
         who = runtime.user(user)
         with console.status("erasing"):
             receipt = await (who if session is None else who.session(session)).forget()

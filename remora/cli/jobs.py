@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from remora.api.dead_letters import DeadLetters, check_droppable
-from remora.cli.opening import Memory, connect_owner, directory_of, is_in_database
+from remora.cli.opening import Memory, connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
@@ -29,7 +29,6 @@ from remora.cluster.operating import (
 )
 from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
-from remora.runtime.threads import run_in_thread
 from remora.storage.erasure_notes import WaitingErasure
 
 __all__ = ["add_jobs_parser", "command_jobs"]
@@ -122,7 +121,7 @@ def add_jobs_parser(
 
 async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
     """List, retry or drop; returns the exit code."""
-    if await run_in_thread(is_in_database, arguments):
+    if arguments.in_database:
         async with connect_owner(arguments) as memory:
             return await _ask_owner(console, memory, arguments)
     directory = directory_of(arguments)
@@ -138,13 +137,60 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
                 arguments.ids,
                 confirmed=partial(_confirm_drop, console, sure=arguments.yes),
             )
-            done = f"{_count_of_letters(count)} dropped; their messages load as before"
+            _print_dropped(console, count)
         case _:
             erasures = await list_erasures(directory, arguments.user)
             _list(console, arguments, await list_jobs(directory), erasures)
-            return 0
-    console.print(done, markup=False, highlight=False)
     return 0
+
+
+async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Namespace) -> int:
+    """As `command_jobs`, of a memory in PostgreSQL. Only its owner knows the jobs that wait."""
+    match arguments.action:
+        case "retry":
+            chosen, erasures = _choose(arguments, memory.erasures())
+            count = 0 if chosen == [] else await memory.retry_dead_letters(chosen)
+            _print_retried(console, count, erasures, "will run again")
+            left = await memory.retry_erasures() if erasures else []
+            print_erasures(console, left)
+            return 1 if left else 0
+        case "drop":
+            dead = {job.id: job for job in await memory.dead_letters()}
+            if missing := sorted(set(arguments.ids) - dead.keys()):
+                raise no_dead_letter(missing)
+            meant = [dead[id_] for id_ in dict.fromkeys(arguments.ids)]
+            await _confirm_drop(console, meant, sure=arguments.yes)
+            _print_dropped(console, await memory.drop_dead_letters(arguments.ids))
+        case _:
+            erasures = memory.erasures(arguments.user)
+            _list(console, arguments, await memory.dead_letters(), erasures)
+    return 0
+
+
+async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
+    chosen, erasures = _choose(arguments, await list_erasures(directory))
+    count = 0
+    if chosen != []:
+        count = await change_dead_letters(
+            directory,
+            arguments.configured.journal.durability,
+            "retry_dead_letters()",
+            DeadLetters.retry,
+            chosen,
+        )
+    _print_retried(console, count, erasures, f"will run again when a server opens {directory}")
+    return await retry_erasures(console, arguments) if erasures else 0
+
+
+def _choose(
+    arguments: argparse.Namespace, waiting: Sequence[WaitingErasure]
+) -> tuple[list[str] | None, list[WaitingErasure]]:
+    """The dead letters that are meant, None for all, and the erasures."""
+    if arguments.all:
+        return None, list(waiting)
+    erasures = [one for one in waiting if one.id in arguments.ids]
+    ids = {one.id for one in erasures}
+    return [id_ for id_ in arguments.ids if id_ not in ids], erasures
 
 
 def _list(
@@ -162,58 +208,17 @@ def _list(
         print_erasures(console, erasures, as_json=arguments.json)
 
 
-async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Namespace) -> int:
-    """As `command_jobs`, of a memory in PostgreSQL. Only its owner knows the jobs that wait."""
-    dead = {job.id: job for job in await memory.dead_letters()}
-    ids: Sequence[str] = getattr(arguments, "ids", ())
-    if arguments.action is None:
-        _list(console, arguments, list(dead.values()), memory.erasures(arguments.user))
-        return 0
-    erasures = {one.id for one in memory.erasures()}
-    if arguments.action == "retry" and arguments.all:
-        chosen, again = list(dead), erasures
-    else:
-        chosen, again = [id_ for id_ in ids if id_ not in erasures], erasures.intersection(ids)
-    if missing := sorted(set(chosen) - dead.keys()):
-        raise no_dead_letter(missing)
-    if arguments.action == "drop":
-        await _confirm_drop(console, [dead[id_] for id_ in chosen], sure=arguments.yes)
-        count = await memory.drop_dead_letters(chosen)
-        done = f"{_count_of_letters(count)} dropped; their messages load as before"
-    else:
-        count = await memory.retry_dead_letters(chosen) if chosen else 0
-        done = (
-            f"{_count_of_letters(count)} will run again" if count else "there are no dead letters"
-        )
-    if count or not again:
-        console.print(done if count else "there are no dead letters", markup=False, highlight=False)
-    left = await memory.retry_erasures() if again else []
-    print_erasures(console, left)
-    return 1 if left else 0
-
-
-async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
-    waiting = {one.id for one in await list_erasures(directory)}
-    erasures = waiting if arguments.all else waiting.intersection(arguments.ids)
-    chosen = None if arguments.all else [id_ for id_ in arguments.ids if id_ not in erasures]
-    count = 0
-    if chosen is None or chosen:
-        count = await change_dead_letters(
-            directory,
-            arguments.configured.journal.durability,
-            "retry_dead_letters()",
-            DeadLetters.retry,
-            chosen,
-        )
+def _print_retried(
+    console: Console, count: int, erasures: Sequence[WaitingErasure], what: str
+) -> None:
     if count or not erasures:
-        console.print(
-            f"{_count_of_letters(count)} will run again when a server opens {directory}"
-            if count
-            else "there are no dead letters",
-            markup=False,
-            highlight=False,
-        )
-    return await retry_erasures(console, arguments) if erasures else 0
+        done = f"{_count_of_letters(count)} {what}" if count else "there are no dead letters"
+        console.print(done, markup=False, highlight=False)
+
+
+def _print_dropped(console: Console, count: int) -> None:
+    done = f"{_count_of_letters(count)} dropped; their messages load as before"
+    console.print(done, markup=False, highlight=False)
 
 
 async def _drop_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:

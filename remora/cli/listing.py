@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.cli.opening import connect_owner, is_in_database, journals_of
+from remora.cli.opening import connect_owner, journals_of
 from remora.cli.render import counted, named
 from remora.cluster.merging import merge_users
 from remora.errors import InvalidInput
@@ -100,7 +100,7 @@ def add_listing_parsers(
 async def command_users(console: Console, arguments: argparse.Namespace) -> int:
     """List users; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    if await run_in_thread(is_in_database, arguments):
+    if arguments.in_database:
         async with connect_owner(arguments) as memory:
             found = await memory.users(**_options(arguments))
     else:
@@ -117,7 +117,7 @@ async def command_users(console: Console, arguments: argparse.Namespace) -> int:
 async def command_sessions(console: Console, arguments: argparse.Namespace) -> int:
     """List a user's sessions; returns the exit code."""
     page = check_page(arguments.order, arguments.prefix, arguments.limit, arguments.after)
-    if await run_in_thread(is_in_database, arguments):
+    if arguments.in_database:
         async with connect_owner(arguments) as memory:
             found = await memory.user(arguments.user).sessions(**_options(arguments))
     else:

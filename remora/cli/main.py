@@ -195,11 +195,9 @@ _OF_PROCESSES = {
     "keys": command_keys,
     "mcp": command_mcp,
 }
-_NEED_MEMORY = frozenset(
-    {"show", "recall", "users", "sessions", "export", "reembed", "stats", "jobs", "forget", "tune"}
-)
 _ASK_OWNER = frozenset({"show", "recall", "users", "sessions", "stats", "jobs", "forget"})
-"""Those that a memory in PostgreSQL has as well."""
+"""Those that ask the owner of a memory in PostgreSQL."""
+_NEED_MEMORY = _ASK_OWNER | {"export", "reembed", "tune", "view"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -231,11 +229,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.configured = _load_config(arguments)
         if arguments.command == "view":
             arguments.dir = arguments.place or arguments.dir
+        arguments.in_database = is_in_database(arguments)
+        asked = arguments.in_database and arguments.command in _ASK_OWNER
+        if arguments.command in _NEED_MEMORY and not asked:
             require_memory(arguments)
+        if arguments.command == "view":
             return command_view(console, arguments)
-        elsewhere = arguments.command in _ASK_OWNER and is_in_database(arguments)
-        if arguments.command in _NEED_MEMORY and not elsewhere:
-            require_memory(arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:
         Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)

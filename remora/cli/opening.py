@@ -189,7 +189,7 @@ async def open_to_read(
         JournalTooNew, JournalDamaged, DirectoryUnusable: the journal cannot be read.
         OwnerUnreachable: it is in PostgreSQL, and no process serves it.
     """
-    if await run_in_thread(is_in_database, arguments):
+    if arguments.in_database:
         async with connect_owner(arguments) as memory:
             yield memory
         return

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.console import Console
 
-from remora.cli.opening import Memory, is_in_database, journals_of, open_to_read
+from remora.cli.opening import Memory, journals_of, open_to_read
 from remora.cli.render import print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
@@ -75,7 +75,7 @@ async def command_show(console: Console, arguments: argparse.Namespace) -> int:
     """Print a session; returns the exit code."""
     key = SessionKey(arguments.user, arguments.session)
     async with open_to_read(arguments, user=key.user) as runtime:
-        if await run_in_thread(is_in_database, arguments):
+        if arguments.in_database:
             waiting: Sequence[Job] = await runtime.dead_letters()
         else:
             (journal,) = await run_in_thread(journals_of, arguments, key.user)

@@ -26,7 +26,6 @@ from remora.api.runtime import Runtime
 from remora.cli.opening import (
     Memory,
     directory_of,
-    is_in_database,
     open_runtime,
     open_to_read,
     runtimes_of,
@@ -282,7 +281,7 @@ async def _settings(
     arguments: argparse.Namespace, memory: Memory
 ) -> tuple[str, dict[str, str | int]]:
     """Where a memory is, and what it was made with."""
-    if await run_in_thread(is_in_database, arguments):
+    if arguments.in_database:
         assert not isinstance(memory, Runtime)
         schema = arguments.configured.journal.schema
         return f"the schema {schema} in PostgreSQL", {"shards": str(len(memory.shards))}
