@@ -308,7 +308,7 @@ async def _new_user(w: World) -> None:
 
 
 async def _fill_working_memory(w: World) -> None:
-    """As full as it gets: a thousand items more remove the oldest half."""
+    """As full as it gets: what is learned then removes the oldest items."""
     full = 2 * Config().working.max_memory_mb * 2**20
     before = await w.user.inspect()
     while True:

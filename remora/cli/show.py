@@ -94,7 +94,8 @@ async def command_recall(console: Console, arguments: argparse.Namespace) -> int
         if not known.sessions and not known.memories:
             raise InvalidInput(f"there is no user {arguments.user} in this memory")
         found = await user.recall(arguments.question, limit=arguments.limit)
-        if runtime.statistics().reranking.failures:
+        # an owner's figures are of all who asked
+        if not arguments.in_database and runtime.statistics().reranking.failures:
             Console(stderr=True).print(
                 "remora: the reranker failed, so the memories are in the order that recall found "
                 "(-v shows why)",

@@ -30,9 +30,8 @@ __all__ = ["WorkingItem", "WorkingMemory", "pack_vector", "unpack_vector"]
 
 _FIRST_ROWS = 8
 _BLOCK_ROWS = 8_192
-_BLOCK_BYTES = (
-    8 << 20
-)  # NumPy asks for huge pages then; in blocks of 1 MB a search takes a third more
+# NumPy asks for huge pages then; in blocks of 1 MB a search takes a third more.
+_BLOCK_BYTES = 8 << 20
 _SLOTS = 8 + 64  # bytes of an item in a deque and, about, in a set (27 to 107)
 _NUMBERS = 64  # bytes of an item's two integers
 _LENGTH_TOLERANCE = 1e-3
