@@ -350,7 +350,7 @@ class _Block:
     @property
     def vectors(self) -> npt.NDArray[np.float32]:
         """Shape (items, dimension)."""
-        return self._vectors[self._start : self._start + len(self.items)]
+        return self._vectors[self._live]
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
