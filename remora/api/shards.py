@@ -21,6 +21,7 @@ __all__ = [
     "divide_config",
     "holder_of",
     "home_of",
+    "locate_shard",
     "made_for_owner",
     "make_database_shards",
     "make_shards",
@@ -152,20 +153,34 @@ def _make_runtimes(options: Options, layout: ShardLayout) -> list[Runtime]:
     database = bool(divided.journal.dsn.reveal())
     shards = []
     for place, name in zip(layout.places, layout.names, strict=True):
-        path, config = options.path, divided
-        if layout.shards > 1 or not database:
-            path = None if path is None else path / name
-            config = _relocate(config, name)
-        if database:
-            schema = layout.schema(config.journal.schema, place.number)
-            journal = msgspec.structs.replace(config.journal, schema=schema)
-            config = msgspec.structs.replace(config, journal=journal)
+        path = options.path
+        if path is not None and (layout.shards > 1 or not database):
+            path /= name
+        config = locate_shard(divided, layout, place.number)
         shard = Runtime.in_memory(config=divided)
         shard._lifetime = Lifetime(  # noqa: SLF001  # a part of the runtime
             msgspec.structs.replace(options, path=path, config=config, shard=place, models=models)
         )
         shards.append(shard)
     return shards
+
+
+def locate_shard(config: Config, layout: ShardLayout, number: int) -> Config:
+    """The configuration of one shard: where its journal and its long-term memory are.
+
+    Args:
+        config: of the memory.
+        layout: of the memory.
+        number: of the shard.
+    """
+    database = bool(config.journal.dsn.reveal())
+    if layout.shards > 1 or not database:
+        config = _relocate(config, layout.name(number))
+    if database:
+        schema = layout.schema(config.journal.schema, number)
+        journal = msgspec.structs.replace(config.journal, schema=schema)
+        config = msgspec.structs.replace(config, journal=journal)
+    return config
 
 
 def divide_config(config: Config, shards: int) -> Config:

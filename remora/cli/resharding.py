@@ -28,8 +28,11 @@ complete and on disk: DIR needs room for both. If it is interrupted, the same
 command continues; a server that opens DIR instead finds the memory as it was.
 
 --to postgresql moves the journal into the database of journal.dsn, and long-
-term memory from DIR to the object store of long_term.uri, if there is one;
---to directory moves the journal back, into as many shards as --shards says.
+term memory from DIR to the object store of long_term.uri, if there is one.
+With --shards, or else cluster.shards, DIR is divided first, and each shard
+moves into a schema of its own, for `remora serve` on several machines.
+--to directory moves the journal of a memory in one piece back, into as many
+shards as --shards says.
 """
 
 
@@ -44,7 +47,8 @@ def add_reshard_parser(
         description=_DESCRIPTION,
         epilog="examples:\n  remora reshard memory --shards 8\n"
         "  remora reshard memory --shards 1\n"
-        "  remora reshard memory --to postgresql --config remora.yaml\n",
+        "  remora reshard memory --to postgresql --config remora.yaml\n"
+        "  remora reshard memory --to postgresql --shards 8 --config machines.yaml\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
@@ -99,12 +103,10 @@ async def command_reshard(console: Console, arguments: argparse.Namespace) -> in
 
 async def _move(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
     config, shards = arguments.configured, arguments.shards
-    if arguments.to == "postgresql" and shards is not None:
-        raise InvalidInput("a journal in PostgreSQL is one shard: leave out --shards")
     try:
         with progress_bar("moving") as (_, advance):
             if arguments.to == "postgresql":
-                report = await move_to_database(directory, config, progress=advance)
+                report = await move_to_database(directory, config, shards=shards, progress=advance)
             else:
                 report = await move_to_directory(
                     directory, config, shards=shards or 1, progress=advance

@@ -1,11 +1,12 @@
 """Moving a memory that is not in use from its directory into PostgreSQL, and back.
 
-The journal moves in one piece: a memory in shards is brought into one first, and divided again
-afterwards (`remora.cluster.reshard`). Every row is copied as it is, with number and checksum, and
+The memory is first brought into as many shards as it is to have (`remora.cluster.reshard`); then
+each moves into a journal of its own. Every row is copied as it is, with number and checksum, and
 compared with its copy. Tables of long-term memory stay where they are; from the directory they are
-copied, with their vectors, where `long_term.uri` names an object store.
+copied, with their vectors, where `long_term.uri` names an object store. Only a memory in one piece
+moves back.
 
-At any moment one of the two journals counts:
+At any moment the journals in one of the two places count:
 
 ==============================  ================  ===========================================
 into PostgreSQL                 what counts       a start
@@ -23,28 +24,34 @@ After a crash the same command goes on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 
-from remora.cluster.reshard import NothingToDivide, reshard
+from remora.api.shards import locate_shard
+from remora.cluster.journal_copy import (
+    JournalCopy,
+    Watcher,
+    compare_journals,
+    make_cluster,
+    open_copy,
+    read_cluster,
+)
+from remora.cluster.merging import add_figures
+from remora.cluster.reshard import NothingToDivide, require_tables, reshard
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput, StorageError
 from remora.logging import get_logger
 from remora.maintenance.offline import JOURNAL, offline, require_memory
 from remora.maintenance.verify import verify_owned
 from remora.runtime.threads import run_in_thread
-from remora.services.index_directory import location_of
 from remora.storage.atomic import make_empty, sync_path, sync_tree
-from remora.storage.copying import OWN_SETTINGS, TABLES
-from remora.storage.lance.objects import ObjectStore, is_object_store
-from remora.storage.lance.store import LanceStore
-from remora.storage.lance.versions import JournalVersions, versions_setting
+from remora.storage.copying import TABLES
+from remora.storage.lance.objects import is_object_store
 from remora.storage.layout import (
     MOVING_SETTING,
     Move,
@@ -57,8 +64,7 @@ from remora.storage.layout import (
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts
 from remora.storage.private import make_private_directory
-from remora.storage.running import running_journal
-from remora.storage.sqlite.copying import read_rows, write_rows, write_settings
+from remora.storage.sqlite.copying import write_rows, write_settings
 from remora.storage.sqlite.dividing import read_settings
 from remora.storage.sqlite.journal import SqliteJournal
 
@@ -70,10 +76,8 @@ __all__ = ["MoveReport", "move_to_database", "move_to_directory"]
 
 _logger = get_logger(__name__)
 _STAGING = "moving"
-_COMMAND_S = 10.0
 
 Progress = Callable[[int, int], None]
-Rows = Sequence[tuple[Any, ...]]
 
 
 class MoveReport(msgspec.Struct, frozen=True):
@@ -96,6 +100,7 @@ async def move_to_database(
     directory: Path,
     config: Config,
     *,
+    shards: int | None = None,
     progress: Progress | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> MoveReport:
@@ -104,19 +109,23 @@ async def move_to_database(
     Args:
         directory: of a memory that no process has open.
         config: of the application, with `journal.dsn`.
+        shards: how many the memory gets; several are for nodes (``remora serve``). None for what
+            `cluster.shards` says, or one.
         progress: called with the number of rows done, and of all.
         on_step: called with the name of each step when it is done; for tests.
 
     Raises:
         NothingToDivide: it was moved there before.
-        InvalidInput: there is no memory, long-term memory is being rebuilt, or the schema has
-            another memory; nothing was changed.
-        ConfigError: PostgreSQL or the object store cannot be used.
+        InvalidInput: there is no memory, long-term memory is being rebuilt or cannot be divided, or
+            the schema has another memory; nothing was changed.
+        ConfigError: PostgreSQL or the object store cannot be used, or nodes could not use the
+            configuration.
         DirectoryLocked: a process uses the directory.
         StorageError: the memory is damaged, or the disk or PostgreSQL failed; the memory is what it
-            was, unless the text says that it is moved.
+            was, though perhaps in as many shards already, unless the text says that it is moved.
     """
     _require_dsn(config)
+    shards = _number_of_shards(config, shards)
     move = await run_in_thread(read_move, directory)
     if move is not None and move.schema:
         where = f"the memory of {directory} is in the schema {move.schema} of PostgreSQL"
@@ -124,14 +133,59 @@ async def move_to_database(
             raise NothingToDivide(where)
         raise InvalidInput(f"{where}, and journal.schema is {config.journal.schema}")
     if move is None or not move.complete:
-        layout = await run_in_thread(read_layout, directory)
-        if layout is None:
-            await run_in_thread(require_memory, directory)
-        else:
-            with suppress(NothingToDivide):
-                await reshard(directory, 1, await run_in_thread(_source_config, directory, config))
-    async with own_directories(directory), _opened(config) as (journal, database):
-        return await _ToDatabase(directory, config, journal, database, progress, on_step).run()
+        await _divide(directory, config, shards)
+    elif move.shards != shards:
+        raise InvalidInput(
+            f"an unfinished move is into {move.shards} shard{'s'[: move.shards - 1]}: run the same "
+            "remora reshard --to postgresql again"
+        )
+    layout = await run_in_thread(read_layout, directory)
+    names = [] if layout is None else layout.names
+    names = [name for name in names if (directory / name).exists()]  # a crash may have removed some
+    async with own_directories(directory, *(directory / name for name in names)):
+        watcher = Watcher(progress, on_step)
+        return await _ToDatabase(directory, config, shards, watcher).run()
+
+
+def _number_of_shards(config: Config, shards: int | None) -> int:
+    configured = config.cluster.shards
+    if shards is not None and configured is not None and shards != configured:
+        raise InvalidInput(
+            f"cluster.shards says {configured}, which nodes would expect, not {shards}: correct one"
+        )
+    shards = shards or configured or 1
+    long_term = config.long_term
+    if shards > 1 and long_term.enabled and not is_object_store(long_term.uri.reveal()):
+        raise ConfigError(
+            "several machines share a memory in shards, so its long-term memory must be at an "
+            "object store: set long_term.uri to s3://bucket/memory, or long_term.enabled to false",
+            key="long_term.uri",
+        )
+    return shards
+
+
+async def _divide(directory: Path, config: Config, shards: int) -> None:
+    """Bring the memory in the directory into so many shards."""
+    layout = await run_in_thread(read_layout, directory)
+    if layout is None:
+        await run_in_thread(require_memory, directory)
+    if shards > 1:
+        await _check_schema(directory / ("" if layout is None else layout.name(0)), config, shards)
+    if layout is not None or shards > 1:
+        source = await run_in_thread(_source_config, directory, config, shards)
+        with suppress(NothingToDivide):
+            await reshard(directory, shards, source)
+
+
+async def _check_schema(source: Path, config: Config, shards: int) -> None:
+    """Check that no other memory is in the schema, before the directory is changed."""
+    settings = await run_in_thread(read_settings, source / JOURNAL)
+    found = await read_cluster(config)
+    if found is not None and (found.shards, found.instance) != (shards, settings["instance"]):
+        raise InvalidInput(
+            f"the schema {config.journal.schema} has a memory already: name another one in "
+            "journal.schema, or drop it and those of its shards"
+        )
 
 
 def without_database(config: Config) -> Config:
@@ -150,92 +204,15 @@ def _require_dsn(config: Config) -> None:
         )
 
 
-@asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[tuple[PostgresJournal, DatabaseRows]]:
-    """The journal in the database, owned, and its rows."""
-    try:
-        from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
-        from remora.storage.postgres.copying import DatabaseRows  # noqa: PLC0415
-    except ImportError as e:
-        raise ConfigError(str(e), key="journal.dsn") from e
-    where = config.journal
-    journal = await PostgresJournal.open(
-        where.dsn.reveal(),
-        schema=where.schema,
-        memory=where.memory,
-        durability=where.durability,
-        command_timeout_s=min(_COMMAND_S, where.lease_s),
-        lease_s=where.lease_s,
-    )
-    rows = DatabaseRows.open(where.dsn.reveal(), where.schema)
-    async with running_journal(journal), rows as database:
-        yield journal, database
+class _ToDatabase:
+    """The way there, into one journal or one for each shard."""
 
-
-class _Mover:
-    """What both ways share."""
-
-    def __init__(
-        self,
-        directory: Path,
-        config: Config,
-        journal: PostgresJournal,
-        database: DatabaseRows,
-        progress: Progress | None,
-        on_step: Callable[[str], None],
-    ) -> None:
+    def __init__(self, directory: Path, config: Config, shards: int, watcher: Watcher) -> None:
         self._directory = directory
         self._config = config
-        self._journal = journal
-        self._database = database
-        self._on_step = on_step
-        self._progress = progress
-        self._done = self._total = 0
+        self._shards = shards
+        self._watcher = watcher
 
-    def _tell(self, rows: int) -> None:
-        self._done += rows
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
-
-    async def _compare(self, journal: Path) -> None:
-        """Compare every row of the two journals.
-
-        Raises:
-            StorageError: one differs.
-        """
-        for table in TABLES:
-            number = 0
-            other = _flat(self._database.read_rows(table))
-            async for rows in _from_thread(journal, table):
-                for row in rows:
-                    number += 1
-                    if row != await anext(other, None):
-                        raise _differs(table, number)
-                self._tell(len(rows))
-            if await anext(other, None) is not None:
-                raise _differs(table, number + 1)
-        self._on_step("compared")
-
-
-def _differs(table: str, number: int) -> StorageError:
-    return StorageError(
-        f"row {number:,} of the table {table} is not as its copy; the memory is what it was"
-    )
-
-
-async def _flat(chunks: AsyncIterator[Rows]) -> AsyncIterator[tuple[Any, ...]]:
-    async for rows in chunks:
-        for row in rows:
-            yield row
-
-
-async def _from_thread(journal: Path, table: str) -> AsyncIterator[Rows]:
-    chunks = read_rows(journal, table)
-    while (rows := await run_in_thread(next, chunks, None)) is not None:
-        yield rows
-
-
-class _ToDatabase(_Mover):
     async def run(self) -> MoveReport:
         directory = self._directory
         move = await run_in_thread(read_move, directory)
@@ -243,121 +220,83 @@ class _ToDatabase(_Mover):
         if not resumed:
             move = await self._copy()
         assert move is not None
-        self._on_step("complete")
-        await self._journal.change_settings({MOVING_SETTING: ""})
-        self._on_step("released")
+        copies = await self._list_copies(move.instance)
+        self._watcher.step("complete")
+        counts = []
+        for copy in copies:
+            counts.append(await copy.release())
+            self._watcher.step("released")
         schema = self._config.journal.schema
         await run_in_thread(partial(end_move, directory, schema=schema, tables=move.tables))
         _logger.info("memory_moved", path=str(directory), to="postgresql")
-        return MoveReport("postgresql", await self._journal.counts(), move.rows, resumed)
+        return MoveReport("postgresql", add_figures(counts), move.rows, resumed)
 
     async def _copy(self) -> Move:
         directory = self._directory
         await run_in_thread(end_division, directory)
-        await run_in_thread(require_memory, directory)
-        source = await run_in_thread(_source_config, directory, self._config)
-        await self._check(source)
-        facts = await run_in_thread(_facts_of, directory / JOURNAL)
-        token = f"postgresql:{facts.instance}"
-        marked = await self._journal.setting(MOVING_SETTING)
-        if marked != token:
-            if marked or not await self._database.is_empty():
-                raise InvalidInput(
-                    f"the schema {self._config.journal.schema} has a journal already: name another "
-                    "one in journal.schema, or drop it"
-                )
-            await self._journal.change_settings({MOVING_SETTING: token})
-        self._on_step("marked")
-
-        async def copied(_: str, rows: int) -> None:
-            self._tell(rows)
-
-        async def read(table: str) -> AsyncIterator[Rows]:
-            async for rows in _from_thread(directory / JOURNAL, table):
-                yield rows
-
-        await self._database.replace(
-            self._journal.epoch, facts, {MOVING_SETTING: token}, read, copied
+        source = await run_in_thread(_source_config, directory, self._config, self._shards)
+        layout = await run_in_thread(read_layout, directory)
+        names = [""] if layout is None else layout.names
+        for name in names:
+            await self._check(directory / name, source)
+        settings = await run_in_thread(read_settings, directory / names[0] / JOURNAL)
+        copies = await self._list_copies(settings["instance"])
+        self._watcher.step("made")
+        for copy in copies:
+            await copy.mark()
+        self._watcher.step("marked")
+        tables = source.long_term.uri != self._config.long_term.uri
+        rows = sum([await copy.copy(source, tables=tables) for copy in copies])
+        move = Move(
+            to="postgresql",
+            complete=True,
+            tables=tables,
+            rows=rows,
+            shards=self._shards,
+            instance=settings["instance"],
         )
-        self._on_step("copied")
-        await self._compare(directory / JOURNAL)
-        rows = -1
-        if source.long_term.uri != self._config.long_term.uri:
-            rows = await self._copy_tables(source, facts.instance)
-            self._on_step("tables copied")
-        move = Move(to="postgresql", complete=True, tables=rows >= 0, rows=max(rows, 0))
         await run_in_thread(write_move, directory, move)
         return move
 
-    async def _check(self, source: Config) -> None:
-        found = await verify_owned(self._directory, source)
+    async def _list_copies(self, instance: str) -> list[JournalCopy]:
+        """A copy for each shard; the tables of the memory that they make up are made."""
+        token = f"postgresql:{instance}"
+        make = partial(JournalCopy, token=token, watcher=self._watcher)
+        if self._shards == 1:
+            return [make(source=self._directory, config=self._config)]
+        there = await make_cluster(self._config, self._shards, instance)
+        here = await run_in_thread(read_layout, self._directory)
+        names = there.names if here is None else here.names  # none when all but the end is done
+        return [
+            make(
+                source=self._directory / name,
+                config=locate_shard(self._config, there, place.number),
+                place=place,
+            )
+            for name, place in zip(names, there.places, strict=True)
+        ]
+
+    async def _check(self, directory: Path, source: Config) -> None:
+        await run_in_thread(require_memory, directory)
+        if self._shards > 1:
+            await run_in_thread(require_tables, directory)
+        found = await verify_owned(directory, source)
         damage = [one for one in found.findings if one.kind != "erasure"]
         if damage:
             raise StorageError(
-                f"{self._directory} is damaged ({damage[0].where}: {damage[0].detail}), and was "
+                f"{directory} is damaged ({damage[0].where}: {damage[0].detail}), and was "
                 "not moved: remora verify says more, remora repair mends it"
             )
-        settings = await run_in_thread(read_settings, self._directory / JOURNAL)
+        settings = await run_in_thread(read_settings, directory / JOURNAL)
         if settings.get("reembed") or settings.get("leftover"):
             raise InvalidInput(
                 "long-term memory is being rebuilt: open the memory until that is complete "
                 "(remora reembed), then move it"
             )
-        self._total = 2 * (found.counts.messages if found.counts else 0) + found.rows
-
-    async def _copy_tables(self, source: Config, instance: str) -> int:
-        """Copy the rows of long-term memory to the object store, with their vectors."""
-        config = self._config.long_term
-        address = config.uri.reveal()
-        await (await run_in_thread(ObjectStore, address, config.object_store)).claim(instance)
-        async with offline(self._directory, source) as memory:
-            used = memory.used
-            if used is None or memory.place is None:
-                return 0
-            # what an interrupted copy has left is no table that counts, so opening removes it
-            note = '{"tables":{},"refill":false}'
-            await self._journal.change_settings({versions_setting(used.name): note})
-            store = await LanceStore.open(
-                str(location_of(address, used.name)),
-                dimension=used.dimension,
-                config=msgspec.structs.replace(config, shards=used.shards),
-                digests=used.digests,
-                versions=JournalVersions(self._journal, used.name),
-            )
-            async with memory.store() as old, _written(store):
-                copied = 0
-                async for rows, vectors in old.all_rows():
-                    await store.add(rows, vectors, may_exist=False)
-                    copied += len(rows)
-                    self._tell(len(rows))
-                if (await store.statistics()).rows != (await old.statistics()).rows:
-                    raise StorageError(
-                        "not all rows of long-term memory were copied; the memory is what it was"
-                    )
-                await store.compact()
-        return copied
+        self._watcher.total += 2 * (found.counts.messages if found.counts else 0) + found.rows
 
 
-@asynccontextmanager
-async def _written(store: LanceStore) -> AsyncIterator[None]:
-    """A store with its writer running; closed at the end."""
-    error: BaseException | None = None
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.run)
-            try:
-                yield
-            except Exception as e:  # raised outside of the group, which would wrap it
-                error = e
-            tasks.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await store.aclose()
-    if error is not None:
-        raise error
-
-
-def _source_config(directory: Path, config: Config) -> Config:
+def _source_config(directory: Path, config: Config, shards: int) -> Config:
     """The configuration of the memory as it is: long-term memory may still be in the directory.
 
     Raises:
@@ -366,32 +305,18 @@ def _source_config(directory: Path, config: Config) -> Config:
     source = without_database(config)
     address = config.long_term.uri.reveal()
     places = ("longterm*/mem_*.lance", "shard-*/longterm*/mem_*.lance")
-    if not address or not any(one for place in places for one in directory.glob(place)):
-        return source
-    if not is_object_store(address):
+    here = any(one for place in places for one in directory.glob(place))
+    if here and (address or shards > 1) and not is_object_store(address):
+        otherwise = "name one in long_term.uri" if shards > 1 else "leave it out, and it stays"
         raise ConfigError(
-            "long-term memory is in the directory, and can be moved to an object store only: leave "
-            "long_term.uri out, and it stays",
+            "long-term memory is in the directory, and can be moved to an object store only "
+            f"(long_term.uri): {otherwise}",
             key="long_term.uri",
         )
+    if not here and shards == 1:  # it is at the address, or nothing ever was
+        return source
     there = msgspec.structs.replace(source.long_term, uri=Secret())
     return msgspec.structs.replace(source, long_term=there)
-
-
-def _facts_of(journal: Path) -> JournalFacts:
-    from remora.storage.postgres.copying import JournalFacts  # noqa: PLC0415  # an extra
-
-    settings = read_settings(journal)
-    last = max(
-        [int(settings.get("last_sid", "0"))]
-        + [row[0] for rows in read_rows(journal, "actors") for row in rows]
-    )
-    return JournalFacts(
-        settings["instance"],
-        int(settings.get("epoch", "0")),
-        last,
-        {name: value for name, value in settings.items() if name not in OWN_SETTINGS},
-    )
 
 
 # -- back ------------------------------------------------------------------------------------------
@@ -428,14 +353,31 @@ async def move_to_directory(
             "can be divided: leave out --shards"
         )
     await run_in_thread(make_private_directory, directory)
-    async with own_directories(directory), _opened(config) as (journal, database):
-        report = await _ToDirectory(directory, config, journal, database, progress, on_step).run()
+    async with own_directories(directory), open_copy(config) as (journal, database):
+        watcher = Watcher(progress, on_step)
+        report = await _ToDirectory(directory, config, journal, database, watcher).run()
     if shards > 1:
         await reshard(directory, shards, without_database(config))
     return report
 
 
-class _ToDirectory(_Mover):
+class _ToDirectory:
+    """The way back, of a journal in one piece."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Config,
+        journal: PostgresJournal,
+        database: DatabaseRows,
+        watcher: Watcher,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._journal = journal
+        self._database = database
+        self._watcher = watcher
+
     async def run(self) -> MoveReport:
         directory = self._directory
         facts = await self._database.read_facts()
@@ -456,9 +398,9 @@ class _ToDirectory(_Mover):
                     f"there is no memory in the schema {self._config.journal.schema}"
                 )
             await self._copy(facts, token)
-        self._on_step("complete")
+        self._watcher.step("complete")
         await self._database.clear(self._journal.epoch)
-        self._on_step("released")
+        self._watcher.step("released")
         await run_in_thread(end_move, directory)
         async with offline(directory, without_database(self._config)) as memory:
             counts = await memory.journal.counts()
@@ -474,22 +416,22 @@ class _ToDirectory(_Mover):
         first = {"instance": facts.instance}
         made = await SqliteJournal.open(target, durability="power", first_settings=first)
         await made.aclose()
-        self._total = 2 * (await self._journal.counts()).messages
+        self._watcher.total = 2 * (await self._journal.counts()).messages
         for table in TABLES:
             async for rows in self._database.read_rows(table):
                 await run_in_thread(write_rows, target, table, [rows])
-                self._tell(len(rows))
+                self._watcher.tell(len(rows))
         settings = {
             **facts.settings,
             "last_sid": str(facts.last_sid),
             "epoch": str(facts.epoch),
         }
         await run_in_thread(write_settings, target, settings)
-        self._on_step("copied")
-        await self._compare(target)
+        self._watcher.step("copied")
+        await compare_journals(target, self._database, self._watcher)
         await run_in_thread(sync_tree, staging)
         await self._journal.change_settings({MOVING_SETTING: token})
-        self._on_step("marked")
+        self._watcher.step("marked")
         await run_in_thread(_move_up, staging, directory)
 
 

@@ -45,6 +45,7 @@ from remora.services.index_directory import (
 from remora.storage.atomic import make_empty, sync_path, sync_tree
 from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.store import LanceStore
+from remora.storage.lance.versions import versions_setting
 from remora.storage.layout import (
     MAX_SHARDS,
     Division,
@@ -67,7 +68,7 @@ from remora.storage.sqlite.dividing import (
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 
-__all__ = ["NothingToDivide", "ReshardReport", "reshard"]
+__all__ = ["NothingToDivide", "ReshardReport", "require_tables", "reshard"]
 
 _logger = get_logger(__name__)
 _SPARE_BYTES = 64 << 20
@@ -206,6 +207,7 @@ class _Resharding:
                 "directory can be divided: export the memory, and import it into a new one"
             )
         for source in self._sources:
+            await run_in_thread(require_tables, source)
             found = await verify_owned(source, self._config)
             damage = [one for one in found.findings if one.kind != "erasure"]
             if damage:
@@ -400,6 +402,22 @@ class _Resharding:
         self._done += count
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total)
+
+
+def require_tables(source: Path) -> None:
+    """Check that long-term memory is not at an object store, where nothing divides it. Blocks.
+
+    Raises:
+        InvalidInput: it is, though `long_term.uri` may not say so.
+    """
+    settings = read_settings(source / JOURNAL)
+    name = settings.get("longterm", FIRST_DIRECTORY)
+    if settings.get(versions_setting(name)) and not (source / name).is_dir():
+        raise InvalidInput(
+            f"long-term memory of {source} is at an object store, and only what is in the "
+            "directory can be divided: export the memory, with its address in long_term.uri, and "
+            "import it into a new one"
+        )
 
 
 async def _find_tables(source: Path) -> TableDirectory | None:

@@ -108,7 +108,8 @@ class ShardedDirectory:
 
         Raises:
             DirectoryLocked, DirectoryUnusable: see `wait_for_lock`.
-            DirectoryUnusable: the memory was divided again since the layout was read.
+            DirectoryUnusable: the memory was divided again since the layout was read, or is
+                being moved into PostgreSQL.
         """
         self._lock = DirectoryLock(self.path)
         try:
@@ -120,10 +121,10 @@ class ShardedDirectory:
 
     def _settle_layout(self) -> None:
         try:
+            check_unmoved(self.path)
             end_division(self.path)
             found = read_layout(self.path)
             if found is None and not (self.path / "journal.db").exists():
-                check_unmoved(self.path)
                 write_layout(self.path, self._layout)
                 return
         except OSError as e:

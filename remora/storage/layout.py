@@ -391,6 +391,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
             begins in its place.
         tables: long-term memory was copied, too: the directory's own is to be removed.
         rows: how many of its rows were copied.
+        shards: into how many shards.
+        instance: what the ids of the memory's messages begin with.
     """
 
     version: int = _VERSION
@@ -399,6 +401,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = ""
     tables: bool = False
     rows: int = 0
+    shards: int = 1
+    instance: str = ""
 
 
 _decode_move = msgspec.json.Decoder(Move).decode
@@ -443,8 +447,11 @@ def end_move(directory: Path, *, schema: str = "", tables: bool = False) -> None
         of_tables = one.name.startswith("longterm")
         if _UNDIVIDED.fullmatch(one.name) and (tables if of_tables else bool(schema)):
             shutil.rmtree(one) if one.is_dir() else one.unlink()
+        elif schema and SHARD_NAME.fullmatch(one.name) and not one.is_symlink():
+            shutil.rmtree(one)
     sync_path(directory)
     if schema:
+        (directory / SHARDS_FILE).unlink(missing_ok=True)  # last: it says that these were shards
         write_move(directory, Move(to="postgresql", complete=True, schema=schema))
         return
     (directory / MOVING_FILE).unlink(missing_ok=True)
@@ -452,11 +459,13 @@ def end_move(directory: Path, *, schema: str = "", tables: bool = False) -> None
 
 
 def check_unmoved(directory: Path) -> None:
-    """Check that the journal in a directory counts.
+    """Check that the journal in a directory, a memory's or one of its shards', counts.
 
     Raises:
         DirectoryUnusable: the one in PostgreSQL does.
     """
+    if SHARD_NAME.fullmatch(directory.name) and (directory.parent / SHARDS_FILE).exists():
+        directory = directory.parent
     move = read_move(directory)
     if move is not None and move.schema:
         raise DirectoryUnusable(

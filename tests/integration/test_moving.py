@@ -100,7 +100,7 @@ async def test_there_and_back(cluster: Cluster, memory: Path) -> None:
     await reshard(memory, 3, CONFIG)
     steps: list[str] = []
     report = await move_to_database(memory, config, on_step=steps.append)
-    assert steps == ["marked", "copied", "compared", "complete", "released"]
+    assert steps == ["made", "marked", "copied", "compared", "complete", "released"]
     assert report.counts == before["counts"]
     assert not list(memory.glob("journal.*"))
     assert read_layout(memory) is None

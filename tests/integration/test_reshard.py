@@ -334,6 +334,18 @@ async def test_an_erasure_that_waits_ends_in_the_new_shards(
     assert not any(b"secret of user 1" in one for one in kept)
 
 
+async def test_lost_long_term_memory_is_not_replaced(tmp_path: Path) -> None:
+    """New tables would be empty, and count."""
+    path = tmp_path / "memory"
+    await fill(path)
+    shutil.rmtree(path / "longterm")
+    names = {one.name for one in path.iterdir()}
+    for config in (CONFIG, PLAIN):
+        with pytest.raises(StorageError, match="it is not there"):
+            await reshard(path, 2, config)
+    assert {one.name for one in path.iterdir()} == names
+
+
 async def test_bad_input_is_refused_and_nothing_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

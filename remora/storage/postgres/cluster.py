@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import socket
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ import asyncpg
 import msgspec
 
 from remora.config import Durability
-from remora.errors import ConfigError, JournalTooNew
+from remora.errors import ConfigError, InvalidInput, JournalTooNew
 from remora.storage.layout import MAX_SHARDS, ShardLayout, ShardPlace
 from remora.storage.membership import NodeInfo, NodeState, Placement, ShardLoad
 from remora.storage.postgres.connection import Address, connect
@@ -45,6 +46,7 @@ from remora.storage.postgres.schema import FORMAT, in_schema
 __all__ = ["ClusterReader", "Membership", "open_cluster"]
 
 _FORMAT = 1
+_INSTANCE = re.compile("[0-9a-f]{6}")
 _LONGEST_NAME = 36  # a shard's has up to four more
 _TABLES = f"""
 CREATE TABLE remora.cluster (
@@ -135,6 +137,7 @@ async def open_cluster(
     memory: str = "",
     lease_s: float,
     durability: Durability,
+    instance: str = "",
 ) -> ShardLayout:
     """The memory in a schema; its tables are made if there is none.
 
@@ -146,10 +149,11 @@ async def open_cluster(
         memory: its name; see `PostgresJournal.open`.
         lease_s: of its shards' leases.
         durability: of their commits.
+        instance: what the ids of the memory's messages begin with; empty to draw it for a new one.
 
     Raises:
         ConfigError: the server, the role or the schema cannot be used, or the memory has another
-            number of shards or another name; the text says what to do.
+            number of shards, another name or another instance; the text says what to do.
         JournalTooNew: a newer remora wrote it.
         StorageError: PostgreSQL cannot be reached.
     """
@@ -162,6 +166,8 @@ async def open_cluster(
             f"journal.schema must have up to {_LONGEST_NAME} letters for a memory in shards",
             key="journal.schema",
         )
+    if instance and not _INSTANCE.fullmatch(instance):
+        raise InvalidInput(f"instance must be six hex digits, not {instance!r:.80}")
     address = Address(dsn, check_schema_name(schema), min(lease_s, 10.0))
     check_tenure(Tenure(lease_s), address.command_timeout_s)
 
@@ -172,7 +178,7 @@ async def open_cluster(
         finally:
             other.terminate()
         await check_network(writer, lease_s)
-        layout = await _make_tables(writer, schema, shards)
+        layout = await _make_tables(writer, schema, shards, instance)
         for place in layout.places:
             await _make_shard(writer, layout.schema(schema, place.number), place)
         await _check_memory(writer, schema, layout, memory)
@@ -182,11 +188,18 @@ async def open_cluster(
         return await database.use(open_)
 
 
-async def _make_tables(writer: asyncpg.Connection[Any], schema: str, shards: int) -> ShardLayout:
+async def _make_tables(
+    writer: asyncpg.Connection[Any], schema: str, shards: int, instance: str
+) -> ShardLayout:
     for attempt in range(TRIES):
         found = await _read_cluster(writer, schema)
         if found is not None:
             _check_number(schema, found.shards, shards)
+            if instance not in {"", found.instance}:
+                raise ConfigError(
+                    f"the schema {schema} has another memory: name another journal.schema",
+                    key="journal.schema",
+                )
             return found
         if await read_format(writer, schema) and shards > 1:
             raise ConfigError(
@@ -194,8 +207,8 @@ async def _make_tables(writer: asyncpg.Connection[Any], schema: str, shards: int
                 "cluster.shards out, or name another journal.schema",
                 key="cluster.shards",
             )
-        instance = secrets.token_hex(3) if shards > 1 else ""
-        insert = f"INSERT INTO remora.cluster (shards, instance) VALUES ({shards}, '{instance}')"
+        name = instance or secrets.token_hex(3) if shards > 1 else ""
+        insert = f"INSERT INTO remora.cluster (shards, instance) VALUES ({shards}, '{name}')"
         script = f"BEGIN; CREATE SCHEMA IF NOT EXISTS {schema}; "
         script += in_schema(f"{_TABLES}; {insert}; COMMIT", schema)
         await try_script(writer, script, last=attempt == TRIES - 1)

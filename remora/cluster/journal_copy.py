@@ -1,0 +1,327 @@
+"""Copying one journal, and its tables of long-term memory, from a directory into PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from remora.config import Config
+from remora.errors import ConfigError, InvalidInput, StorageError
+from remora.maintenance.offline import JOURNAL, offline
+from remora.runtime.threads import run_in_thread
+from remora.services.index_directory import location_of
+from remora.storage.copying import OWN_SETTINGS, TABLES
+from remora.storage.lance.objects import ObjectStore
+from remora.storage.lance.store import LanceStore
+from remora.storage.lance.versions import JournalVersions, versions_setting
+from remora.storage.layout import MOVING_SETTING, ShardLayout, ShardPlace
+from remora.storage.membership import Placement
+from remora.storage.ports import JournalCounts
+from remora.storage.running import running_journal
+from remora.storage.sqlite.copying import read_rows
+from remora.storage.sqlite.dividing import read_settings
+
+if TYPE_CHECKING:
+    from remora.storage.postgres import PostgresJournal
+    from remora.storage.postgres.copying import DatabaseRows, JournalFacts
+
+__all__ = [
+    "JournalCopy",
+    "Watcher",
+    "compare_journals",
+    "make_cluster",
+    "open_copy",
+    "read_cluster",
+]
+
+_COMMAND_S = 10.0
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Watcher:
+    """Tells what is done of a move.
+
+    Args:
+        progress: called with the number of rows done, and of all.
+        on_step: called with the name of each step when it is done.
+
+    Attributes:
+        total: the number of all rows.
+    """
+
+    def __init__(
+        self, progress: Callable[[int, int], None] | None, on_step: Callable[[str], None]
+    ) -> None:
+        self._progress = progress
+        self.step = on_step
+        self._done = self.total = 0
+
+    def tell(self, rows: int) -> None:
+        """So many more are done."""
+        self._done += rows
+        if self._progress is not None:
+            self._progress(min(self._done, self.total), self.total)
+
+
+@asynccontextmanager
+async def open_copy(
+    config: Config, place: ShardPlace | None = None
+) -> AsyncIterator[tuple[PostgresJournal, DatabaseRows]]:
+    """The journal in the database, owned, and its rows.
+
+    Args:
+        config: whose `journal` says where it is.
+        place: which shard it is of; None for a memory in one piece.
+    """
+    try:
+        from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
+        from remora.storage.postgres.copying import DatabaseRows  # noqa: PLC0415
+    except ImportError as e:
+        raise ConfigError(str(e), key="journal.dsn") from e
+    where = config.journal
+    journal = await PostgresJournal.open(
+        where.dsn.reveal(),
+        schema=where.schema,
+        memory=where.memory if place is None else place.title,
+        durability=where.durability,
+        command_timeout_s=min(_COMMAND_S, where.lease_s),
+        lease_s=where.lease_s,
+    )
+    rows = DatabaseRows.open(where.dsn.reveal(), where.schema)
+    async with running_journal(journal), rows as database:
+        yield journal, database
+
+
+async def read_cluster(config: Config) -> Placement | None:
+    """The memory that is in the schema of ``journal.schema``, if there is one.
+
+    Raises:
+        ConfigError, StorageError: PostgreSQL cannot be used.
+    """
+    try:
+        from remora.storage.postgres.cluster import ClusterReader  # noqa: PLC0415  # an extra
+    except ImportError as e:
+        raise ConfigError(str(e), key="journal.dsn") from e
+    reader = ClusterReader(config.journal.dsn.reveal(), config.journal.schema)
+    try:
+        return await reader.read()
+    finally:
+        reader.close()
+
+
+async def make_cluster(config: Config, shards: int, instance: str) -> ShardLayout:
+    """Make the tables of a memory in shards, which may be there from an interrupted move.
+
+    Raises:
+        ConfigError, StorageError: see `open_cluster`.
+    """
+    from remora.storage.postgres.cluster import open_cluster  # noqa: PLC0415  # an extra
+
+    where = config.journal
+    return await open_cluster(
+        where.dsn.reveal(),
+        where.schema,
+        shards,
+        memory=where.memory,
+        lease_s=where.lease_s,
+        durability=where.durability,
+        instance=instance,
+    )
+
+
+class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal in a directory, and the one in PostgreSQL that it is copied into.
+
+    The setting ``moving`` of the copy says that it does not count; until `release` no runtime opens
+    it.
+
+    Attributes:
+        source: the directory.
+        config: says where the copy is, and its long-term memory.
+        token: the value of ``moving``: of which memory it is to be the copy.
+        watcher: is told what is done.
+        place: which shard it is; None for a memory in one piece.
+    """
+
+    source: Path
+    config: Config
+    token: str
+    watcher: Watcher
+    place: ShardPlace | None = None
+
+    async def mark(self) -> None:
+        """Note in the new journal that it does not count.
+
+        Raises:
+            InvalidInput: it has something of another memory; nothing was changed.
+        """
+        async with open_copy(self.config, self.place) as (journal, database):
+            await self._mark(journal, database)
+
+    async def _mark(self, journal: PostgresJournal, database: DatabaseRows) -> None:
+        marked = await journal.setting(MOVING_SETTING)
+        if marked == self.token:
+            return
+        if marked or not await database.is_empty():
+            raise InvalidInput(
+                f"the schema {self.config.journal.schema} has a journal already: name another one "
+                "in journal.schema, or drop it"
+            )
+        await journal.change_settings({MOVING_SETTING: self.token})
+
+    async def copy(self, source: Config, *, tables: bool) -> int:
+        """Copy everything, and compare every row with its copy.
+
+        Args:
+            source: the configuration of the memory as it is.
+            tables: copy long-term memory, too, from the directory to the object store.
+
+        Returns:
+            How many rows of long-term memory were copied.
+
+        Raises:
+            StorageError: a row differs, or the disk, PostgreSQL or the object store failed.
+        """
+        read_from = self.source / JOURNAL
+        facts = await run_in_thread(_facts_of, read_from)
+
+        async def copied(_: str, rows: int) -> None:
+            self.watcher.tell(rows)
+
+        async def read(table: str) -> AsyncIterator[Rows]:
+            async for rows in _from_thread(read_from, table):
+                yield rows
+
+        async with open_copy(self.config, self.place) as (journal, database):
+            await self._mark(journal, database)
+            settings = {MOVING_SETTING: self.token}
+            if self.place is not None:
+                from remora.storage.postgres.opening import MEMORY_NAME  # noqa: PLC0415
+
+                settings |= {MEMORY_NAME: self.place.title, **self.place.settings}
+            await database.replace(journal.epoch, facts, settings, read, copied)
+            self.watcher.step("copied")
+            await compare_journals(read_from, database, self.watcher)
+            if not tables:
+                return 0
+            rows = await self._copy_tables(journal, source, facts.instance)
+            self.watcher.step("tables copied")
+            return rows
+
+    async def release(self) -> JournalCounts:
+        """Let the copy count; returns what it holds."""
+        async with open_copy(self.config, self.place) as (journal, _):
+            if await journal.setting(MOVING_SETTING):
+                await journal.change_settings({MOVING_SETTING: ""})
+            return await journal.counts()
+
+    async def _copy_tables(self, journal: PostgresJournal, source: Config, instance: str) -> int:
+        """Copy the rows of long-term memory to the object store, with their vectors."""
+        config = self.config.long_term
+        address = config.uri.reveal()
+        await (await run_in_thread(ObjectStore, address, config.object_store)).claim(instance)
+        async with offline(self.source, source) as memory:
+            used = memory.used
+            if used is None or memory.place is None:
+                return 0
+            # what an interrupted copy has left is no table that counts, so opening removes it
+            note = '{"tables":{},"refill":false}'
+            await journal.change_settings({versions_setting(used.name): note})
+            store = await LanceStore.open(
+                str(location_of(address, used.name)),
+                dimension=used.dimension,
+                config=msgspec.structs.replace(config, shards=used.shards),
+                digests=used.digests,
+                versions=JournalVersions(journal, used.name),
+            )
+            async with memory.store() as old, _written(store):
+                copied = 0
+                async for rows, vectors in old.all_rows():
+                    await store.add(rows, vectors, may_exist=False)
+                    copied += len(rows)
+                    self.watcher.tell(len(rows))
+                if (await store.statistics()).rows != (await old.statistics()).rows:
+                    raise StorageError(
+                        "not all rows of long-term memory were copied; the memory is what it was"
+                    )
+                await store.compact()
+        return copied
+
+
+@asynccontextmanager
+async def _written(store: LanceStore) -> AsyncIterator[None]:
+    """A store with its writer running; closed at the end."""
+    error: BaseException | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.run)
+            try:
+                yield
+            except Exception as e:  # raised outside of the group, which would wrap it
+                error = e
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.aclose()
+    if error is not None:
+        raise error
+
+
+def _facts_of(journal: Path) -> JournalFacts:
+    from remora.storage.postgres.copying import JournalFacts  # noqa: PLC0415  # an extra
+
+    settings = read_settings(journal)
+    last = max(
+        [int(settings.get("last_sid", "0"))]
+        + [row[0] for rows in read_rows(journal, "actors") for row in rows]
+    )
+    return JournalFacts(
+        settings["instance"],
+        int(settings.get("epoch", "0")),
+        last,
+        {name: value for name, value in settings.items() if name not in OWN_SETTINGS},
+    )
+
+
+async def compare_journals(journal: Path, database: DatabaseRows, watcher: Watcher) -> None:
+    """Compare every row of a journal's file with that of one in PostgreSQL.
+
+    Raises:
+        StorageError: one differs.
+    """
+    for table in TABLES:
+        number = 0
+        other = _flat(database.read_rows(table))
+        async for rows in _from_thread(journal, table):
+            for row in rows:
+                number += 1
+                if row != await anext(other, None):
+                    raise _differs(table, number)
+            watcher.tell(len(rows))
+        if await anext(other, None) is not None:
+            raise _differs(table, number + 1)
+    watcher.step("compared")
+
+
+def _differs(table: str, number: int) -> StorageError:
+    return StorageError(
+        f"row {number:,} of the table {table} is not as its copy; the memory is what it was"
+    )
+
+
+async def _flat(chunks: AsyncIterator[Rows]) -> AsyncIterator[tuple[Any, ...]]:
+    async for rows in chunks:
+        for row in rows:
+            yield row
+
+
+async def _from_thread(journal: Path, table: str) -> AsyncIterator[Rows]:
+    chunks = read_rows(journal, table)
+    while (rows := await run_in_thread(next, chunks, None)) is not None:
+        yield rows

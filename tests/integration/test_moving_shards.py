@@ -1,0 +1,291 @@
+"""Moving a memory into several shards in PostgreSQL: all of it survives, and every crash."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+import pytest
+
+import remora
+from remora.cluster.moving import move_to_database, move_to_directory, without_database
+from remora.cluster.reshard import NothingToDivide, reshard
+from remora.cluster.sharding import shard_of
+from remora.config import Secret
+from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, StorageError
+from remora.storage.postgres.cluster import open_cluster
+from remora.testing import HashEmbedder
+from tests.copies import copy_memory
+from tests.integration.test_moving import Crash
+from tests.integration.test_reshard import CONFIG, PLAIN, USERS, fill, look, opened, poison, said
+from tests.machines import SECRET
+from tests.nodes import connected, node, serve
+from tests.object_store import ObjectServer, serve_objects
+from tests.postgres import Cluster
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
+SHARDS = 3
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectServer]:
+    with serve_objects() as found:
+        yield found
+
+
+def in_shards(
+    cluster: Cluster, config: remora.Config, server: ObjectServer | None = None
+) -> remora.Config:
+    """The configuration of nodes, with journals in a new schema."""
+    replace = msgspec.structs.replace
+    journal = replace(
+        config.journal,
+        dsn=Secret(cluster.dsn()),
+        schema=f"divided_{next(_numbers)}",
+        memory="shop",
+        durability="process",
+    )
+    machines = replace(config.cluster, shards=SHARDS, secret=Secret(SECRET), listen="127.0.0.1:0")
+    config = replace(config, journal=journal, cluster=machines)
+    if server is None:
+        return config
+    there = replace(config.long_term, uri=Secret(server.address()), object_store=server.config)
+    return replace(config, long_term=there)
+
+
+def make(path: Path, config: remora.Config) -> remora.Runtime:
+    embedder = HashEmbedder(16) if config.long_term.enabled else None
+    return remora.Runtime(path, config=config, embedder=embedder, redact_long_term=poison)
+
+
+@asynccontextmanager
+async def served(path: Path, config: remora.Config) -> AsyncIterator[Any]:
+    """The memory as a worker sees it, with a node of another directory that serves it."""
+    async with (
+        node(make(path / "node" / "memory", config)),
+        connected(make(path / "worker" / "memory", config)) as memory,
+    ):
+        yield memory
+
+
+async def looked(path: Path, config: remora.Config) -> dict[str, Any]:
+    async with await opened(path, config) as memory:
+        return await look(memory)
+
+
+async def fill_plain(path: Path) -> dict[str, Any]:
+    """A memory without long-term memory, and what it says."""
+    async with remora.Runtime(path, config=PLAIN) as memory:
+        for user in USERS:
+            await memory.session(user, "chat").append([said("one"), said("two")], key="first")
+            await memory.user(user).state.set("colour", user)
+    return await looked(path, PLAIN)
+
+
+async def test_all_of_it_survives(cluster: Cluster, server: ObjectServer, tmp_path: Path) -> None:
+    """S2.04, S2.31, G4: ids, keys, state, memories with their vectors, jobs and dead letters; and
+    numbers of sessions that are made later are those of the session's own shard.
+    """
+    path = tmp_path / "memory"
+    await fill(path)
+    before = await looked(path, CONFIG)
+    config = in_shards(cluster, CONFIG, server)
+    report = await move_to_database(path, config)
+    assert (report.counts, report.rows) == (before["counts"], before["rows"])
+    assert [one.name for one in path.iterdir() if one.name != "remora.lock"] == ["moving.json"]
+    async with served(tmp_path, config) as memory:
+        after = await look(memory)
+        for name, value in before.items():
+            assert after[name] == value, name
+        again = await memory.session("user 0", "chat").append(
+            [said(f"fact 0.{n} about tea and trains") for n in range(12)], key="first"
+        )
+        assert again.duplicate
+        earlier = await sids(cluster, config)
+        for user in USERS:
+            await memory.session(user, "later").append(said("a new session"))
+        assert {one.text for one in await memory.user("user 0").recall("trains")}
+    with pytest.raises(DirectoryUnusable, match="moved into PostgreSQL"):
+        await looked(path, CONFIG)
+    with pytest.raises(NothingToDivide):
+        await move_to_database(path, config)
+    rows = await sids(cluster, config)
+    assert {user for *_, user in rows} >= set(USERS)
+    assert all(shard_of(user, SHARDS) == number for number, _, user in rows)
+    assert len({sid for _, sid, _ in rows}) == len(rows)
+    later = set(rows) - set(earlier)
+    assert {user for *_, user in later} == set(USERS)
+    assert all(sid % SHARDS == number for number, sid, _ in later)
+
+
+async def sids(cluster: Cluster, config: remora.Config) -> list[tuple[int, int, str]]:
+    """Shard, number and user of each actor."""
+    found = []
+    for number in range(SHARDS):
+        table = f"{config.journal.schema}_{number:02}.actors"
+        sql = f'SELECT sid, "user" FROM {table}'
+        found += [(number, *row) for row in await anyio.to_thread.run_sync(cluster.execute, sql)]
+    return found
+
+
+def crash_at(step: str, times: int) -> Callable[[str], None]:
+    """Ends the process when a step was done so many times."""
+    seen = itertools.count(1)
+
+    def on_step(name: str) -> None:
+        if name == step and next(seen) == times:
+            raise Crash
+
+    return on_step
+
+
+async def crash(path: Path, config: remora.Config, step: str, times: int = 1) -> None:
+    with pytest.raises(BaseException) as told:
+        await move_to_database(path, config, on_step=crash_at(step, times))
+    error: BaseException = told.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, Crash)
+
+
+@pytest.mark.parametrize(
+    ("step", "times"),
+    [
+        ("made", 1),
+        ("marked", 1),
+        ("copied", 1),
+        ("copied", SHARDS),
+        ("compared", 2),
+        ("complete", 1),
+        ("released", 1),
+        ("released", SHARDS),
+    ],
+)
+async def test_a_crash_loses_nothing(
+    cluster: Cluster, tmp_path: Path, step: str, times: int
+) -> None:
+    """G4: until all is copied, the directory counts, and no node can serve the copy; afterwards
+    the directory is refused. The same command goes on.
+    """
+    path, config = tmp_path / "memory", in_shards(cluster, PLAIN)
+    before = await fill_plain(path)
+    await crash(path, config, step, times)
+    if step in {"complete", "released"}:
+        with pytest.raises(DirectoryUnusable, match="is being moved"):
+            await looked(path, PLAIN)
+    else:
+        async with await opened(path, PLAIN) as memory:
+            assert await look(memory) == before
+            await memory.session("user 1", "chat").append(said("three"))
+            before = await look(memory)
+    with pytest.raises((ConfigError, StorageError)):
+        await serve(make(path, config))
+    report = await move_to_database(path, config)
+    assert report.resumed is (step in {"complete", "released"})
+    async with served(tmp_path, config) as memory:
+        assert await look(memory) == before
+
+
+async def test_a_crash_while_files_are_removed(cluster: Cluster, tmp_path: Path) -> None:
+    """G4: the directory has some of its shards left; the same command removes them."""
+    path, config = tmp_path / "memory", in_shards(cluster, PLAIN)
+    before = await fill_plain(path)
+    await crash(path, config, "released", SHARDS)
+    for one in sorted((path / "shard-00").iterdir()):
+        one.unlink()
+    (path / "shard-00").rmdir()
+    with pytest.raises(DirectoryUnusable, match="is being moved"):
+        await looked(path, PLAIN)
+    with pytest.raises(InvalidInput, match="3 shards"):
+        await move_to_database(path, alone(config), shards=2)
+    assert (await move_to_database(path, config)).counts == before["counts"]
+    async with served(tmp_path, config) as memory:
+        assert await look(memory) == before
+
+
+def alone(config: remora.Config) -> remora.Config:
+    """The configuration without a number of shards."""
+    machines = msgspec.structs.replace(config.cluster, shards=None)
+    return msgspec.structs.replace(config, cluster=machines)
+
+
+async def test_a_crash_while_tables_are_copied(
+    cluster: Cluster, server: ObjectServer, tmp_path: Path
+) -> None:
+    """G4: rows that an interrupted copy has left at the object store are not there twice."""
+    path, config = tmp_path / "memory", in_shards(cluster, CONFIG, server)
+    await fill(path)
+    before = await looked(path, CONFIG)
+    await crash(path, config, "tables copied", 2)
+    assert await looked(path, CONFIG) == before
+    assert (await move_to_database(path, config)).rows == before["rows"]
+    async with served(tmp_path, config) as memory:
+        assert await look(memory) == before
+
+
+async def test_what_is_refused(cluster: Cluster, server: ObjectServer, tmp_path: Path) -> None:
+    """The directory is as it was: in one piece."""
+    path = tmp_path / "memory"
+    await fill(path)
+    config = in_shards(cluster, CONFIG)
+    with pytest.raises(ConfigError, match="must be at an object store"):
+        await move_to_database(path, config)
+    off = msgspec.structs.replace(config.long_term, enabled=False)
+    with pytest.raises(ConfigError, match=r"name one in long_term\.uri"):
+        await move_to_database(path, msgspec.structs.replace(config, long_term=off))
+    config = in_shards(cluster, CONFIG, server)
+    with pytest.raises(InvalidInput, match=r"cluster\.shards says 3"):
+        await move_to_database(path, config, shards=2)
+    with pytest.raises(InvalidInput, match="1 to 256"):
+        await move_to_database(path, alone(config), shards=257)
+    where = config.journal
+    await open_cluster(
+        cluster.dsn(), where.schema, SHARDS, lease_s=where.lease_s, durability="process"
+    )
+    with pytest.raises(InvalidInput, match="has a memory already"):
+        await move_to_database(path, config)
+    one = in_shards(cluster, CONFIG, server)
+    await move_to_database(copy_memory(path, tmp_path / "two"), alone(one))
+    with pytest.raises(InvalidInput, match="has a memory already"):
+        await move_to_database(path, one)
+    assert (path / "journal.db").exists()
+
+    # its long-term memory is at the object store, where nothing divides it
+    there = tmp_path / "two"
+    await move_to_directory(there, alone(one))
+    at_store = msgspec.structs.replace(in_shards(cluster, CONFIG), long_term=one.long_term)
+    with pytest.raises(InvalidInput, match="is at an object store"):
+        await move_to_database(there, at_store)
+    with pytest.raises(InvalidInput, match="is at an object store"):
+        await reshard(there, 2, CONFIG)  # without long_term.uri
+    assert (there / "journal.db").exists()
+    assert (await looked(there, without_database(alone(one))))["rows"]
+
+
+async def test_a_shard_that_another_memory_has(cluster: Cluster, tmp_path: Path) -> None:
+    """Nothing of it is replaced, and the directory has its memory, in shards."""
+    path, config = tmp_path / "memory", in_shards(cluster, PLAIN)
+    before = await fill_plain(path)
+    await crash(path, config, "made")
+    async with served(tmp_path, config) as memory:
+        await memory.session("user 0", "chat").append(said("of a node that was first"))
+    with pytest.raises(InvalidInput, match="has a journal already"):
+        await move_to_database(path, config)
+    async with served(tmp_path, config) as memory:
+        assert [one.content for one in await memory.session("user 0", "chat").history()] == [
+            "of a node that was first"
+        ]
+    assert await looked(path, PLAIN) == before
+    await reshard(path, 1, PLAIN)
+    assert await looked(path, PLAIN) == before
