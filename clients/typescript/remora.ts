@@ -56,6 +56,17 @@ export interface Cleared {
   messages: number;
 }
 
+/** The whole buffer, oldest first, and the summaries as messages, as of one moment. */
+export interface Contents {
+  summaries: Record<string, unknown>[];
+  messages: Message[];
+}
+
+/** What the summaries begin with; null for their own words. */
+export interface ContentsAsked {
+  summary_prefix?: string | null;
+}
+
 /** What to recall memories for, the budget in tokens, and as of which message. `override`: a conversation to show instead of the session's own. `messages`: what memory blocks are asked about instead. */
 export interface ContextAsked {
   query?: string | null;
@@ -650,6 +661,7 @@ const OPERATIONS = {
   clearSession: { method: "POST", path: "/v1/users/{user}/sessions/{session}/clear", query: false, keyed: false, repeatable: false },
   flushSession: { method: "POST", path: "/v1/users/{user}/sessions/{session}/flush", query: false, keyed: false, repeatable: true },
   readBuffer: { method: "POST", path: "/v1/users/{user}/sessions/{session}/buffer", query: false, keyed: false, repeatable: true },
+  readContents: { method: "POST", path: "/v1/users/{user}/sessions/{session}/contents", query: false, keyed: false, repeatable: true },
   searchBuffer: { method: "POST", path: "/v1/users/{user}/sessions/{session}/buffer/search", query: false, keyed: false, repeatable: true },
   rewindSession: { method: "POST", path: "/v1/users/{user}/sessions/{session}/rewind", query: false, keyed: false, repeatable: false },
   truncateSession: { method: "POST", path: "/v1/users/{user}/sessions/{session}/truncate", query: false, keyed: false, repeatable: false },
@@ -760,6 +772,11 @@ export class Client extends Service {
   /** Read the messages in the buffer. */
   readBuffer(names: { user: string; session: string }, given: Buffer = {}, options: CallOptions = {}): Promise<Buffered> {
     return this.call(OPERATIONS.readBuffer, names, given, options);
+  }
+
+  /** Read the whole buffer, and the summaries as messages. */
+  readContents(names: { user: string; session: string }, given: ContentsAsked = {}, options: CallOptions = {}): Promise<Contents> {
+    return this.call(OPERATIONS.readContents, names, given, options);
   }
 
   /** Search the buffer. */

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 from remora.adapters.agent_framework_messages import chat_messages, framework_messages
-from remora.adapters.given import find_session
+from remora.adapters.given import Conversation, GivenSession, find_session
 from remora.adapters.recalled import load_stored, recalled_message
 from remora.adapters.versions import warn_if_untested
-from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.api.user import User
@@ -54,7 +53,7 @@ __all__ = [
 
 warn_if_untested("agent-framework-core")
 
-SessionsLike: TypeAlias = User | BlockingUser | Callable[[str], Session | BlockingSession]
+SessionsLike: TypeAlias = User | BlockingUser | Callable[[str], Conversation | BlockingSession]
 """A user, whose sessions have the ids of the framework's; or a function from id to session."""
 
 UserLike: TypeAlias = User | BlockingUser | Callable[[str], User | BlockingUser]
@@ -74,8 +73,9 @@ class RemoraHistoryProvider(HistoryProvider):
     conversation and stores what is new: a run is several appends then.
 
     Args:
-        sessions: whose they are: a user, or a function that gives the session for an id. With those
-            of `remora.blocking` it works on every event loop.
+        sessions: whose they are: a user, or a function that gives the session for an id, as
+            `session` of a user of `remora.Client` does. With those of `remora.blocking` it works on
+            every event loop.
         source_id: of the framework: which messages came from here.
         max_tokens: the budget of the conversation that is shown; None for `buffer.token_limit`.
         recall: also show what other sessions and older messages have on the new message.
@@ -113,10 +113,8 @@ class RemoraHistoryProvider(HistoryProvider):
             InvalidInput, InvalidId: there is no session with this id.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.load`.
         """
-        session = self._find(session_id)
-        shown, _ = await awaiter_of(session)(
-            load_stored, original_of(session), "", max_tokens=self._max_tokens
-        )
+        given = self._find(session_id)
+        shown, _ = await given.run(load_stored, given.session, "", max_tokens=self._max_tokens)
         return framework_messages(shown)
 
     async def save_messages(
@@ -134,9 +132,9 @@ class RemoraHistoryProvider(HistoryProvider):
             InvalidMessage: one of them is none, or cannot be written as JSON.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
-        session = self._find(session_id)
+        given = self._find(session_id)
         if messages:
-            await awaiter_of(session)(original_of(session).append, chat_messages(messages))
+            await given.run(given.session.append, chat_messages(messages))
 
     async def before_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
@@ -147,18 +145,18 @@ class RemoraHistoryProvider(HistoryProvider):
         `Session.load` leaves out until they have results.
         """
         await super().before_run(agent=agent, session=session, context=context, state=state)
-        chat = self._find(context.session_id)
+        given = self._find(context.session_id)
         more: list[Message | ChatDict] = []
         if answered := _answered(context.input_messages):
-            more += await awaiter_of(chat)(_open_calls, original_of(chat), answered)
+            more += await given.run(_open_calls, given.session, answered)
         query = _question(context) if self._recall else ""
         if query.strip():
-            recalled = await awaiter_of(chat)(recalled_message, original_of(chat), query)
+            recalled = await given.run(recalled_message, given.session, query)
             more += [recalled] if recalled is not None else []
         if more:
             context.extend_messages(self, framework_messages(more))
 
-    def _find(self, session_id: str | None) -> Session | BlockingSession:
+    def _find(self, session_id: str | None) -> GivenSession:
         if session_id is None:
             raise InvalidInput("pass a session to the run: AgentSession(session_id=…)")
         return find_session(self._session_of, session_id)
@@ -288,7 +286,7 @@ def _answered(messages: Sequence[FrameworkMessage]) -> set[str]:
     return {one.call_id for one in (*calls, *results) if one is not None and one.call_id}
 
 
-async def _open_calls(session: Session, answered: set[str]) -> list[Message]:
+async def _open_calls(session: Conversation, answered: set[str]) -> list[Message]:
     """The messages that made calls, of which the session has no results yet."""
     _, buffer = await session.contents()
     answered = answered - {message.tool_call_id for message in buffer}

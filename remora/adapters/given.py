@@ -2,16 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from remora.api.session import Session
+from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput
+from remora.ids import SessionKey
+from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
+from remora.recall.context import Context
 
-__all__ = ["find_session"]
+__all__ = ["Conversation", "GivenSession", "find_session", "take_session"]
 
 
-def find_session(given: Any, context: Any) -> Session | BlockingSession:
+@runtime_checkable
+class Conversation(Protocol):
+    """What adapters use of a session of `Runtime`, `remora.connect` or `remora.Client`."""
+
+    key: SessionKey
+
+    async def append(
+        self, messages: MessageLike | Iterable[MessageLike], *, key: str | None = None
+    ) -> Receipt:
+        """See `remora.Session.append`."""
+        ...
+
+    async def load(self, query: str | None = None, *, max_tokens: int | None = None) -> Context:
+        """See `remora.Session.load`."""
+        ...
+
+    async def contents(self) -> tuple[list[ChatDict], list[Message]]:
+        """See `remora.Session.contents`."""
+        ...
+
+    async def get_messages(
+        self, role: Role | None = None, *, limit: int | None = None
+    ) -> list[Message]:
+        """See `remora.Session.get_messages`."""
+        ...
+
+    async def delete(
+        self, index: int | Iterable[int] | None = None, *, ids: Iterable[str] | None = None
+    ) -> int:
+        """See `remora.Session.delete`."""
+        ...
+
+    async def clear(self) -> int:
+        """See `remora.Session.clear`."""
+        ...
+
+
+class GivenSession(NamedTuple):
+    """A session that an adapter was given, and how to call it.
+
+    Attributes:
+        session: its async handle.
+        run: awaits a coroutine function of the handle.
+        call: calls one from a thread, and waits.
+    """
+
+    session: Conversation
+    run: Callable[..., Coroutine[Any, Any, Any]]
+    call: Callable[..., Any]
+
+
+def take_session(given: Conversation | BlockingSession) -> GivenSession:
+    """The session that an application gave.
+
+    Raises:
+        InvalidInput: it is something else.
+    """
+    if isinstance(given, Session | BlockingSession):
+        return GivenSession(original_of(given), awaiter_of(given), waiter_of(given))
+    if isinstance(given, type) or not isinstance(given, Conversation):
+        raise InvalidInput(
+            f"this is, or gave, a {type(given).__name__}, not a session of a Runtime, of "
+            "remora.connect, of remora.Client or of remora.blocking"
+        )
+    return GivenSession(given, _run, _refuse)
+
+
+def find_session(given: Any, context: Any) -> GivenSession:
     """The session of a run.
 
     Args:
@@ -21,14 +93,17 @@ def find_session(given: Any, context: Any) -> Session | BlockingSession:
     Raises:
         InvalidInput: it is, or the function gave, something else.
     """
-    session = given(context) if callable(given) else given
-    if not _is_session(session):
-        raise InvalidInput(
-            f"this is, or gave, a {type(session).__name__}, not a session of a Runtime, of "
-            "remora.connect or of remora.blocking"
-        )
-    return session
+    return take_session(given(context) if callable(given) else given)
 
 
-def _is_session(value: object) -> TypeGuard[Session | BlockingSession]:
-    return isinstance(value, Session | BlockingSession)
+async def _run(
+    function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **options: Any
+) -> Any:
+    return await function(*arguments, **options)
+
+
+def _refuse(*_arguments: Any, **_options: Any) -> Any:
+    raise InvalidInput(
+        "a session of remora.Client is for an event loop: call the async methods, or give a "
+        "session of remora.blocking"
+    )

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from remora.adapters.given import Conversation, take_session
 from remora.adapters.versions import warn_if_untested
-from remora.api.session import Session
-from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidMessage
 from remora.messages import ChatDict, Message
@@ -47,17 +46,19 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
     On an event loop, use the async methods. The others (`messages`, `add_messages`, `clear`) work
     in every other thread, and raise on the event loop of the runtime: a call that blocks it would
     wait for itself. With a session of `remora.blocking`, all of them work in a program without an
-    event loop, and on every event loop.
+    event loop, and on every event loop. With one of `remora.Client`, only the async ones do.
 
     Args:
-        session: the conversation, of `remora.Runtime` or of `remora.blocking.Runtime`.
+        session: the conversation, of `remora.Runtime`, `remora.Client` or
+            `remora.blocking.Runtime`.
+
+    Raises:
+        InvalidInput: it is no session.
     """
 
-    def __init__(self, session: Session | BlockingSession) -> None:
+    def __init__(self, session: Conversation | BlockingSession) -> None:
         super().__init__()
-        self.session: Session = original_of(session)
-        self._await = awaiter_of(session)
-        self._call = waiter_of(session)
+        self.session, self._await, self._call = take_session(session)
 
     def __repr__(self) -> str:
         return f"RemoraChatMessageHistory({self.session!r})"

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
-from remora.adapters.given import find_session
+from remora.adapters.given import Conversation, find_session
 from remora.adapters.langchain import chat_of_message, message_of_stored
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
-from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
@@ -39,7 +38,7 @@ __all__ = ["RemoraMiddleware", "RemoraState", "SessionLike", "memory_tools"]
 warn_if_untested("langchain")
 
 SessionLike: TypeAlias = (
-    Session | BlockingSession | Callable[[Runtime[Any]], Session | BlockingSession]
+    Conversation | BlockingSession | Callable[[Runtime[Any]], Conversation | BlockingSession]
 )
 """A session, or a function that gives the session of a run: ``lambda runtime: …``."""
 
@@ -63,7 +62,8 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
 
     Args:
         session: the conversation, or a function of LangGraph's ``Runtime`` that gives it. With one
-            of `remora.blocking`, ``agent.invoke`` works, and every event loop.
+            of `remora.blocking`, ``agent.invoke`` works, and every event loop; with one of
+            `remora.Client`, only ``agent.ainvoke`` does.
         max_tokens: the budget of what is shown before the messages of the run; None for
             `buffer.token_limit`.
         recall: also show what other sessions and older messages have on the user's new message.
@@ -94,9 +94,9 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Call the model with the conversation and what is recalled before the run's messages."""
-        session = find_session(self._session, request.runtime)
+        given = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
-        shown = await awaiter_of(session)(self._show, original_of(session), run)
+        shown = await given.run(self._show, given.session, run)
         return await handler(request.override(messages=[*shown, *run]))
 
     def wrap_model_call(
@@ -105,9 +105,9 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """`awrap_model_call`, for threads."""
-        session = find_session(self._session, request.runtime)
+        given = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
-        shown = waiter_of(session)(self._show, original_of(session), run)
+        shown = given.call(self._show, given.session, run)
         return handler(request.override(messages=[*shown, *run]))
 
     async def aafter_agent(
@@ -118,21 +118,19 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
-        session = find_session(self._session, runtime)
+        given = find_session(self._session, runtime)
         run = _of_run(state["messages"], state)
-        return cast(
-            "dict[str, Any] | None", await awaiter_of(session)(_store, original_of(session), run)
-        )
+        return cast("dict[str, Any] | None", await given.run(_store, given.session, run))
 
     def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_agent`, for threads."""
-        session = find_session(self._session, runtime)
+        given = find_session(self._session, runtime)
         run = _of_run(state["messages"], state)
-        return cast("dict[str, Any] | None", waiter_of(session)(_store, original_of(session), run))
+        return cast("dict[str, Any] | None", given.call(_store, given.session, run))
 
     # -- on the runtime's event loop ---------------------------------------------------------------
 
-    async def _show(self, session: Session, run: Sequence[BaseMessage]) -> list[BaseMessage]:
+    async def _show(self, session: Conversation, run: Sequence[BaseMessage]) -> list[BaseMessage]:
         asked = next((one for one in reversed(run) if isinstance(one, HumanMessage)), None)
         query = str(asked.text)[:MAX_TEXT_CHARACTERS] if asked is not None and self._recall else ""
         found, recalled = await load_stored(session, query, max_tokens=self._max_tokens)
@@ -183,7 +181,7 @@ def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
     return list(messages[places[-1] + 1 :] if places else messages)
 
 
-async def _store(session: Session, run: Sequence[BaseMessage]) -> dict[str, Any] | None:
+async def _store(session: Conversation, run: Sequence[BaseMessage]) -> dict[str, Any] | None:
     if not run:
         return None
     given = []

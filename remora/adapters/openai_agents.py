@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from remora.adapters.given import Conversation, take_session
 from remora.adapters.recalled import recalled_message
 from remora.adapters.versions import warn_if_untested
-from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
@@ -47,8 +47,8 @@ class RemoraSession:
     several runs may use one; `Session.exclusive` has them take turns.
 
     Args:
-        session: the conversation, of `remora.Runtime`. With one of `remora.blocking`, runs work on
-            any event loop, so ``Runner.run_sync`` does as well.
+        session: the conversation, of `remora.Runtime` or `remora.Client`. With one of
+            `remora.blocking`, runs work on any event loop, so ``Runner.run_sync`` does as well.
         session_settings: the SDK's own, or a dict of them; ``limit`` holds where `get_items` is
             given none.
         opaque: keep items that have neither a role nor a known type, such as those of the SDK's
@@ -56,18 +56,18 @@ class RemoraSession:
             context, which shows a word in their place.
 
     Raises:
+        InvalidInput: it is no session.
         TypeError: there are no such settings.
     """
 
     def __init__(
         self,
-        session: Session | BlockingSession,
+        session: Conversation | BlockingSession,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
         opaque: bool = False,
     ) -> None:
-        self.session: Session = original_of(session)
-        self._await = awaiter_of(session)
+        self.session, self._await, _ = take_session(session)
         self.session_id = f"{self.session.key.user}/{self.session.key.session}"
         if not isinstance(session_settings, SessionSettings):
             session_settings = SessionSettings().resolve(session_settings)

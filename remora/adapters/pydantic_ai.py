@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
-from remora.adapters.given import find_session
+from remora.adapters.given import Conversation, find_session
 from remora.adapters.pydantic_messages import chat_messages, model_messages
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
-from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
@@ -52,7 +51,7 @@ __all__ = ["RemoraMemory", "SessionLike", "chat_messages", "memory_tools", "mode
 warn_if_untested("pydantic-ai-slim")
 
 SessionLike: TypeAlias = (
-    Session | BlockingSession | Callable[[RunContext[Any]], Session | BlockingSession]
+    Conversation | BlockingSession | Callable[[RunContext[Any]], Conversation | BlockingSession]
 )
 """A session, or a function that gives the session of a run: ``lambda ctx: …``."""
 
@@ -111,11 +110,11 @@ class RemoraMemory(AbstractCapability[Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.load`.
         """
-        session = find_session(self._session, ctx)
+        given = find_session(self._session, ctx)
         prompts, run = _of_run(request_context.messages, ctx)
         query = _text(ctx.prompt)[:MAX_TEXT_CHARACTERS] if self._recall else ""
-        shown, recalled = await awaiter_of(session)(
-            load_stored, original_of(session), query, max_tokens=self._max_tokens
+        shown, recalled = await given.run(
+            load_stored, given.session, query, max_tokens=self._max_tokens
         )
         known = model_messages([*shown, *([] if recalled is None else [recalled])])
         first = [ModelRequest(parts=prompts)] if prompts else []
@@ -129,10 +128,10 @@ class RemoraMemory(AbstractCapability[Any]):
         Raises:
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
-        session = find_session(self._session, ctx)
+        given = find_session(self._session, ctx)
         messages = [said for one in result.new_messages() if (said := _without_instructions(one))]
         if messages:
-            await awaiter_of(session)(original_of(session).append, chat_messages(messages))
+            await given.run(given.session.append, chat_messages(messages))
         return result
 
 

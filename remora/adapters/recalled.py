@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remora.api.session import Session
+from remora.adapters.given import Conversation
 from remora.messages import ChatDict, Message
 from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import quote_memories
@@ -12,7 +12,7 @@ from remora.services.arguments import MAX_TEXT_CHARACTERS
 __all__ = ["load_stored", "recalled_message", "split_recalled", "stored_messages"]
 
 
-async def stored_messages(session: Session, context: Context) -> list[Message | ChatDict]:
+async def stored_messages(session: Conversation, context: Context) -> list[Message | ChatDict]:
     """The messages of a context, for an adapter that makes the framework's own of them.
 
     One that is shown as it was stored comes with its metadata; others (a summary, recalled lines,
@@ -29,7 +29,7 @@ async def stored_messages(session: Session, context: Context) -> list[Message | 
 
 
 async def load_stored(
-    session: Session, query: str, *, max_tokens: int | None = None
+    session: Conversation, query: str, *, max_tokens: int | None = None
 ) -> tuple[list[Message | ChatDict], ChatDict | None]:
     """The `stored_messages` for a message that is not stored yet, and the one with recalled lines.
 
@@ -46,7 +46,7 @@ async def load_stored(
     return shown, recalled
 
 
-async def recalled_message(session: Session, query: str) -> ChatDict | None:
+async def recalled_message(session: Conversation, query: str) -> ChatDict | None:
     """A message with what is recalled for `query` and is not among the session's recent messages.
 
     None if nothing is, or there is no query.

@@ -16,7 +16,7 @@ from remora.client.service import Service, new_key
 from remora.client.turn import ClientTurn
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, validate_id
-from remora.messages import Message, MessageLike, Receipt, Role
+from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
 from remora.rest import session_operations as ask
 from remora.rest import shapes, streams
@@ -28,6 +28,7 @@ from remora.services.arguments import (
     check_int,
     check_query,
     check_result_count,
+    check_text,
     collect,
 )
 from remora.services.erasure import ErasureReceipt
@@ -230,6 +231,16 @@ class ClientSession:
             limit=None if limit is None else check_int(limit, "limit"),
         )
         return (await self._service.call(ask.read_buffer, self._names, given)).messages
+
+    async def contents(
+        self, *, summary_prefix: str | None = None
+    ) -> tuple[list[ChatDict], list[Message]]:
+        """Read the whole buffer, and the summaries as messages. See `remora.Session.contents`."""
+        if summary_prefix is not None:
+            check_text(summary_prefix, "summary_prefix")
+        given = shapes.ContentsAsked(summary_prefix=summary_prefix)
+        found = await self._service.call(ask.read_contents, self._names, given)
+        return found.summaries, found.messages
 
     async def size(self) -> int:
         """How many messages the buffer holds."""

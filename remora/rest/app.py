@@ -433,7 +433,11 @@ async def _encode(answer: Any) -> bytes:
 def _is_long(answer: Any) -> bool:
     """Whether it may have more than `_LARGE` bytes; only lists of messages and memories may."""
     match answer:
-        case shapes.MessagePage(messages=found) | shapes.Buffered(messages=found):
+        case (
+            shapes.MessagePage(messages=found)
+            | shapes.Buffered(messages=found)
+            | shapes.Contents(messages=found)
+        ):
             sizes = (
                 len(one.content or "") if isinstance(one.content, str) else _LARGE for one in found
             )

@@ -127,6 +127,12 @@ async def read_buffer(asked: Asked) -> shapes.Buffered:
     return shapes.Buffered(found)
 
 
+async def read_contents(asked: Asked) -> shapes.Contents:
+    """The whole buffer, and the summaries as messages."""
+    found = await asked.session.contents(summary_prefix=asked.given.summary_prefix)
+    return shapes.Contents(*found)
+
+
 async def search_buffer(asked: Asked) -> shapes.Hits:
     """Messages of the buffer that match a query."""
     given = asked.given
@@ -318,6 +324,14 @@ SESSION_OPERATIONS: tuple[Operation, ...] = (
         read_buffer,
         shapes.Buffered,
         body=shapes.Buffer,
+        repeatable=True,
+    ),
+    _post(
+        SESSION + "/contents",
+        "Read the whole buffer, and the summaries as messages",
+        read_contents,
+        shapes.Contents,
+        body=shapes.ContentsAsked,
         repeatable=True,
     ),
     _post(

@@ -25,6 +25,8 @@ __all__ = [
     "Buffered",
     "ChatMessage",
     "Cleared",
+    "Contents",
+    "ContentsAsked",
     "ContextAsked",
     "ContextShown",
     "Count",
@@ -279,6 +281,19 @@ class Buffer(Request, frozen=True):
 class Buffered(msgspec.Struct, frozen=True):
     """Messages of the buffer, oldest first."""
 
+    messages: list[Message]
+
+
+class ContentsAsked(Request, frozen=True):
+    """What the summaries begin with; null for their own words."""
+
+    summary_prefix: str | None = None
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The whole buffer, oldest first, and the summaries as messages, as of one moment."""
+
+    summaries: list[ChatMessage]
     messages: list[Message]
 
 

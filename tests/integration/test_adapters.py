@@ -35,6 +35,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
+import remora
 from remora import BufferPolicy, Client, Config, Message, Runtime, adapters, blocking
 from remora.adapters.given import find_session
 from remora.adapters.langchain import RemoraChatMessageHistory
@@ -68,17 +69,16 @@ HANDLES = Client("http://127.0.0.1:1", api_key="remora_key")
 @pytest.mark.parametrize(
     ("make", "handle"),
     [
-        (RemoraSession, HANDLES.session("alice", "chat")),
-        (RemoraChatMessageHistory, HANDLES.session("alice", "chat")),
         (RemoraStore, HANDLES.user("alice")),
         (RemoraSaver, HANDLES.user("alice")),
-        (lambda session: find_session(session, None), HANDLES.session("alice", "chat")),
-        (lambda session: find_session(lambda _: session, None), HANDLES.session("alice", "chat")),
+        (RemoraSession, HANDLES.user("alice")),
+        (RemoraSession, HANDLES),
+        (lambda user: find_session(lambda _: user, None), HANDLES.user("alice")),
     ],
 )
-def test_a_memory_over_http_is_refused(make: Callable[[Any], object], handle: object) -> None:
-    """It has not all that adapters need; without this they would fail in the first run."""
-    with pytest.raises(InvalidInput, match=r"remora\.connect or"):
+def test_users_over_http_are_refused(make: Callable[[Any], object], handle: object) -> None:
+    """They have not all that adapters need; without this they would fail in the first run."""
+    with pytest.raises(InvalidInput, match=r"remora\.connect"):
         make(handle)
 
 
@@ -227,6 +227,7 @@ async def test_agents_see_the_summary() -> None:
         policy=BufferPolicy.window(2, fold="summary"), chat_model=model
     ) as session:
         await session.add_items([{"role": "user", "content": f"m{n}"} for n in range(4)])
+        assert isinstance(session.session, remora.Session)
         await session.session.settle()
         items: list[Any] = await session.get_items()
         assert items[0]["role"] == "system"
@@ -360,6 +361,7 @@ async def test_langchain_models_talk_over_it() -> None:
         await history.aadd_messages(
             [await model.ainvoke(await history.aget_messages()), HumanMessage("Who?")]
         )
+        assert isinstance(history.session, remora.Session)
         await history.session.settle()
         first, *rest = await history.aget_messages()
         assert isinstance(first, SystemMessage)

@@ -62,7 +62,7 @@ NOT_SERVED = {
         reembedded reembedding reschedule retry_erasures settle start
         statistics""",
     "User": "agent export_arrow import_session inspect record_many settle tools",
-    "Session": "contents exclusive export inspect load_state_dict settle state_dict",
+    "Session": "exclusive export inspect load_state_dict settle state_dict",
     "SharedMember": "settle",
 }
 """What belongs to who runs the memory, or to who holds its process. docs/how-to/http.md says so."""

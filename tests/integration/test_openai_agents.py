@@ -41,7 +41,8 @@ async def test_a_run_sees_what_is_recalled() -> None:
     async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         await alice.session("march").append(said("My flat is in Lisbon, near the river."))
-        session = RemoraSession(alice.session("june"))
+        june = alice.session("june")
+        session = RemoraSession(june)
         await session.add_items([said("Hello!")])
         await Runner.run(
             agent,
@@ -53,7 +54,7 @@ async def test_a_run_sees_what_is_recalled() -> None:
         assert hello["content"] == "Hello!"
         assert "My flat is in Lisbon" in recalled["content"]
         assert question["content"] == "Where is my flat near the river?"
-        kept = [message.content for message in await session.session.history()]
+        kept = [message.content for message in await june.history()]
         assert kept == ["Hello!", "Where is my flat near the river?", "In Lisbon."]
 
 
@@ -143,8 +144,9 @@ async def test_eight_runs_of_one_session_take_turns() -> None:
             ]
         )
         agent = Agent(name="assistant", model=model, tools=[*memory_tools(alice.tools())])
-        session = RemoraSession(alice.session("chat"))
-        async with session.session.exclusive():
+        chat = alice.session("chat")
+        session = RemoraSession(chat)
+        async with chat.exclusive():
             await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
 
     async with Runtime.in_memory(config=PLAIN) as runtime:

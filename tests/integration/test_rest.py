@@ -248,6 +248,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "recall": {"query": "violin"},
     "delete_messages": {"positions": [0]},
     "read_buffer": {},
+    "read_contents": {},
     "search_buffer": {"query": "violin"},
     "rewind_session": {"to": 0},
     "truncate_session": {"keep": 0},
