@@ -38,7 +38,7 @@ _SECONDS = 60
 _CONFIG = """\
 directory: {directory}
 journal: {{dsn: "{dsn}", schema: {schema}, lease_s: {lease_s}, durability: process}}
-long_term: {{enabled: false}}
+long_term: {long_term}
 tokens: {{counter: heuristic}}
 cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 120{more}}}
 """
@@ -53,6 +53,7 @@ class Machine:
         schema: of the journal.
         listen: where it takes connections.
         more: keys of the section ``cluster``.
+        long_term: the section of this name.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Machine:
         secret: str = SECRET,
         listen: str = "127.0.0.1:0",
         more: str = "",
+        long_term: str = "{enabled: false}",
     ) -> None:
         path.mkdir(exist_ok=True)
         self.file = path / "remora.yaml"
@@ -78,6 +80,7 @@ class Machine:
                 secret=secret,
                 listen=listen,
                 more=f", {more}" if more else "",
+                long_term=long_term,
             )
         )
 

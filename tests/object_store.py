@@ -44,6 +44,8 @@ class ObjectServer:
         """Whether faults are to be had, and requests are counted."""
         self._app = app
         self._counting = threading.Lock()
+        self._server: Any = None
+        self._thread = threading.Thread()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -61,6 +63,22 @@ class ObjectServer:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         assert self._app is not None
         return self._app(environ, start)
+
+    def start(self) -> None:
+        """Take connections, at the address from before if it was stopped."""
+        from werkzeug.serving import make_server  # noqa: PLC0415
+
+        port = int(self.endpoint.rpartition(":")[2] or 0)
+        self._server = make_server("127.0.0.1", port, self, threaded=True)
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more connections. Objects stay; so do connections, which `away` answers."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
     def address(self) -> str:
         """A new prefix in the bucket."""
@@ -101,22 +119,16 @@ def serve_objects() -> Iterator[ObjectServer]:
         DomainDispatcherApplication,
         create_backend_app,
     )
-    from werkzeug.serving import make_server  # noqa: PLC0415
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto.backends.get_backend("s3").reset()
     served = ObjectServer(DomainDispatcherApplication(create_backend_app), "")
-    server = make_server("127.0.0.1", 0, served, threaded=True)
-    served.endpoint = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    served.start()
     try:
         _make_bucket(served)
         yield served
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        served.stop()
 
 
 def _make_bucket(server: ObjectServer) -> None:

@@ -8,18 +8,19 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from remora.errors import (
     CommitFailed,
     OutcomeUnknown,
     OwnerUnreachable,
+    RecordingFailed,
     RemoraError,
 )
 from remora.testing.linearizability import Operation, explain
 
-__all__ = ["Talk", "Verdict"]
+__all__ = ["Notes", "Talk", "Verdict", "add_verdicts"]
 
 _MESSAGES = 40  # of one session; then its writer begins another one
 _AGAIN_S = 0.02
@@ -48,6 +49,11 @@ class Verdict(NamedTuple):
     @property
     def faults(self) -> int:
         return sum(self[1:])
+
+
+def add_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
+    """All in one."""
+    return Verdict(*map(sum, zip(*verdicts, strict=True)))
 
 
 class _Session:
@@ -94,8 +100,7 @@ class Talk:
 
     async def judge(self, memory: Any) -> Verdict:
         """Compare what the sessions saw with what is there."""
-        found = [await self._judge(one, memory) for one in self._sessions]
-        return Verdict(*map(sum, zip(*found, strict=True)))
+        return add_verdicts([await self._judge(one, memory) for one in self._sessions])
 
     # -- what sessions do ------------------------------------------------------------------------
 
@@ -170,6 +175,54 @@ class Talk:
             len(session.refused & set(found)),
             sum(_is_stale(one, acknowledged) for one in session.operations),
             explained.decided and not explained.complete,
+        )
+
+
+class Notes:
+    """Memories of a user, which are recorded one after the other, each once.
+
+    Args:
+        memory: a runtime, or what workers have.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self.ended = asyncio.Event()
+        self._memory = memory
+        self._user = memory.user("alice")
+        self._acknowledged: set[str] = set()
+
+    async def run(self) -> None:
+        """Record until `ended` is set."""
+        for number in itertools.count():
+            if self.ended.is_set():
+                break
+            text = f"note {number}"
+            try:
+                await self._user.remember(text)
+            except (RecordingFailed, OwnerUnreachable, OutcomeUnknown):
+                pass
+            else:
+                self._acknowledged.add(text)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def judge(self) -> Verdict:
+        """Compare what was acknowledged with what is in long-term memory when all work is done."""
+        while True:
+            try:
+                await self._memory.settle()
+                rows = await self._user.memories("fact")
+            except OwnerUnreachable:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                break
+        found = Counter(row.text for row in rows)
+        return Verdict(
+            acknowledged=len(self._acknowledged),
+            lost=len(self._acknowledged - found.keys()),
+            doubled=found.total() - len(found),
+            stale_rows=0,
+            stale_loads=0,
+            unexplained=0,
         )
 
 

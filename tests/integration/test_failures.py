@@ -1,4 +1,6 @@
-"""What may happen to PostgreSQL and to cables, once each; `benchmarks.failures` does all, often.
+"""What may happen to PostgreSQL, to cables, to the object store and to releases, once each.
+
+`benchmarks.failures` does all of it, and often.
 
 Owners that are killed, stopped or told to leave are in `test_machines`, failovers in
 `test_postgres_failover`. ``REMORA_FAILURES=20`` in the environment is how often each is done.
@@ -31,17 +33,19 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
-        ("PostgreSQL crashes", False),
-        ("disk of PostgreSQL full", False),
-        ("owner cut from PostgreSQL", True),
-        ("owner cut from workers", False),
+        ("PostgreSQL crashes", 0),
+        ("disk of PostgreSQL full", 0),
+        ("owner cut from PostgreSQL", 1),
+        ("owner cut from workers", 0),
+        ("object store away", 0),
+        ("releases of owners differ", 1),
     ],
 )
-async def test_a_failure(name: str, moves: bool, tmp_path: Path) -> None:
-    """G2, G3, G4, G12: nothing is lost, doubled, stale or out of order; another process owns the
-    memory afterwards only where the first cannot.
+async def test_a_failure(name: str, moves: int, tmp_path: Path) -> None:
+    """G2, G3, G4, G7, G12: nothing is lost, doubled, stale or out of order; another process owns
+    the memory afterwards only where the first cannot.
     """
     found = await FAILURES[name](tmp_path, _TRIES, 1)
     assert found.verdict.faults == 0, found
     assert found.verdict.acknowledged > 20
-    assert found.moved == (_TRIES if moves else 0)
+    assert found.moved == _TRIES * moves

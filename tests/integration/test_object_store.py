@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -379,6 +381,58 @@ async def test_a_start_without_the_store(faulty: ObjectServer, tmp_path: Path) -
         faulty.away = False
         await memory.user("alice").session("1").flush()
         assert await memory.user("alice").recall("kelp", limit=1)
+
+
+@contextmanager
+def silent(server: ObjectServer) -> Iterator[threading.Event]:
+    """The server takes requests and answers none; set when there is one."""
+    asked, back = threading.Event(), threading.Event()
+
+    def wait(_method: str, _path: str) -> None:
+        asked.set()
+        back.wait()
+
+    server.gate = wait
+    try:
+        yield asked
+    finally:
+        server.gate = None
+        back.set()
+
+
+async def test_a_start_while_the_store_is_silent(
+    faulty: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: an owner that takes over does not wait for long for a store that does not answer."""
+    monkeypatch.setattr("remora.storage.lance.objects.CHECK_S", 0.1)
+    config = config_of(faulty, faulty.address())
+    with silent(faulty), anyio.fail_after(25):  # less than the client waits for an answer
+        memory = await runtime(tmp_path, config).start()
+        await memory.user("alice").session("1").append({"role": "user", "content": "kelp"})
+    await memory.user("alice").session("1").flush()
+    assert await memory.user("alice").recall("kelp", limit=1)
+    await memory.aclose()
+
+
+async def test_an_end_while_the_store_is_silent(
+    faulty: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: an owner that is told to leave does not keep the next one waiting for a write that is not
+    answered; that one does it again, once.
+    """
+    monkeypatch.setattr("remora.storage.lance.store.CLOSE_S", 0.1)
+    config = config_of(faulty, faulty.address())
+    memory = await runtime(tmp_path, config).start()
+    await memory.user("alice").remember("the kelp is green")
+    await memory.settle()
+    with silent(faulty) as asked, anyio.fail_after(25):
+        await memory.user("alice").remember("the opal is blue")
+        await anyio.to_thread.run_sync(asked.wait)
+        await memory.aclose()
+    async with runtime(tmp_path, config) as memory:
+        await memory.settle()
+        found = [row.text for row in await memory.user("alice").memories()]
+    assert found == ["the kelp is green", "the opal is blue"]
 
 
 @pytest.mark.parametrize("problem", ["bucket", "rights", "reading", "conditional", "memory"])

@@ -16,15 +16,19 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
+
 from remora.config import ObjectStoreConfig
 from remora.errors import ConfigError, LongTermError
 from remora.storage.sockets import is_loopback
 
-__all__ = ["ObjectStore", "is_object_store", "lance_options"]
+__all__ = ["CHECK_S", "ObjectStore", "is_object_store", "lance_options"]
 
 _SCHEMES = frozenset({"s3", "gs", "az"})
 _OWNER = "remora.json"
 """The object that says whose tables lie at an address."""
+CHECK_S = 5.0
+"""How long the start of an owner waits for the store."""
 _REMOVED_AT_ONCE = 1_000
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _NOT_IMPLEMENTED = "501 Not Implemented"
@@ -129,9 +133,9 @@ class ObjectStore:
 
         Raises:
             ConfigError: it cannot be used; the text says what to do.
-            LongTermError: it cannot be reached.
+            LongTermError: it cannot be reached, or does not answer in time.
         """
-        with self._mapped("checking the bucket"):
+        with self._mapped("checking the bucket"), anyio.fail_after(CHECK_S):
             await self._obstore.list(self._store, prefix=_OWNER).collect_async()
 
     async def claim(self, memory: str) -> None:
@@ -142,10 +146,10 @@ class ObjectStore:
 
         Raises:
             ConfigError: it cannot be used; the text says what to do.
-            LongTermError: it cannot be reached.
+            LongTermError: it cannot be reached, or does not answer in time.
         """
         mark = b'{"memory":"%s"}\n' % memory.encode()
-        with self._mapped("checking the bucket"):
+        with self._mapped("checking the bucket"), anyio.fail_after(CHECK_S):
             if await self._create(_OWNER, mark) and await self._create(_OWNER, mark):
                 raise ConfigError(
                     f"long_term.uri cannot be used: {_UNCONDITIONAL}", key="long_term.uri"

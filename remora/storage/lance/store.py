@@ -49,7 +49,10 @@ from remora.storage.ports import (
 )
 from remora.storage.private import make_private_directory
 
-__all__ = ["LanceStore"]
+__all__ = ["CLOSE_S", "LanceStore"]
+
+CLOSE_S = 5.0
+"""How long the end of an owner waits for an object store."""
 
 
 class LanceStore:
@@ -208,7 +211,16 @@ class LanceStore:
         """The writer task: commit what is queued, and index what comes in bulk, without end."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._upkeep.run, self.writer.wait_for_commit)
+            if self.tables.at_object_store:
+                tasks.start_soon(self._limit_closing)
             await self.writer.run()
+
+    async def _limit_closing(self) -> None:
+        """Keep the journal's next owner waiting only so long for a store that does not answer."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.tables.finishing.limit(CLOSE_S)
 
     async def index_written(self) -> None:
         """Extend the indices to all rows that came in bulk: their words can be found then.

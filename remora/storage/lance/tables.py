@@ -24,6 +24,7 @@ from remora.storage.identity import FilesGone, Identity
 from remora.storage.lance.directory import shard_names
 from remora.storage.lance.errors import map_errors
 from remora.storage.lance.files import ShardFiles, TableState
+from remora.storage.lance.finishing import Finishing
 from remora.storage.lance.indices import IndexTools
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.object_table import ObjectTable
@@ -92,6 +93,7 @@ class LanceTables:
         self._opened: Identity | None = None
         self._objects = objects
         self._making = anyio.Lock()
+        self.finishing = Finishing()
         self.refill_needed = False
 
     # -- opening -----------------------------------------------------------------------------------

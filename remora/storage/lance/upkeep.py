@@ -63,11 +63,13 @@ class LanceUpkeep:
     async def _writing(self, doing: str, shard: Shard) -> AsyncIterator[None]:
         """Alone with a table whose last write is whole; a cancelled caller does not stop it."""
         async with shard.lock:
-            with anyio.CancelScope(shield=True):
-                with self._tables.map_errors(doing, shard, writing=True):
-                    await self._tables.check_place()
-                    await shard.roll_back_uncertain()
-                    yield
+            with (
+                self._tables.finishing.shielded(),
+                self._tables.map_errors(doing, shard, writing=True),
+            ):
+                await self._tables.check_place()
+                await shard.roll_back_uncertain()
+                yield
 
     # -- removing ----------------------------------------------------------------------------------
 

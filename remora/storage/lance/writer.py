@@ -101,9 +101,14 @@ class LanceWriter:
 
     async def commit_queued(self) -> None:
         """Commit all that is queued now; a caller that is cancelled does not stop it."""
-        with anyio.CancelScope(shield=True):
-            while self._queue:
-                await self._commit_some()
+        try:
+            with self._tables.finishing.shielded():
+                while self._queue:
+                    await self._commit_some()
+        except LongTermError as e:  # given up; callers do it again with the next store
+            queued, self._queue = self._queue, []
+            for add in queued:
+                add.promise.reject(e)
 
     async def _commit_some(self) -> None:
         async with self._committing:
@@ -122,6 +127,9 @@ class LanceWriter:
                 )
                 for add in batch:
                     add.promise.reject(error)
+            except BaseException:
+                self._queue[:0] = batch  # `commit_queued` answers them
+                raise
             else:
                 for add in batch:
                     add.promise.resolve(None)
