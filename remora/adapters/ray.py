@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,6 +54,7 @@ _LEAVE_S = 60.0
 _ANSWER_S = 3.0
 _PAUSE_S = 1.0
 _LOOK_S = 0.2
+_ENDED = "it has ended, and Ray starts it again"
 _DIRECTORY, _LISTEN = "REMORA_DIRECTORY", "REMORA_CLUSTER__LISTEN"
 # Ray leaves the children of a process that is killed. This one leaves politely: its parent's death
 # sends it SIGTERM (PR_SET_PDEATHSIG), unless the parent had died before it could say so.
@@ -115,10 +116,11 @@ def scale_nodes(
         The nodes, when all are ready.
 
     Raises:
-        InvalidInput: an argument cannot be that, this program has not connected to Ray, or the
-            nodes of this name serve another target.
+        InvalidInput: an argument cannot be that, this program has not connected to Ray, the nodes
+            of this name serve another target, or an actor of this name is none of a node.
         OwnerFailed: a machine cannot use the target; the text says why, and no such node is left.
-        OwnerUnreachable: not all were ready in time. They stay: Ray goes on starting them.
+        OwnerUnreachable: not all were ready in time. They stay: Ray goes on starting them. Or
+            another program has told one of them to leave.
     """
     text = _check_target(target)
     check_int(count, "count", high=_MOST)
@@ -126,25 +128,21 @@ def scale_nodes(
     limit_s = check_seconds(timeout_s, "timeout_s")
     present = _find_actors(name)
     found = _ask(present)
-    for one in found:
-        if one.target not in {"", text}:
-            raise InvalidInput(
-                f"{one.name} serves {one.target}, not {text}: give these nodes another name, or "
-                "scale the others to 0 first"
-            )
+    _check_targets(found, text)
     actors = {}
     for number in range(count):
         own = f"{name}-{number}"
         actors[own] = present.pop(own, None) or _make_actor(own, text, options)
     _stop(name, present, [one.name for one in found if one.pid])
-    return _wait(actors, math.inf if limit_s is None else limit_s)
+    return _wait(name, actors, text, math.inf if limit_s is None else limit_s)
 
 
 def read_nodes(name: str = "memory") -> tuple[NodeStatus, ...]:
     """The nodes of a name, and how they are.
 
     Raises:
-        InvalidInput: the name cannot be that, or this program has not connected to Ray.
+        InvalidInput: the name cannot be that, this program has not connected to Ray, or an actor
+            of this name is none of a node.
     """
     return _ask(_find_actors(name))
 
@@ -172,6 +170,15 @@ def _check_options(num_cpus: float, resources: Mapping[str, float] | None) -> di
     return {"num_cpus": num_cpus, "resources": dict(resources or {})}
 
 
+def _check_targets(found: Sequence[NodeStatus], target: str) -> None:
+    for one in found:
+        if one.target not in {"", target}:
+            raise InvalidInput(
+                f"{one.name} serves {one.target}, not {target}: give these nodes another name, or "
+                "scale the others to 0 first"
+            )
+
+
 def _find_actors(name: str) -> dict[str, Any]:
     """The actors of the nodes of a name, by their names."""
     if not check_text(name, "name") or not name.isprintable():
@@ -184,6 +191,12 @@ def _find_actors(name: str) -> dict[str, Any]:
         if one["namespace"] == _NAMESPACE and stem == name and number.isdecimal():
             with suppress(ValueError):  # it has ended since
                 found[one["name"]] = ray.get_actor(one["name"], namespace=_NAMESPACE)
+    for own, actor in found.items():
+        if not (hasattr(actor, "status") and hasattr(actor, "stop")):
+            raise InvalidInput(
+                f"the actor {own} in Ray's namespace {_NAMESPACE} is none of a node: give these "
+                "nodes another name"
+            )
     return found
 
 
@@ -211,19 +224,27 @@ def _read_answer(name: str, answer: Any) -> NodeStatus:
     try:
         found: NodeStatus = ray.get(answer, timeout=0)
     except TimeoutError:
-        return NodeStatus(name, problem="Ray has not started it: `ray status` says what is missing")
+        return NodeStatus(
+            name,
+            problem="no answer: Ray has not started it (`ray status` says what is missing), or its "
+            "actor or its machine hangs",
+        )
     except RayActorError as e:
         text = str(e).strip()
         if e.actor_init_failed:
             raise OwnerFailed(f"{name} cannot serve: {text.splitlines()[-1]}", log=text) from e
-        return NodeStatus(name, problem="it has ended, and Ray starts it again")
+        return NodeStatus(name, problem=_ENDED)
     return found
 
 
-def _wait(actors: Mapping[str, Any], limit_s: float) -> tuple[NodeStatus, ...]:
+def _wait(
+    name: str, actors: Mapping[str, Any], target: str, limit_s: float
+) -> tuple[NodeStatus, ...]:
     end = time.monotonic() + limit_s
     while True:
         found = _ask(actors)
+        _check_targets(found, target)  # another program may have made it
+        _check_ended(name, [one.name for one in found if one.problem == _ENDED])
         late = [f"{one.name} ({one.problem})" for one in found if not one.ready]
         if not late:
             return found
@@ -233,6 +254,15 @@ def _wait(actors: Mapping[str, Any], limit_s: float) -> tuple[NodeStatus, ...]:
                 "actors, which Ray keeps, say why"
             )
         time.sleep(_LOOK_S)
+
+
+def _check_ended(name: str, ended: Collection[str]) -> None:
+    """Check that Ray starts these again."""
+    if ended and (gone := sorted(set(ended) - _find_actors(name).keys())):
+        raise OwnerUnreachable(
+            f"{', '.join(gone)}: another program has told this node to leave, or ended its actor, "
+            "so Ray does not start it again"
+        )
 
 
 def _stop(name: str, actors: Mapping[str, Any], running: Collection[str]) -> None:

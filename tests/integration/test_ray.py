@@ -6,6 +6,7 @@ these in an environment of their own.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -28,6 +29,7 @@ os.environ |= {  # read when Ray is imported
 }
 pytest.importorskip("ray", reason="`python -m benchmarks.frameworks own ray`")
 import ray
+from ray.cluster_utils import Cluster as RayCluster
 
 import remora
 from remora.adapters.ray import NodeStatus, read_nodes, scale_nodes
@@ -48,13 +50,22 @@ HALF = SHARDS // 2
 
 
 @pytest.fixture(scope="module")
-def connected() -> Iterator[None]:
-    """This program, connected to a Ray cluster that has room for two nodes."""
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80_000_000)
+def connected() -> Iterator[RayCluster]:
+    """This program, connected to a Ray cluster of two machines, each with room for one node."""
+    found = RayCluster()
     try:
-        yield
+        for _ in range(2):
+            add_machine(found)
+        ray.init(found.address, log_to_driver=False)
+        yield found
     finally:
         ray.shutdown()
+        found.shutdown()
+
+
+def add_machine(found: RayCluster) -> None:
+    """What Ray takes for another machine; the first one is the head."""
+    found.add_node(num_cpus=1, include_dashboard=False, object_store_memory=80_000_000)
 
 
 @pytest.fixture
@@ -84,6 +95,12 @@ def stat_of(pid: int) -> list[str]:
         return ["Z"]
 
 
+def raylet_of(node: NodeStatus) -> int:
+    """Ray's own process on the machine of a node."""
+    actor = int(stat_of(node.pid)[1])
+    return int(stat_of(actor)[1])
+
+
 async def ended(pid: int) -> None:
     with anyio.fail_after(60):
         while stat_of(pid)[0] != "Z":
@@ -91,7 +108,7 @@ async def ended(pid: int) -> None:
 
 
 async def test_ray_places_nodes_and_starts_them_again(
-    connected: None, cluster: Cluster, tmp_path: Path
+    connected: RayCluster, cluster: Cluster, tmp_path: Path
 ) -> None:
     """Two nodes are placed. The process of one is killed, then the actor of the other: Ray starts
     both again. One is told to leave, then the last. No append fails, and nothing is lost.
@@ -129,7 +146,95 @@ async def test_ray_places_nodes_and_starts_them_again(
     assert {lease.left_s for lease in found.leases} == {None}, "they gave their shards back"
 
 
-async def test_what_cannot_serve_is_told(connected: None, cluster: Cluster, tmp_path: Path) -> None:
+async def test_a_machine_that_is_lost(
+    connected: RayCluster, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Ray itself dies on the machine of a node: no process is left behind, the other node takes all
+    shards, and a machine that comes back has a node again. Nothing is lost.
+    """
+    machine = Machine(tmp_path / "one", cluster.dsn(), "lost", more=f"shards: {SHARDS}")
+    nodes = await scale(machine.file, 2)
+    await placed(cluster, "lost", owned_by(HALF, HALF))
+    host, one = connected.head_node, nodes[0]
+    if raylet_of(one) == host.all_processes["raylet"][0].process.pid:
+        one = nodes[1]
+    (lost,) = [each for each in connected.list_all_nodes() if each is not host]
+    async with remora.connect(machine.file) as memory:
+        await say(memory, 0)
+        await anyio.to_thread.run_sync(partial(connected.remove_node, lost, allow_graceful=False))
+        await say(memory, 1)
+        await placed(cluster, "lost", without(one.pid, SHARDS))
+        await ended(one.pid)
+        add_machine(connected)  # Ray wants the main thread
+        await say(memory, 2)
+        await placed(cluster, "lost", without(one.pid, HALF, HALF), seconds=120)
+        assert await heard(memory) == [["0", "1", "2"]] * len(users())
+    assert await scale(machine.file, 0) == ()
+
+
+SCALES = """
+import sys, ray
+from remora.adapters.ray import scale_nodes
+ray.init(sys.argv[1], log_to_driver=False)
+scale_nodes(sys.argv[2], 1)
+"""
+
+
+async def test_several_programs(connected: RayCluster, cluster: Cluster, tmp_path: Path) -> None:
+    """A node outlives the program that had it started. Of two programs that start different
+    memories under a name, one is told so; so is one whose nodes another one ends.
+    """
+    one, two = (
+        Machine(tmp_path / name, cluster.dsn(), f"several_{name}").file for name in ("one", "two")
+    )
+    program = [sys.executable, "-c", SCALES, connected.address, str(one)]
+    await anyio.run_process(program, stderr=None)
+    (left,) = read_nodes()
+    assert left.target == str(one)
+    assert (await scale(one, 1))[0].pid == left.pid
+    await scale(one, 0)
+
+    outcomes = await asyncio.gather(scale(one, 1), scale(two, 1), return_exceptions=True)
+    (refused,) = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert isinstance(refused, InvalidInput)
+    assert "give these nodes another name" in str(refused)
+    (served,) = read_nodes()
+    await scale(served.target, 0)
+
+    waiting = asyncio.ensure_future(scale(one, 1, resources={"nowhere": 1}))
+    with anyio.fail_after(60):
+        while not await anyio.to_thread.run_sync(read_nodes):
+            await anyio.sleep(0.02)
+    await scale(one, 0)
+    with pytest.raises(OwnerUnreachable, match="memory-0: another program has told this node to"):
+        await waiting
+
+
+async def test_a_name_that_is_taken(connected: RayCluster) -> None:
+    """S3.26: by an actor of another program, which nothing is done to."""
+
+    class Other:
+        def hello(self) -> str:
+            return "hello"
+
+    options = {"name": "memory-0", "namespace": "remora", "num_cpus": 0}
+    other = ray.remote(Other).options(**options).remote()
+    assert ray.get(other.hello.remote()) == "hello"
+    for count in (1, 0):
+        with pytest.raises(InvalidInput, match=r"memory-0 .* give these nodes another name"):
+            await scale("remora.yaml", count)
+    with pytest.raises(InvalidInput, match="is none of a node"):
+        read_nodes()
+    assert ray.get(other.hello.remote()) == "hello"
+    ray.kill(other)
+    with anyio.fail_after(60):
+        while ray.util.list_named_actors(all_namespaces=True):
+            await anyio.sleep(0.02)
+
+
+async def test_what_cannot_serve_is_told(
+    connected: RayCluster, cluster: Cluster, tmp_path: Path
+) -> None:
     """A target that no machine can use leaves no node; one without a place goes on waiting."""
     machine = Machine(tmp_path / "one", cluster.dsn(), "told")
     text = machine.file.read_text()
@@ -143,7 +248,7 @@ async def test_what_cannot_serve_is_told(connected: None, cluster: Cluster, tmp_
         await scale("tests.integration.ray_targets:stubborn", 1)
     assert read_nodes() == ()
     machine.file.write_text(text)
-    with pytest.raises(OwnerUnreachable, match=r"memory-0 .Ray has not started it"):
+    with pytest.raises(OwnerUnreachable, match=r"memory-0 .no answer: Ray has not started it"):
         await scale(machine.file, 1, resources={"nowhere": 1}, timeout_s=0.1)
     assert await scale(machine.file, 0) == ()
     assert read_nodes() == ()
@@ -166,7 +271,7 @@ async def test_what_cannot_serve_is_told(connected: None, cluster: Cluster, tmp_
         (("remora.yaml", 1), {"timeout_s": -1}),
     ],
 )
-def test_wrong_arguments(connected: None, given: Any, more: Any) -> None:
+def test_wrong_arguments(connected: RayCluster, given: Any, more: Any) -> None:
     with pytest.raises(InvalidInput) as told:
         scale_nodes(*given, **more)
     assert "secret" not in str(told.value)
