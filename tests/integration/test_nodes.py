@@ -109,7 +109,8 @@ async def test_nodes_come_and_go_under_a_worker(
     owners` shows who has what.
     """
     one, two = (
-        Machine(tmp_path / name, cluster.dsn(), "moves", more=f"shards: {SHARDS}")
+        # a lease that a busy machine renews in time: epochs are counted
+        Machine(tmp_path / name, cluster.dsn(), "moves", more=f"shards: {SHARDS}", lease_s=10)
         for name in ("one", "two")
     )
     async with AsyncExitStack() as stack:
