@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Literal
@@ -191,6 +193,31 @@ async def test_it_needs_another_interpreter(
     assert await extracts(ExtractiveSummarizer(COUNTER.count, process))
     assert "extract_process_failed" in events.text
     assert process.pid is None
+
+
+def test_after_each_failure_it_takes_twice_as_long_to_the_next_start(
+    events: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine on which none can be started is not kept busy with trying."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    process = ExtractProcess("heuristic", "bytes", worth_s=0.01)
+
+    def work(_: int) -> str:
+        end = time.thread_time() + 0.01
+        while time.thread_time() < end:
+            pass
+        return "done"
+
+    extract = process.prepare(None, [], work)
+    starts = []
+    for number in range(1, 33):
+        events.clear()
+        assert extract(9) == "done"
+        if "extract_process_failed" in events.text:
+            starts.append(number)
+    gaps = [after - before for before, after in itertools.pairwise(starts)]
+    assert len(starts) > 2
+    assert gaps == sorted(set(gaps))
 
 
 @pytest.mark.parametrize(
