@@ -115,8 +115,14 @@ async def read_cluster(config: Config) -> Placement | None:
         reader.close()
 
 
-async def make_cluster(config: Config, shards: int, instance: str) -> ShardLayout:
+async def make_cluster(config: Config, shards: int, instance: str, token: str) -> ShardLayout:
     """Make the tables of a memory in shards, which may be there from an interrupted move.
+
+    Args:
+        config: says where.
+        shards: how many.
+        instance: what the ids of the memory's messages begin with.
+        token: see `JournalCopy`; new journals have it from the beginning.
 
     Raises:
         ConfigError, StorageError: see `open_cluster`.
@@ -132,6 +138,7 @@ async def make_cluster(config: Config, shards: int, instance: str) -> ShardLayou
         lease_s=where.lease_s,
         durability=where.durability,
         instance=instance,
+        settings={MOVING_SETTING: token},
     )
 
 

@@ -264,7 +264,7 @@ class _ToDatabase:
         make = partial(JournalCopy, token=token, watcher=self._watcher)
         if self._shards == 1:
             return [make(source=self._directory, config=self._config)]
-        there = await make_cluster(self._config, self._shards, instance)
+        there = await make_cluster(self._config, self._shards, instance, token)
         here = await run_in_thread(read_layout, self._directory)
         names = there.names if here is None else here.names  # none when all but the end is done
         return [

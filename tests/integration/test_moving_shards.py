@@ -13,11 +13,14 @@ import msgspec
 import pytest
 
 import remora
+from remora.api.database import open_database
+from remora.api.shards import locate_shard
 from remora.cluster.moving import move_to_database, move_to_directory, without_database
 from remora.cluster.reshard import NothingToDivide, reshard
 from remora.cluster.sharding import shard_of
 from remora.config import Secret
 from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, StorageError
+from remora.storage.layout import read_layout
 from remora.storage.postgres.cluster import open_cluster
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
@@ -191,6 +194,13 @@ async def test_a_crash_loses_nothing(
             before = await look(memory)
     with pytest.raises((ConfigError, StorageError)):
         await serve(make(path, config))
+    if (step, times) != ("released", SHARDS):  # a node of another directory waits
+        layout = read_layout(path)
+        assert layout is not None
+        place = layout.places[-1]
+        journal = locate_shard(config, layout, place.number).journal
+        with pytest.raises(ConfigError, match="is being moved"):
+            await open_database(journal, tmp_path / "other", place=place)
     report = await move_to_database(path, config)
     assert report.resumed is (step in {"complete", "released"})
     async with served(tmp_path, config) as memory:
@@ -277,7 +287,14 @@ async def test_a_shard_that_another_memory_has(cluster: Cluster, tmp_path: Path)
     """Nothing of it is replaced, and the directory has its memory, in shards."""
     path, config = tmp_path / "memory", in_shards(cluster, PLAIN)
     before = await fill_plain(path)
-    await crash(path, config, "made")
+    await reshard(path, SHARDS, PLAIN)
+    layout, where = read_layout(path), config.journal
+    assert layout is not None
+    # what a move leaves that ends before its first shard's journal is made
+    await open_cluster(
+        cluster.dsn(), where.schema, SHARDS, lease_s=where.lease_s, durability="process",
+        instance=layout.instance,
+    )  # fmt: skip
     async with served(tmp_path, config) as memory:
         await memory.session("user 0", "chat").append(said("of a node that was first"))
     with pytest.raises(InvalidInput, match="has a journal already"):
@@ -286,6 +303,5 @@ async def test_a_shard_that_another_memory_has(cluster: Cluster, tmp_path: Path)
         assert [one.content for one in await memory.session("user 0", "chat").history()] == [
             "of a node that was first"
         ]
-    assert await looked(path, PLAIN) == before
     await reshard(path, 1, PLAIN)
     assert await looked(path, PLAIN) == before

@@ -201,9 +201,9 @@ class RowFormat:
         read = self.read(user, found)
         return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
 
-    def read_batch(self, batch: Any) -> tuple[Read, Vector | None]:
-        """The rows of a record batch with all columns, of any users, and their vectors."""
-        found = self._pa.Table.from_batches([batch])
+    def read_batches(self, batches: Sequence[Any]) -> tuple[Read, Vector | None]:
+        """The rows of record batches with all columns, of any users, and their vectors."""
+        found = self._pa.Table.from_batches(batches)
         read = self.read(None, found)
         return read, self._matrix(found)[read.places] if self.embedded else None
 

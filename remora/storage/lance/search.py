@@ -26,6 +26,7 @@ _ALL_PARTITIONS = 10_000  # of an index; one has 8 192 rows
 _LONG_QUERY_CHARS = 2_000
 _MOST_QUERY_WORDS = 200
 _READ_ON_LOOP = 100  # rows; 300 take 5 ms
+_ROWS_AT_ONCE = 1_000
 
 
 class LanceSearch:
@@ -135,8 +136,8 @@ class LanceSearch:
         for shard in list(self._tables.shards.values()):
             async with self._tables.reading("reading", shard) as table:
                 columns = [*_columns(shard), "user_key", *(["vector"] if form.embedded else [])]
-                async for batch in await table.query().select(columns).to_batches():
-                    read, vectors = await run_in_thread(form.read_batch, batch)
+                async for some in _gather(await table.query().select(columns).to_batches()):
+                    read, vectors = await run_in_thread(form.read_batches, some)
                     yield self._report(read).rows, vectors
 
     async def _query_rows(self, user: str, scope: Scope, more: list[str]) -> Any:
@@ -206,3 +207,17 @@ def _scores(lists: dict[str, Any]) -> tuple[dict[str, dict[str, float]], dict[st
 
 def _columns(shard: Shard) -> list[str]:
     return [*COLUMNS, CHECK] if shard.checked else [*COLUMNS]
+
+
+async def _gather(batches: AsyncIterator[Any]) -> AsyncIterator[Sequence[Any]]:
+    """Record batches, some at a time: a table that was not compacted has one for each commit."""
+    some: list[Any] = []
+    rows = 0
+    async for batch in batches:
+        some.append(batch)
+        rows += len(batch)
+        if rows >= _ROWS_AT_ONCE:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,6 +138,7 @@ async def open_cluster(
     lease_s: float,
     durability: Durability,
     instance: str = "",
+    settings: Mapping[str, str] | None = None,
 ) -> ShardLayout:
     """The memory in a schema; its tables are made if there is none.
 
@@ -150,6 +151,7 @@ async def open_cluster(
         lease_s: of its shards' leases.
         durability: of their commits.
         instance: what the ids of the memory's messages begin with; empty to draw it for a new one.
+        settings: more that new journals of several shards begin with.
 
     Raises:
         ConfigError: the server, the role or the schema cannot be used, or the memory has another
@@ -180,7 +182,7 @@ async def open_cluster(
         await check_network(writer, lease_s)
         layout = await _make_tables(writer, schema, shards, instance)
         for place in layout.places:
-            await _make_shard(writer, layout.schema(schema, place.number), place)
+            await _make_shard(writer, layout.schema(schema, place.number), place, settings or {})
         await _check_memory(writer, schema, layout, memory)
         return layout
 
@@ -241,7 +243,9 @@ def _check_number(schema: str, found: int, wanted: int) -> None:
         )
 
 
-async def _make_shard(writer: asyncpg.Connection[Any], schema: str, place: ShardPlace) -> None:
+async def _make_shard(
+    writer: asyncpg.Connection[Any], schema: str, place: ShardPlace, more: Mapping[str, str]
+) -> None:
     """Make a shard's journal if there is none. One of an older format waits for its next owner."""
     found = await read_format(writer, schema)
     if not found:
@@ -255,7 +259,7 @@ async def _make_shard(writer: asyncpg.Connection[Any], schema: str, place: Shard
         )
     if place.shards == 1:
         return
-    settings = {MEMORY_NAME: place.title, **place.settings}
+    settings = {MEMORY_NAME: place.title, **place.settings, **more}
     # a journal that had an owner has its settings, or is another memory's
     await writer.execute(
         in_schema(
