@@ -14,7 +14,6 @@ from remora.config import Config
 from remora.errors import ConfigError
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter, LeadSummarizer, TailSummarizer
-from remora.models.extract_process import ExtractProcess, is_useful
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, Embedder, Reranker, Summarizer
 from remora.runtime.threads import run_in_thread
@@ -31,7 +30,6 @@ class Models(msgspec.Struct, frozen=True):
         chat: None if there is no chat model.
         embedder: None if there is none.
         cached: the embedder, with a cache.
-        extract_process: makes extracts for the embedded summarizer; None if only threads do.
         fallback: summarizes when `summarizer` fails; the same one where nothing else is configured.
         reranker: None if there is none.
     """
@@ -43,7 +41,6 @@ class Models(msgspec.Struct, frozen=True):
     summarizer: CompressionMeter
     fallback: CompressionMeter
     reranker: Reranker | None
-    extract_process: ExtractProcess | None
 
 
 async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Models:
@@ -61,9 +58,8 @@ async def build_models(options: Options, closers: list[Callable[[], Any]]) -> Mo
     chat = await run_in_thread(_make_chat_model, options, closers)
     counter, embedder, cached = await build_intake_models(options, closers)
     reranker = await run_in_thread(_make_reranker, options, closers)
-    process = _make_extract_process(options, closers)
-    summarizer, fallback = _make_summarizers(options, counter, chat, process)
-    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker, process)
+    summarizer, fallback = _make_summarizers(options, counter, chat)
+    return Models(counter, chat, embedder, cached, summarizer, fallback, reranker)
 
 
 async def build_intake_models(
@@ -111,9 +107,7 @@ class SharedModels:
             alone = msgspec.structs.replace(options, models=None)
             self._made = await build_models(alone, self._closers)
         made = self._made
-        summarizer, fallback = _make_summarizers(
-            options, made.counter, made.chat, made.extract_process
-        )
+        summarizer, fallback = _make_summarizers(options, made.counter, made.chat)
         return msgspec.structs.replace(made, summarizer=summarizer, fallback=fallback)
 
     async def _leave(self) -> None:
@@ -124,27 +118,11 @@ class SharedModels:
                 await close()
 
 
-def _make_extract_process(
-    options: Options, closers: list[Callable[[], Any]]
-) -> ExtractProcess | None:
-    config = options.config
-    if options.counter is not None or not config.models.extract_process or not is_useful():
-        return None
-    kind = config.tokens.counter
-    detail = config.tokens.unit if kind == "heuristic" else config.tokens.encoding
-    process = ExtractProcess(kind, detail)
-    closers.append(process.aclose)
-    return process
-
-
 def _make_summarizers(
-    options: Options,
-    counter: TokenCounter,
-    chat: ChatModel | None,
-    process: ExtractProcess | None,
+    options: Options, counter: TokenCounter, chat: ChatModel | None
 ) -> tuple[CompressionMeter, CompressionMeter]:
     """The summarizer, and the one for when it fails."""
-    fallback = CompressionMeter(ExtractiveSummarizer(counter.count, process), counter.count)
+    fallback = CompressionMeter(ExtractiveSummarizer(counter.count), counter.count)
     chosen = _choose_summarizer(options, counter, chat)
     return fallback if chosen is None else CompressionMeter(chosen, counter.count), fallback
 

@@ -14,10 +14,6 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     summarizer: Literal["extractive", "lead", "tail", "openai"] = "extractive"
     """extractive picks sentences, lead takes the first one of each message, tail keeps the end word
     for word: none needs a model. openai is any OpenAI-compatible endpoint."""
-    extract_process: bool = True
-    """Whether a process of its own makes the extracts of a runtime that has spent a second of
-    processor time on them. It needs a second processor and 120 MB, and gives the event loop the
-    interpreter for itself. Without it they are made in a thread."""
     embedder: Literal["wordllama", "openai", "none"] = "wordllama"
     """wordllama is embedded; none leaves recall to full-text search."""
     reranker: Literal["none", "minilm", "http"] = "none"

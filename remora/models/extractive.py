@@ -29,18 +29,11 @@ from remora.languages.cues import says_i, says_when
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
-from remora.models.extract_process import Extractor, ExtractProcess
 from remora.models.ports import Line
 from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 
-__all__ = [
-    "ExtractiveSummarizer",
-    "MostRelevant",
-    "extracted_lines",
-    "make_extractor",
-    "plain_words",
-]
+__all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines", "plain_words"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
@@ -92,19 +85,17 @@ class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collecto
 
 
 class ExtractiveSummarizer:
-    """Implements `remora.models.ports.Summarizer` in a thread, or in a process of its own.
+    """Implements `remora.models.ports.Summarizer` in a worker thread.
 
     Args:
         count: tokens in a text.
-        process: makes the extracts of a busy runtime; it counts as `count` does.
     """
 
     name = "extractive"
     extracts = True
 
-    def __init__(self, count: Callable[[str], int], process: ExtractProcess | None = None) -> None:
+    def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
-        self._process = process
         self._one_at_a_time = anyio.CapacityLimiter(
             1
         )  # more threads would only compete for the interpreter
@@ -127,9 +118,7 @@ class ExtractiveSummarizer:
         Returns:
             A function that takes the most tokens. As long as it is held, so are the texts.
         """
-        extract = make_extractor(previous, lines, self._count)
-        if self._process is not None:
-            extract = self._process.prepare(previous, lines, extract)
+        extract = _Extract(previous, lines, self._count)
 
         async def summarize(max_tokens: int) -> str:
             return await run_in_thread(extract, max_tokens, limiter=self._one_at_a_time)
@@ -138,20 +127,7 @@ class ExtractiveSummarizer:
 
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         """`summarize`, blocking: a few milliseconds per hundred sentences."""
-        return make_extractor(previous, lines, self._count)(max_tokens)
-
-
-def make_extractor(
-    previous: str | None, lines: Sequence[Line], count: Callable[[str], int]
-) -> Extractor:
-    """`ExtractiveSummarizer.extract` for several sizes: sentences are cut and scored once.
-
-    Args:
-        previous: the summary before, if any.
-        lines: what is new.
-        count: tokens in a text.
-    """
-    return _Extract(previous, lines, count)
+        return _Extract(previous, lines, self._count)(max_tokens)
 
 
 class _Extract:

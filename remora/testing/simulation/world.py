@@ -273,8 +273,6 @@ class World:
             )
         for luck in self._luck.values():
             luck.armed = False
-        models = msgspec.structs.replace(config.models, extract_process=False)  # not of this world
-        config = msgspec.structs.replace(config, models=models)
         dimension: int = as_embedder(
             options["embedder"], dimension=config.models.embedding_dimension
         ).dimension
