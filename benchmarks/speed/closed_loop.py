@@ -55,6 +55,7 @@ async def measured(
     box_s: float,
     prepare_s: float,
     filled: int,
+    warm_s: float = 0.0,
 ) -> dict[str, float]:
     """Prepare, run for a while, close, count.
 
@@ -67,11 +68,14 @@ async def measured(
         box_s: no caller begins anything after so many seconds; what was begun is waited for.
         prepare_s: time box of the preparation.
         filled: messages that each session has before.
+        warm_s: for so many seconds callers do the same before anything is measured; then what they
+            have left to be done in the background is waited for at the end.
 
     Returns:
         ``per_s``, ``p50_ms`` and ``p99_ms`` of an operation, ``cpu_us_per`` (processor time of the
         process and of its server by operation), ``lag_p99_ms`` (how late a task wakes that sleeps 1
-        ms), ``rows_per_commit`` where it is known; and where they are not as they should be
+        ms), ``rows_per_commit`` where it is known, ``behind_s`` with `warm_s` (how long work in the
+        background goes on when the last caller has ended); and where they are not as they should be
         ``sessions_done``, ``errors`` (operations that raised) and ``lost`` (messages that were
         acknowledged and are not there).
     """
@@ -90,9 +94,8 @@ async def measured(
         latencies: list[float] = []
         errors: list[Exception] = []
         acknowledged = filled * len(ready)
-        end = time.perf_counter() + box_s
 
-        async def caller(session: str) -> None:
+        async def caller(session: str, end: float) -> None:
             nonlocal acknowledged
             while (begun := time.perf_counter()) < end:
                 try:
@@ -105,14 +108,26 @@ async def measured(
                 # What never waits would otherwise let nobody else begin.
                 await asyncio.sleep(0)
 
+        async def call_for(seconds: float) -> None:
+            end = time.perf_counter() + seconds
+            await asyncio.gather(*(caller(session, end) for session in ready))
+
+        if warm_s:
+            await call_for(warm_s)
+            latencies.clear()
+        before = acknowledged
         lags: list[float] = []
         watch = asyncio.create_task(_watch(lags))
         await asyncio.sleep(0)
         commits, cpu, begun = store.commits, _cpu_s(store), time.perf_counter()
-        await asyncio.gather(*(caller(session) for session in ready))
+        await call_for(box_s)
         took, cpu = time.perf_counter() - begun, _cpu_s(store) - cpu
         commits = None if commits is None or store.commits is None else store.commits - commits
         watch.cancel()
+        ended = time.perf_counter()
+        if warm_s:
+            await store.settle()
+        behind_s = time.perf_counter() - ended
         closed = True
         stored = await store.close()
     finally:
@@ -129,7 +144,9 @@ async def measured(
         "lag_p99_ms": percentile(lags, 0.99) * 1e3,
     }
     if commits:
-        figures["rows_per_commit"] = (acknowledged - filled * len(ready)) / commits
+        figures["rows_per_commit"] = (acknowledged - before) / commits
+    if warm_s:
+        figures["behind_s"] = behind_s
     if len(ready) < sessions:
         figures["sessions_done"] = len(ready)
     if errors:

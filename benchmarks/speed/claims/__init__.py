@@ -14,6 +14,7 @@ __all__ = ["CLAIMS", "claim"]
 
 CLAIMS = (
     "append",
+    "sustained",
     "turn",
     "load",
     "tokens",

@@ -138,7 +138,7 @@ def measure(
         lambda: measured(
             contestant,
             directory,
-            _append,
+            append_one,
             sessions=sessions,
             seed=seed,
             box_s=box_s,
@@ -150,7 +150,8 @@ def measure(
     return figures
 
 
-async def _append(store: Store, session: str, text: Callable[[], str]) -> int:
+async def append_one(store: Store, session: str, text: Callable[[], str]) -> int:
+    """An `Operation`: append a message."""
     await store.append(session, "user", text())
     return 1
 
