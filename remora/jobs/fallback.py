@@ -27,7 +27,7 @@ from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
 from remora.storage.records import MessageRange, Summary, find_lost
 from remora.tokens import TokenCounter
@@ -100,7 +100,7 @@ class FallbackWriter:
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
         if getattr(summarizer, "extracts", False):
-            kept = await run_in_thread(_find_kept, groups, text[len(prose) :])
+            kept = await compute_in_thread(_find_kept, groups, text[len(prose) :])
         else:  # nobody knows what it keeps
             kept = [[False] * len(group) for group in groups]
         verbatim: list[MessageRange] = []

@@ -33,7 +33,7 @@ from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
 from remora.storage.records import MemoryItem
 from remora.storage.standings import find_standings, holds
@@ -143,7 +143,7 @@ class SynopsisHandler:
     async def _result(
         self, attempt: JobAttempt, parts: tuple[str, str], model: str, *, degraded: bool
     ) -> JobResult:
-        identity, context, tokens = await run_in_thread(self._fit, *parts)
+        identity, context, tokens = await compute_in_thread(self._fit, *parts)
         return JobResult(
             message=SynopsisReady(
                 attempt.job.id, identity, context, self._clock.time(), degraded, model, tokens

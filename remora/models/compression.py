@@ -26,8 +26,7 @@ import msgspec
 
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer, check_answer_length
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 
 __all__ = [
     "CompressionMeter",
@@ -60,9 +59,8 @@ class LeadSummarizer:
 
         Over `max_tokens` the oldest lines go.
         """
-        return await run_in_thread(self._summarize, previous, lines, max_tokens)
+        return await compute_in_thread(self._summarize, previous, lines, max_tokens)
 
-    @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         segment = importlib.import_module("sentencex").segment
         leads = []
@@ -104,9 +102,8 @@ class TailSummarizer:
 
         Over `max_tokens` the oldest messages go.
         """
-        return await run_in_thread(self._summarize, previous, lines, max_tokens)
+        return await compute_in_thread(self._summarize, previous, lines, max_tokens)
 
-    @frequent_switches()
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
         said = [line.spoken for line in lines if line.text.strip()]
         return _fit(previous, said, max_tokens, self._count, _keep_end)
@@ -169,8 +166,8 @@ class CompressionMeter:
                 text = await ask(max_tokens)
                 check_answer_length(text)
                 if tokens_in is None:
-                    tokens_in = await run_in_thread(self._count_given, previous, lines)
-                tokens_out = await run_in_thread(self._count, text)
+                    tokens_in = await compute_in_thread(self._count_given, previous, lines)
+                tokens_out = await compute_in_thread(self._count, text)
             except Exception:
                 self._failures += 1
                 raise

@@ -22,7 +22,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 
-import anyio
 import msgspec
 
 from remora.languages.cues import says_i, says_when
@@ -30,8 +29,7 @@ from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 
 __all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines", "plain_words"]
 
@@ -96,9 +94,6 @@ class ExtractiveSummarizer:
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
-        self._one_at_a_time = anyio.CapacityLimiter(
-            1
-        )  # more threads would only compete for the interpreter
 
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
@@ -121,7 +116,7 @@ class ExtractiveSummarizer:
         extract = _Extract(previous, lines, self._count)
 
         async def summarize(max_tokens: int) -> str:
-            return await run_in_thread(extract, max_tokens, limiter=self._one_at_a_time)
+            return await compute_in_thread(extract, max_tokens)
 
         return summarize
 
@@ -149,7 +144,6 @@ class _Extract:
         self._scored: list[_Sentence] | None = None
         self._candidates: MostRelevant | None = None
 
-    @frequent_switches()
     def __call__(self, max_tokens: int) -> str:
         if self._sentences is None:
             self._sentences = _previous_sentences(self._previous) + _sentences(self._lines)

@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -55,10 +54,10 @@ class WordLlamaEmbedder:
         if self._model is None:
             async with self._loading:
                 if self._model is None:
-                    self._model = await run_in_thread(_load_with_words, abandon_on_cancel=True)
+                    self._model = await compute_in_thread(_load_with_words, abandon_on_cancel=True)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return _average_here(self._model, texts)
-        vectors: npt.NDArray[np.float32] = await run_in_thread(
+        vectors: npt.NDArray[np.float32] = await compute_in_thread(
             _average, self._model, list(texts), abandon_on_cancel=True
         )
         return vectors
@@ -86,7 +85,6 @@ def _load() -> Any:
         return _load_once()
 
 
-@frequent_switches()
 def _load_with_words() -> Any:
     """The model; its words take 50 ms, for which a question would hold the event loop."""
     _vocabulary()
@@ -125,7 +123,6 @@ def _average_here(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     return _average_tokens(model, len(texts), enumerate(encode(text).ids for text in texts))
 
 
-@frequent_switches()
 def _average(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """The mean vector of each text's tokens, shape (n, 256)."""
     # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more

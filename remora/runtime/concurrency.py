@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 
 __all__ = ["map_concurrently", "run_in_thread_if", "run_to_end"]
 
@@ -28,7 +27,7 @@ async def run_in_thread_if(
     milliseconds would hold all other tasks. Without a hop, nothing else runs before it returns.
     """
     if large:
-        return await run_in_thread(frequent_switches()(function), *arguments)
+        return await compute_in_thread(function, *arguments)
     return function(*arguments)
 
 

@@ -39,6 +39,7 @@ from remora.runtime.log import Log, commit_records
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
+from remora.runtime.threads import in_background
 
 __all__ = [
     "Supervisor",
@@ -326,7 +327,7 @@ class Supervisor:
         job = attempt.job
         token = _working_for.set(job.key)
         try:
-            with anyio.CancelScope() as scope:
+            with anyio.CancelScope() as scope, in_background():
                 self._scopes[job.id] = scope
                 return await call_guarded(queue.handler, attempt)
         except Exception as e:

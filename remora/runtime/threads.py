@@ -1,5 +1,11 @@
 """Work in threads: remora's own, and plugged-in code, of which a limited number runs.
 
+Every thread that computes in Python is one more for which the event loop and the journal's thread
+wait, each time that they need the interpreter, and an append needs it six times. So what background
+jobs compute runs in one thread at a time, however many jobs there are: it takes no longer as a
+whole. With 16 sessions that append all the time, and a job for each, appends were twice as many,
+and their p99 a third (docs/evidence/benchmarks.md).
+
 Neither takes one of anyio's default threads. Those are the application's: as many synchronous
 callers of `remora.blocking` as there are may hold them all, each waiting for what a thread of
 remora does.
@@ -9,14 +15,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+
+from remora.runtime.switching import frequent_switches
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,6 +34,8 @@ __all__ = [
     "CallingThread",
     "asyncio_loop",
     "call_function",
+    "compute_in_thread",
+    "in_background",
     "run_in_thread",
     "run_plugin_in_thread",
 ]
@@ -34,6 +45,39 @@ Arguments = TypeVarTuple("Arguments")
 
 _AT_ONCE = 40
 _limiters = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("remora.runtime.threads")
+_background_limiters = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("remora.runtime.background")
+_background: ContextVar[bool] = ContextVar("remora_background", default=False)
+
+
+@contextmanager
+def in_background() -> Iterator[None]:
+    """For the body, and tasks that it starts, `compute_in_thread` computes in the background."""
+    token = _background.set(True)
+    try:
+        yield
+    finally:
+        _background.reset(token)
+
+
+async def compute_in_thread(
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    abandon_on_cancel: bool = False,
+) -> Result:
+    """Call a sync function of remora, which computes for long, in a thread with frequent switches.
+
+    Args:
+        function: the function. It waits for no other thread of remora. In the background it waits
+            until none of those that were called there before computes.
+        arguments: its positional arguments.
+        abandon_on_cancel: as with `run_in_thread`.
+    """
+    return await run_in_thread(
+        frequent_switches()(function),
+        *arguments,
+        abandon_on_cancel=abandon_on_cancel,
+        limiter=_limiter(_background_limiters, 1) if _background.get() else None,
+    )
 
 
 async def run_in_thread(
@@ -50,15 +94,24 @@ async def run_in_thread(
         abandon_on_cancel: a caller that is cancelled leaves the thread; otherwise it waits for it.
         limiter: instead of remora's own, which has 40 places for each event loop.
     """
-    if limiter is None:
-        try:
-            limiter = _limiters.get()
-        except LookupError:
-            limiter = anyio.CapacityLimiter(_AT_ONCE)
-            _limiters.set(limiter)
     return await anyio.to_thread.run_sync(
-        function, *arguments, abandon_on_cancel=abandon_on_cancel, limiter=limiter
+        function,
+        *arguments,
+        abandon_on_cancel=abandon_on_cancel,
+        limiter=limiter or _limiter(_limiters, _AT_ONCE),
     )
+
+
+def _limiter(
+    kept: anyio.lowlevel.RunVar[anyio.CapacityLimiter], places: int
+) -> anyio.CapacityLimiter:
+    """The event loop's limiter."""
+    try:
+        return kept.get()
+    except LookupError:
+        made = anyio.CapacityLimiter(places)
+        kept.set(made)
+        return made
 
 
 async def run_plugin_in_thread(

@@ -75,7 +75,8 @@ def test_an_interval_that_the_host_sets_during_the_work_is_kept() -> None:
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
-def test_a_summary_is_extracted_with_the_short_interval() -> None:
+@pytest.mark.anyio
+async def test_a_summary_is_extracted_with_the_short_interval() -> None:
     seen = set()
 
     def count(text: str) -> int:
@@ -83,7 +84,7 @@ def test_a_summary_is_extracted_with_the_short_interval() -> None:
         return len(text) // 4
 
     lines = [Line("user", "User", f"I moved to town {n} in May.", n) for n in range(20)]
-    assert ExtractiveSummarizer(count).extract(None, lines, 40)
+    assert await ExtractiveSummarizer(count).summarize(None, lines, max_tokens=40)
     assert seen == {SHORT_S}
     assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
 

@@ -1,4 +1,4 @@
-"""Plugged-in code in threads: how many run, also of those that nobody waits for."""
+"""Work in threads: plugged-in code, also of callers who left, and what background jobs compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from remora.runtime.threads import run_plugin_in_thread
+from remora.ids import SessionKey
+from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.runtime.threads import compute_in_thread, in_background, run_plugin_in_thread
+from remora.storage.memory.journal import MemoryJournal
+from remora.storage.records import BlocksSpec
+from remora.testing.clock import VirtualClock
+from tests.harness import kernel
 
 pytestmark = pytest.mark.anyio
 
@@ -68,3 +74,74 @@ async def test_a_place_is_free_after_an_error() -> None:
         await run_plugin_in_thread(fail, limiter=limiter)
     assert await run_plugin_in_thread(len, "abc", limiter=limiter) == 3
     assert limiter.borrowed_tokens == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_background_work_computes_in_one_thread_at_a_time() -> None:
+    """In the order in which it was asked for; what callers wait for does not wait for it."""
+    hanging, asked, done = Hanging(), list[int](), list[int]()
+
+    async def compute(number: int) -> None:
+        asked.append(number)
+        await compute_in_thread(hanging)
+        done.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        with in_background():
+            for number in range(10):
+                tasks.start_soon(compute, number)
+        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await anyio.wait_all_tasks_blocked()
+        assert await compute_in_thread(len, "abc") == 3
+        assert hanging.calls == 1
+        assert not done
+        hanging.let_go.set()
+    assert len(done) == 10
+    assert done == asked
+
+
+async def test_background_work_whose_caller_leaves_lets_the_next_one_in() -> None:
+    """A task that was cancelled while it waited, or while its thread ran."""
+    hanging = Hanging()
+
+    async def compute() -> None:
+        await compute_in_thread(hanging, abandon_on_cancel=True)
+
+    async with anyio.create_task_group() as tasks:
+        with in_background():
+            for _ in range(2):
+                tasks.start_soon(compute)
+            await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    with in_background():
+        assert await compute_in_thread(len, "abc") == 3
+    assert hanging.calls == 1
+    hanging.let_go.set()
+
+
+async def test_jobs_compute_in_one_thread_at_a_time_however_many_run() -> None:
+    """Of all queues, also in the tasks that a job starts; other calls have threads of their own."""
+    hanging = Hanging()
+
+    async def work(_: JobAttempt) -> JobResult:
+        async with anyio.create_task_group() as tasks:
+            for _n in range(2):
+                tasks.start_soon(compute_in_thread, hanging)
+        return JobResult()
+
+    queues = [JobQueue(name, work, concurrency=4, retry=RetryPolicy()) for name in ("a", "b")]
+    async with kernel(MemoryJournal(), clock=VirtualClock(), queues=queues) as core:
+        core.supervisor.submit(
+            Job(f"{queue.name}-{n}", queue.name, SessionKey("ann", f"{n}"), BlocksSpec(1, 1))
+            for queue in queues
+            for n in range(4)
+        )
+        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await anyio.wait_all_tasks_blocked()
+        assert [core.supervisor.statistics().queues[name].running for name in "ab"] == [4, 4]
+        assert await compute_in_thread(len, "abc") == 3
+        assert hanging.calls == 1
+        hanging.let_go.set()
+        await core.supervisor.drain_all()
+    assert hanging.calls == 16
