@@ -41,7 +41,7 @@ from remora.runtime.concurrency import map_concurrently
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.registry import ActorRegistry
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread, in_background
 from remora.services.index_directory import BEGIN, TableDirectory, request_rebuild
 from remora.storage.ports import (
     BLOCK_TYPE,
@@ -160,8 +160,9 @@ class Rebuild:
         """Run to the end, from where an earlier run stopped."""
         try:
             cursor = await self._journal.setting("reembed") or BEGIN
-            while not await self._rebuild_from(cursor):
-                cursor = BEGIN
+            with in_background():
+                while not await self._rebuild_from(cursor):
+                    cursor = BEGIN
             if self._damaged is not None:
                 raise self._damaged
             await self._journal.change_settings({"reembed": ""})
@@ -348,7 +349,7 @@ class RowRebuilder:
         for store in self._alike:
             rows, vectors = await store.embedded_rows(user, scope)
             if vectors is not None:
-                found |= await run_in_thread(vectors_by_text, rows, vectors)
+                found |= await compute_in_thread(vectors_by_text, rows, vectors)
         return found
 
     async def _rows_of_old(self, key: SessionKey) -> list[MemoryRow]:
