@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from remora.api.session import Session
-from remora.api.threads import awaiter_of, original_of, waiter_of
+from remora.api.threads import await_here, awaiter_of, original_of, waiter_of
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
@@ -80,7 +80,7 @@ def take_session(given: Conversation | BlockingSession) -> GivenSession:
             f"this is, or gave, a {type(given).__name__}, not a session of a Runtime, of "
             "remora.connect, of remora.Client or of remora.blocking"
         )
-    return GivenSession(given, _run, _refuse)
+    return GivenSession(given, await_here, _refuse)
 
 
 def find_session(given: Any, context: Any) -> GivenSession:
@@ -94,12 +94,6 @@ def find_session(given: Any, context: Any) -> GivenSession:
         InvalidInput: it is, or the function gave, something else.
     """
     return take_session(given(context) if callable(given) else given)
-
-
-async def _run(
-    function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **options: Any
-) -> Any:
-    return await function(*arguments, **options)
 
 
 def _refuse(*_arguments: Any, **_options: Any) -> Any:

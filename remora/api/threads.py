@@ -20,6 +20,7 @@ from remora.errors import InvalidInput, RuntimeClosed, WrongLoop
 
 __all__ = [
     "Mirror",
+    "await_here",
     "awaiter_of",
     "call_on_loop",
     "is_open",
@@ -141,7 +142,7 @@ def awaiter_of(value: Any) -> Callable[..., Coroutine[Any, Any, Any]]:
             f"an adapter takes what a Runtime, remora.connect or remora.blocking gives, not a "
             f"{type(value).__name__} of {type(value).__module__}"
         )
-    return _await_here
+    return await_here
 
 
 def waiter_of(value: Any) -> Callable[..., Any]:
@@ -151,9 +152,10 @@ def waiter_of(value: Any) -> Callable[..., Any]:
     return partial(_call_and_wait, value._holder)  # noqa: SLF001 - a handle of the same layer
 
 
-async def _await_here(
+async def await_here(
     function: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **options: Any
 ) -> Any:
+    """Await a coroutine function of a handle on the event loop that one is on."""
     return await function(*arguments, **options)
 
 

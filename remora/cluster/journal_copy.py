@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from remora.config import Config
-from remora.errors import ConfigError, InvalidInput, StorageError
+from remora.errors import InvalidInput, StorageError
 from remora.maintenance.offline import JOURNAL, offline
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import location_of
@@ -22,7 +22,7 @@ from remora.storage.lance.versions import JournalVersions, versions_setting
 from remora.storage.layout import MOVING_SETTING, ShardLayout, ShardPlace
 from remora.storage.membership import Placement
 from remora.storage.ports import JournalCounts
-from remora.storage.running import running_journal
+from remora.storage.running import running, running_journal
 from remora.storage.sqlite.copying import read_rows
 from remora.storage.sqlite.dividing import read_settings
 
@@ -79,11 +79,9 @@ async def open_copy(
         config: whose `journal` says where it is.
         place: which shard it is of; None for a memory in one piece.
     """
-    try:
-        from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
-        from remora.storage.postgres.copying import DatabaseRows  # noqa: PLC0415
-    except ImportError as e:
-        raise ConfigError(str(e), key="journal.dsn") from e
+    from remora.storage.postgres import PostgresJournal  # noqa: PLC0415  # an extra
+    from remora.storage.postgres.copying import DatabaseRows  # noqa: PLC0415
+
     where = config.journal
     journal = await PostgresJournal.open(
         where.dsn.reveal(),
@@ -104,10 +102,8 @@ async def read_cluster(config: Config) -> Placement | None:
     Raises:
         ConfigError, StorageError: PostgreSQL cannot be used.
     """
-    try:
-        from remora.storage.postgres.cluster import ClusterReader  # noqa: PLC0415  # an extra
-    except ImportError as e:
-        raise ConfigError(str(e), key="journal.dsn") from e
+    from remora.storage.postgres.cluster import ClusterReader  # noqa: PLC0415  # an extra
+
     reader = ClusterReader(config.journal.dsn.reveal(), config.journal.schema)
     try:
         return await reader.read()
@@ -264,20 +260,12 @@ class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
 @asynccontextmanager
 async def _written(store: LanceStore) -> AsyncIterator[None]:
     """A store with its writer running; closed at the end."""
-    error: BaseException | None = None
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.run)
-            try:
-                yield
-            except Exception as e:  # raised outside of the group, which would wrap it
-                error = e
-            tasks.cancel_scope.cancel()
+        async with running(store.run):
+            yield
     finally:
         with anyio.CancelScope(shield=True):
             await store.aclose()
-    if error is not None:
-        raise error
 
 
 def _facts_of(journal: Path) -> JournalFacts:

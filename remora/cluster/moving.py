@@ -124,7 +124,7 @@ async def move_to_database(
         StorageError: the memory is damaged, or the disk or PostgreSQL failed; the memory is what it
             was, though perhaps in as many shards already, unless the text says that it is moved.
     """
-    _require_dsn(config)
+    _require_database(config)
     shards = _number_of_shards(config, shards)
     move = await run_in_thread(read_move, directory)
     if move is not None and move.schema:
@@ -195,13 +195,17 @@ def without_database(config: Config) -> Config:
     )
 
 
-def _require_dsn(config: Config) -> None:
+def _require_database(config: Config) -> None:
     if not config.journal.dsn.reveal():
         raise ConfigError(
             "journal.dsn says which PostgreSQL the journal is moved into, or comes from: set it, "
             "postgresql://user@host/database",
             key="journal.dsn",
         )
+    try:
+        import remora.storage.postgres  # noqa: F401, PLC0415  # an extra
+    except ImportError as e:
+        raise ConfigError(str(e), key="journal.dsn") from e
 
 
 class _ToDatabase:
@@ -216,11 +220,11 @@ class _ToDatabase:
     async def run(self) -> MoveReport:
         directory = self._directory
         move = await run_in_thread(read_move, directory)
-        resumed = move is not None and move.complete
-        if not resumed:
-            move = await self._copy()
-        assert move is not None
-        copies = await self._list_copies(move.instance)
+        if move is not None and move.complete:
+            resumed, copies = True, await self._list_copies(move.instance)
+        else:
+            resumed = False
+            move, copies = await self._copy()
         self._watcher.step("complete")
         counts = []
         for copy in copies:
@@ -231,7 +235,7 @@ class _ToDatabase:
         _logger.info("memory_moved", path=str(directory), to="postgresql")
         return MoveReport("postgresql", add_figures(counts), move.rows, resumed)
 
-    async def _copy(self) -> Move:
+    async def _copy(self) -> tuple[Move, list[JournalCopy]]:
         directory = self._directory
         await run_in_thread(end_division, directory)
         source = await run_in_thread(_source_config, directory, self._config, self._shards)
@@ -256,7 +260,7 @@ class _ToDatabase:
             instance=settings["instance"],
         )
         await run_in_thread(write_move, directory, move)
-        return move
+        return move, copies
 
     async def _list_copies(self, instance: str) -> list[JournalCopy]:
         """A copy for each shard; the tables of the memory that they make up are made."""
@@ -346,7 +350,7 @@ async def move_to_directory(
             changed.
         ConfigError, DirectoryLocked, StorageError: see `move_to_database`.
     """
-    _require_dsn(config)
+    _require_database(config)
     if shards > 1 and config.long_term.uri.reveal():
         raise InvalidInput(
             "long-term memory is at an address (long_term.uri), and only what is in the directory "

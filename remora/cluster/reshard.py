@@ -58,6 +58,7 @@ from remora.storage.layout import (
 )
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts, MemoryRow, Vector
+from remora.storage.running import running
 from remora.storage.sqlite.dividing import (
     copy_actors,
     copy_settings,
@@ -443,19 +444,11 @@ async def _open_target(target: Path, config: Config, embedder: str) -> AsyncIter
             directory=target,
             rng=random.SystemRandom(),
         )
-    error: Exception | None = None
     # not synced at each commit: all of it is, once it is verified
     async with offline(target, config) as memory, memory.store(sync=False) as store:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.run)
-            try:
-                yield store
-                await store.index_written()
-            except Exception as e:  # raised outside of the group, which would wrap it
-                error = e
-            tasks.cancel_scope.cancel()
-        if error is not None:
-            raise error
+        async with running(store.run):
+            yield store
+            await store.index_written()
         await store.compact()
 
 
