@@ -106,7 +106,7 @@ def test_messages_that_are_lost_are_counted(tmp_path: Path) -> None:
     forgetful = """
 import asyncio, sys
 from pathlib import Path
-from benchmarks.speed.claims.append import _append
+from benchmarks.speed.claims.append import append_one
 from benchmarks.speed.closed_loop import measured
 from benchmarks.speed.stores import dicts, opened
 
@@ -119,7 +119,7 @@ class Forgetful(dicts.DictsAndSqlite):
 
 dicts.DictsAndSqlite = Forgetful
 print(asyncio.run(measured(
-    "dict-sqlite", Path(sys.argv[1]), _append, sessions=4, seed=1, box_s=0.2, prepare_s=1.0, filled=3
+    "dict-sqlite", Path(sys.argv[1]), append_one, sessions=4, seed=1, box_s=0.2, prepare_s=1.0, filled=3
 )).get("lost", 0) > 4)
 """  # noqa: E501
     command = [sys.executable, "-c", forgetful, str(tmp_path)]
