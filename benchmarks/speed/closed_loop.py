@@ -124,10 +124,10 @@ async def measured(
         took, cpu = time.perf_counter() - begun, _cpu_s(store) - cpu
         commits = None if commits is None or store.commits is None else store.commits - commits
         watch.cancel()
-        ended = time.perf_counter()
         if warm_s:
+            ended = time.perf_counter()
             await store.settle()
-        behind_s = time.perf_counter() - ended
+            behind_s = time.perf_counter() - ended
         closed = True
         stored = await store.close()
     finally:

@@ -70,6 +70,17 @@ _STORE = (
     "the store puts a row into a table as it comes. It counts no tokens, keeps no order within a "
     "session, checks nothing, and has neither a buffer nor a budget."
 )
+DEFAULT_TO_BARE = tuple(
+    Bar(
+        case,
+        "the default install: ≥ 0.8 of the bare configuration",
+        "per_s",
+        "remora-bare",
+        least=0.8,
+        note=_JOBS,
+    )
+    for case in ("1", "16")
+)
 BARS = (
     *(
         Bar(case, text, "per_s", than, least=least, note=_LOOP)
@@ -79,17 +90,7 @@ BARS = (
             ("≥ 0.95 of the limit of the same rows", "limit", 0.95),
         )
     ),
-    *(
-        Bar(
-            case,
-            "the default install: ≥ 0.8 of the bare configuration",
-            "per_s",
-            "remora-bare",
-            least=0.8,
-            note=_JOBS,
-        )
-        for case in ("1", "16")
-    ),
+    *DEFAULT_TO_BARE,
     Bar("1", "≥ 1.2 times the best session library", "per_s", LIBRARIES, least=1.2, note=_ALONE),
     Bar("256", "≥ 12 times the best session library", "per_s", LIBRARIES, least=12, note=_LOOP),
     *(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.speed.claim import Bar, Case
-from benchmarks.speed.claims.append import append_one
+from benchmarks.speed.claim import Case
+from benchmarks.speed.claims.append import DEFAULT_TO_BARE, append_one
 from benchmarks.speed.closed_loop import measured, ran
 
 NAME = "sustained"
@@ -18,21 +18,7 @@ WORK = (
     "on after the last of them."
 )
 CONTESTANTS = ("remora", "remora-bare", "remora-uvloop")
-_JOBS = (
-    "all that follows an append: it is summarized, embedded, written and indexed, which takes some "
-    "five times the processor time of the append itself, and much of it holds the interpreter."
-)
-BARS = tuple(
-    Bar(
-        case,
-        "the default install: ≥ 0.8 of the bare configuration",
-        "per_s",
-        "remora-bare",
-        least=0.8,
-        note=_JOBS,
-    )
-    for case in ("1", "16")
-)
+BARS = DEFAULT_TO_BARE
 
 
 def cases(smoke: bool) -> Sequence[Case]:
