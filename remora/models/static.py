@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
-from remora.runtime.threads import compute_in_thread
+from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import compute_in_thread, run_in_thread
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -54,7 +55,8 @@ class WordLlamaEmbedder:
         if self._model is None:
             async with self._loading:
                 if self._model is None:
-                    self._model = await compute_in_thread(_load_with_words, abandon_on_cancel=True)
+                    # not in turn with what jobs compute: a question may wait for it
+                    self._model = await run_in_thread(_load_with_words, abandon_on_cancel=True)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return _average_here(self._model, texts)
         vectors: npt.NDArray[np.float32] = await compute_in_thread(
@@ -85,6 +87,7 @@ def _load() -> Any:
         return _load_once()
 
 
+@frequent_switches()
 def _load_with_words() -> Any:
     """The model; its words take 50 ms, for which a question would hold the event loop."""
     _vocabulary()
