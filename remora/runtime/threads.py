@@ -1,14 +1,14 @@
 """Work in threads: remora's own, and plugged-in code, of which a limited number runs.
 
-Every thread that computes in Python is one more for which the event loop and the journal's thread
-wait, each time that they need the interpreter, and an append needs it six times. So what background
-jobs compute runs in one thread at a time, however many jobs there are: it takes no longer as a
-whole. With 16 sessions that append all the time, and a job for each, appends were twice as many,
-and their p99 a third (docs/evidence/benchmarks.md).
-
 Neither takes one of anyio's default threads. Those are the application's: as many synchronous
 callers of `remora.blocking` as there are may hold them all, each waiting for what a thread of
 remora does.
+
+Every thread that computes in Python is one more for which the event loop and the journal's thread
+wait when they need the interpreter, and an append needs it fifteen times. So what background jobs
+compute runs in one thread at a time, however many jobs there are. With 16 sessions that append all
+the time, and a job for each, appends were twice as many and their p99 a quarter; the jobs alone
+took 0.7 of the time (docs/evidence/benchmarks.md).
 """
 
 from __future__ import annotations

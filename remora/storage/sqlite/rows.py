@@ -43,8 +43,8 @@ _INSERT_MESSAGES = (
     f"FROM json_each(:places) AS m WHERE {_IF_OWNED}"
 )
 # A message alone; SQLite takes 16 µs for it, and by the statement above 22. Its parameters have no
-# names: for each name `sqlite3` releases the interpreter, which a busy thread then keeps for 0.2
-# ms. The epoch comes twice.
+# names: for each name `sqlite3` releases the interpreter, which a busy thread may take. The epoch
+# comes twice.
 _INSERT_MESSAGE = (
     f"INSERT INTO messages ({_COLUMNS}) SELECT {', '.join('?' * 12)} "
     f"WHERE {_IF_OWNED.replace(':epoch', '?')}"
