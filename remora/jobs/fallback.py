@@ -88,13 +88,14 @@ class FallbackWriter:
             earlier = "\n".join([prose, earlier] if earlier else [prose])
             prose = ""
         lines = await lines_of(entries)
-        summarize = prepare(summarizer, earlier or None, lines)
+        given = sum(one.tokens for one in priors) + sum(entry.tokens for entry in entries)
+        summarize = prepare(summarizer, earlier or None, lines, given)
         text, tokens, failed = await self._extract(summarize, earlier, prose, max_tokens)
         brief = ""
         if tokens > self._brief_tokens:
             whole = "\n".join(part for part in (prose, earlier) if part)
             if prose:
-                summarize = prepare(summarizer, whole or None, lines)
+                summarize = prepare(summarizer, whole or None, lines, given)
             brief, _, _ = await self._extract(summarize, whole, "", self._brief_tokens)
         groups = [entries]
         for one in priors:

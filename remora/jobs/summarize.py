@@ -23,6 +23,7 @@ from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, indent, without_surrogates
 from remora.models.breaker import CircuitBreaker
+from remora.models.compression import prepare
 from remora.models.ports import Line, Summarizer
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
@@ -289,12 +290,13 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
+        ask = prepare(self._summarizer, previous, lines, given.tokens)
         name, most = self._summarizer.name, self._max_tokens
         limit = most
         for _ in range(_ASKS):
-            ask = partial(self._summarizer.summarize, previous, lines, max_tokens=limit)
             try:
-                text = await self._breaker.call(name, ask, timeout_s=self._timeout_s)
+                asking = partial(ask, limit)
+                text = await self._breaker.call(name, asking, timeout_s=self._timeout_s)
             except ModelError:
                 if last:
                     return ""

@@ -153,25 +153,24 @@ class CompressionMeter:
         return await self.prepare(previous, lines)(max_tokens)
 
     def prepare(
-        self, previous: str | None, lines: Sequence[Line]
+        self, previous: str | None, lines: Sequence[Line], tokens: int | None = None
     ) -> Callable[[int], Awaitable[str]]:
         """See `prepare` of this module."""
         ask = prepare(self._summarizer, previous, lines)
-        tokens_in: int | None = None  # counted once
 
         async def summarize(max_tokens: int) -> str:
-            nonlocal tokens_in
+            nonlocal tokens
             self._calls += 1
             try:
                 text = await ask(max_tokens)
                 check_answer_length(text)
-                if tokens_in is None:
-                    tokens_in = await compute_in_thread(self._count_given, previous, lines)
+                if tokens is None:
+                    tokens = await compute_in_thread(self._count_given, previous, lines)
                 tokens_out = await compute_in_thread(self._count, text)
             except Exception:
                 self._failures += 1
                 raise
-            self._tokens_in += tokens_in
+            self._tokens_in += tokens
             self._tokens_out += tokens_out
             return text
 
@@ -187,7 +186,7 @@ class CompressionMeter:
 
 
 def prepare(
-    summarizer: Summarizer, previous: str | None, lines: Sequence[Line]
+    summarizer: Summarizer, previous: str | None, lines: Sequence[Line], tokens: int | None = None
 ) -> Callable[[int], Awaitable[str]]:
     """`summarize` for several sizes of one summary; the embedded summarizer reads the lines once.
 
@@ -195,11 +194,14 @@ def prepare(
         summarizer: writes the summaries.
         previous: the summary before, if any.
         lines: what is new.
+        tokens: of the summary before and the lines; None to have a meter count them.
 
     Returns:
         A function that takes the most tokens.
     """
-    if isinstance(summarizer, CompressionMeter | ExtractiveSummarizer):
+    if isinstance(summarizer, CompressionMeter):
+        return summarizer.prepare(previous, lines, tokens)
+    if isinstance(summarizer, ExtractiveSummarizer):
         return summarizer.prepare(previous, lines)
 
     async def summarize(max_tokens: int) -> str:

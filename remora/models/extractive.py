@@ -17,10 +17,11 @@ import functools
 import importlib
 import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -31,7 +32,11 @@ from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
 from remora.runtime.threads import compute_in_thread
 
-__all__ = ["ExtractiveSummarizer", "MostRelevant", "extracted_lines", "plain_words"]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["ExtractiveSummarizer", "MostRelevant", "Vectors", "extracted_lines", "plain_words"]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
@@ -43,7 +48,7 @@ _PLAIN_ASCII = (
 )
 _DAY_US = 86_400_000_000
 _DIGIT = re.compile(r"\d")
-_INNER_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][\w-]+")
+_INNER_NAME = re.compile(r"[A-Z](?<=[a-z,;] .)[\w-]+")  # a capital first: so `re` skips the rest
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _LAMBDA = 0.8
 _MAX_CANDIDATES = 2_000
@@ -65,12 +70,10 @@ _STOP = frozenset(
 class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collector need not visit
     head: str
     text: str
-    order: int
-    words: tuple[str, ...]
     language: str
+    words: tuple[str, ...]
+    factor: float  # of its score: see `_factor`
     tokens: int = -1
-    score: float = 0.0
-    vector: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -140,46 +143,48 @@ class _Extract:
         self._previous = previous
         self._lines = lines
         self._count = count
-        self._sentences: list[_Sentence] | None = None
-        self._scored: list[_Sentence] | None = None
+        self._sentences: list[_Sentence] = []
+        self._whole: list[_Sentence] = []
+        """The sentences that have words."""
+        self._short: list[_Sentence] = []
+        """Each of these as it is chosen; most are the same object."""
         self._candidates: MostRelevant | None = None
+        """The places of these."""
 
     def __call__(self, max_tokens: int) -> str:
-        if self._sentences is None:
+        if not self._sentences:
             self._sentences = _previous_sentences(self._previous) + _sentences(self._lines)
-        if whole := self._whole(self._sentences, max_tokens):
-            return whole
-        if self._scored is None:
-            self._scored = [_shorten(one) for one in self._sentences if one.words]
-            for order, sentence in enumerate(self._scored):
-                sentence.order = order
-            _score(self._scored)
-        if not self._scored:
-            return ""
+            self._whole = [one for one in self._sentences if one.words]
+            self._short = [_shorten(one) for one in self._whole]
+            if self._short:
+                self._candidates = _candidates(self._short)
+        if self._fit(max_tokens):
+            return "\n".join([one.line for one in self._sentences])
         if self._candidates is None:
-            self._candidates = MostRelevant(self._scored)
-        candidates = self._candidates
+            return ""
+        candidates, short = self._candidates, self._short
         candidates.restart()
         left = max_tokens
         longest = 0.0  # characters of a token, in the lines that were counted
         # to count all that do not fit would take most of the time
         while left > 0 and (best := candidates.take_best(left * longest or math.inf)) is not None:
-            cost = self._cost(best)
-            longest = max(longest, best.length / max(cost, 1))
+            cost = self._cost(short[best])
+            longest = max(longest, short[best].length / max(cost, 1))
             if cost <= left:
                 left -= cost
                 candidates.choose(best)
-        chosen = sorted(candidates.chosen, key=lambda one: one.order)
-        return "\n".join([one.line for one in chosen])
+        return "\n".join([short[place].line for place in sorted(candidates.chosen)])
 
-    def _whole(self, sentences: Sequence[_Sentence], max_tokens: int) -> str:
-        """All sentences, if they fit; otherwise nothing."""
+    def _fit(self, max_tokens: int) -> bool:
+        """Whether all sentences do. The best come first: they are counted in any case."""
+        ranking = [] if self._candidates is None else self._candidates.ranking
         left = max_tokens
-        for sentence in sentences:
+        wordless = (one for one in self._sentences if not one.words)
+        for sentence in chain((self._whole[place] for place in ranking), wordless):
             left -= self._cost(sentence)
             if left < 0:
-                return ""
-        return "\n".join(sentence.line for sentence in sentences)
+                return False
+        return True
 
     def _cost(self, sentence: _Sentence) -> int:
         """Tokens of a sentence's line, which are counted once."""
@@ -211,13 +216,18 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     return is_whole
 
 
+def _sentence(head: str, text: str, language: str) -> _Sentence:
+    said = plain_words(text)
+    words = _words(text, said, language)
+    return _Sentence(head, text, language, words, _factor(text, said, language))
+
+
 def _shorten(sentence: _Sentence) -> _Sentence:
     """A sentence that does not take the place of many."""
     if len(sentence.text) <= _MAX_SENTENCE_CHARS:
         return sentence
     text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
-    words = _words(text, sentence.language)
-    return _Sentence(sentence.head, text, 0, words, sentence.language)
+    return _sentence(sentence.head, text, sentence.language)
 
 
 def _previous_sentences(previous: str | None) -> list[_Sentence]:
@@ -226,8 +236,7 @@ def _previous_sentences(previous: str | None) -> list[_Sentence]:
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
         if text:
-            language = _language_of(text)
-            found.append(_Sentence(head, text, 0, _words(text, language), language))
+            found.append(_sentence(head, text, _language_of(text)))
     return found
 
 
@@ -235,10 +244,7 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     found: list[_Sentence] = []
     for line in lines:
         head, language = _head(line), _language_of(line.text)
-        found.extend(
-            _Sentence(head, text, 0, _words(text, language), language)
-            for text in _texts(line.text, language)
-        )
+        found.extend([_sentence(head, text, language) for text in _texts(line.text, language)])
     return found
 
 
@@ -282,15 +288,14 @@ def _cut(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _words(text: str, language: str) -> tuple[str, ...]:
+def _words(text: str, said: list[str], language: str) -> tuple[str, ...]:
+    """The words without stop words; `said` are the plain ones."""
     stop = _STOP if language == "en" else FUNCTION_WORDS.get(language, _STOP)
     if not text.isascii():
-        found = _WORD.findall(pair_characters(text).lower())
+        said = _WORD.findall(pair_characters(text).lower())
     elif "'" in text:
-        found = _WORD.findall(text.lower())
-    else:
-        found = plain_words(text)
-    return tuple([word for word in found if word not in stop])
+        said = _WORD.findall(text.lower())
+    return tuple([word for word in said if word not in stop])
 
 
 def plain_words(text: str) -> list[str]:
@@ -300,34 +305,54 @@ def plain_words(text: str) -> list[str]:
     return _PLAIN_WORD.findall(text.lower())
 
 
-def _score(sentences: Sequence[_Sentence]) -> None:
-    appearances = Counter(chain.from_iterable([set(sentence.words) for sentence in sentences]))
-    idf_of = {n: math.log(1 + len(sentences) / n) for n in set(appearances.values())}
-    idf = {word: idf_of[n] for word, n in appearances.items()}
-    for sentence in sentences:
-        words = sentence.words
-        if not words:
-            continue
-        weights = [idf[word] for word in words]
-        vector = dict(zip(words, weights, strict=True))
-        mass = sum(vector.values())
-        if len(vector) < len(words):  # a word that is said twice weighs twice
-            for word, weight in zip(words, weights, strict=True):
-                vector[word] += weight
-            for word in vector:
-                vector[word] -= idf[word]
-        length = math.sqrt(sum([value * value for value in vector.values()])) or 1.0
-        sentence.vector = {word: value / length for word, value in vector.items()}
-        score = mass / math.sqrt(len(words))
-        said = plain_words(sentence.text)
-        if says_i(sentence.text, said, sentence.language):
-            score *= 1.25
-        if says_when(sentence.text, said, sentence.language) or _DIGIT.search(sentence.text):
-            score *= 1.2
-        score *= 1.08 ** min(len(_INNER_NAME.findall(sentence.text)), 4)
-        if sentence.text.endswith(("?", "\uff1f")):
-            score *= 0.5
-        sentence.score = score
+def _factor(text: str, said: Sequence[str], language: str) -> float:
+    """What the signs of a fact multiply a sentence's score by; `said` are its plain words."""
+    factor = 1.08 ** min(len(_INNER_NAME.findall(text)), 4)
+    if says_i(text, said, language):
+        factor *= 1.25
+    if says_when(text, said, language) or _DIGIT.search(text):
+        factor *= 1.2
+    if text.endswith(("?", "\uff1f")):
+        factor *= 0.5
+    return factor
+
+
+class Vectors(NamedTuple):
+    """Sentences by their words, in arrays: those of one sentence after those of another.
+
+    Attributes:
+        words: a number for each word of a sentence.
+        weights: of each in its sentence.
+        sizes: how many words each sentence has; one that is said twice is one.
+    """
+
+    words: npt.NDArray[np.intp]
+    weights: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.intp]
+
+
+def _candidates(sentences: Sequence[_Sentence]) -> MostRelevant:
+    """The sentences, scored; see above."""
+    import numpy as np  # noqa: PLC0415
+
+    number = len(sentences)
+    said = [len(one.words) for one in sentences]
+    number_of: defaultdict[str, int] = defaultdict(lambda: len(number_of))
+    every = chain.from_iterable([one.words for one in sentences])
+    numbers = np.fromiter(map(number_of.__getitem__, every), np.intp, sum(said))
+    # each word of a sentence once, and how often it is said there
+    keys = np.repeat(np.arange(number), said) * len(number_of) + numbers
+    keys, times = np.unique(keys, return_counts=True)
+    places, words = np.divmod(keys, max(len(number_of), 1))
+    idf = np.log1p(number / np.bincount(words))[words]
+    weights = idf * times
+    lengths = np.sqrt(np.bincount(places, weights * weights, number))
+    sizes = np.bincount(places, minlength=number)
+    vectors = Vectors(words, weights / lengths[places], sizes)
+    factors = np.array([one.factor for one in sentences])
+    masses = np.bincount(places, idf, number)
+    scores = masses / np.sqrt(np.maximum(said, 1)) * factors
+    return MostRelevant(scores, np.array([one.length for one in sentences]), vectors)
 
 
 class MostRelevant:
@@ -335,43 +360,57 @@ class MostRelevant:
 
     In arrays: thousands of sentences are compared with each of hundreds that are chosen.
 
+    Args:
+        scores: of each sentence, shape (sentences,).
+        lengths: of its line, likewise.
+        vectors: of the sentences.
+
     Attributes:
-        chosen: the sentences that were chosen.
+        ranking: the places of all sentences, the highest score first.
+        chosen: the places of those that were chosen.
     """
 
-    def __init__(self, sentences: Sequence[_Sentence]) -> None:
+    def __init__(
+        self,
+        scores: npt.NDArray[np.float64],
+        lengths: npt.NDArray[np.intp],
+        vectors: Vectors,
+    ) -> None:
         import numpy as np  # noqa: PLC0415
 
-        self._best = best = sorted(sentences, key=lambda one: -one.score)[:_MAX_CANDIDATES]
-        self._number_of: dict[str, int] = {}
-        number_of = self._number_of
-        numbers = [
-            number_of.setdefault(word, len(number_of)) for one in best for word in one.vector
-        ]
-        # for each word, one after the other: the sentences that have it, and its weight in each
-        order = np.argsort(np.array(numbers, np.intp), kind="stable")
-        places = np.repeat(np.arange(len(best)), [len(one.vector) for one in best])
-        weights = np.array([weight for one in best for weight in one.vector.values()])
-        self._places, self._weights = places.take(order), weights.take(order)
-        self._counts = np.bincount(numbers)
+        best = np.argsort(-scores, kind="stable")
+        self.ranking: list[int] = best.tolist()
+        best = best[:_MAX_CANDIDATES]
+        self._rank = {place: rank for rank, place in enumerate(best.tolist())}
+        # the words of the candidates, the best one's first
+        sizes = vectors.sizes[best]
+        ends = sizes.cumsum()
+        moved = vectors.sizes.cumsum()[best] - ends
+        order = np.arange(ends[-1]) + moved.repeat(sizes)
+        self._words, self._own = vectors.words[order], vectors.weights[order]
+        self._slices = [*map(slice, (ends - sizes).tolist(), ends.tolist())]
+        # for each word, one after the other: the candidates that have it, and its weight in each
+        by_word = np.argsort(self._words, kind="stable")
+        self._places = np.arange(len(best)).repeat(sizes)[by_word]
+        self._weights = self._own[by_word]
+        self._counts = np.bincount(self._words)
         self._ends = self._counts.cumsum()
-        self._lengths = np.array([one.length for one in best])
+        self._lengths = lengths[best]
         self._longest = int(self._lengths.max())
-        scores = np.array([one.score for one in best])
-        self._relevance = _LAMBDA * scores / (best[0].score or 1.0)
+        self._relevance = _LAMBDA * scores[best] / (scores[best[0]] or 1.0)
         self.restart()
 
     def restart(self) -> None:
         """Begin again, with nothing taken or chosen."""
         import numpy as np  # noqa: PLC0415
 
-        self.chosen: list[_Sentence] = []
-        self._similarity = np.zeros(len(self._best))
+        self.chosen: list[int] = []
+        self._similarity = np.zeros(len(self._relevance))
         self._left = self._relevance.copy()  # of those that were not taken
         self._worth = self._relevance.copy()
 
-    def take_best(self, most_chars: float = math.inf) -> _Sentence | None:
-        """The best that was not taken before; of equals, the one with the higher score.
+    def take_best(self, most_chars: float = math.inf) -> int | None:
+        """The place of the best that was not taken before; of equals, of the higher score.
 
         Args:
             most_chars: what is longer, with the end of its line, is left where it is.
@@ -381,23 +420,24 @@ class MostRelevant:
         worth = self._worth
         if most_chars < self._longest:
             worth = np.where(self._lengths <= most_chars, worth, -math.inf)
-        place = int(worth.argmax())
-        if worth[place] == -math.inf:
+        rank = int(worth.argmax())
+        if worth[rank] == -math.inf:
             return None
-        self._worth[place] = self._left[place] = -math.inf
-        return self._best[place]
+        self._worth[rank] = self._left[rank] = -math.inf
+        return self.ranking[rank]
 
-    def choose(self, sentence: _Sentence) -> None:
+    def choose(self, place: int) -> None:
         """Choose a sentence that was taken: what is like it loses."""
         import numpy as np  # noqa: PLC0415
 
-        self.chosen.append(sentence)
-        numbers = np.array([self._number_of[word] for word in sentence.vector], np.intp)
-        counts = self._counts.take(numbers)
+        self.chosen.append(place)
+        own = self._slices[self._rank[place]]
+        words = self._words[own]
+        counts = self._counts.take(words)
         # the places of all its words, one word after the other
-        skipped = self._ends.take(numbers) - counts.cumsum()
-        found = np.arange(counts.sum()) + np.repeat(skipped, counts)
-        products = self._weights.take(found) * np.repeat([*sentence.vector.values()], counts)
-        cosines = np.bincount(self._places.take(found), products, len(self._best))
+        skipped = self._ends.take(words) - counts.cumsum()
+        found = np.arange(counts.sum()) + skipped.repeat(counts)
+        products = self._weights.take(found) * self._own[own].repeat(counts)
+        cosines = np.bincount(self._places.take(found), products, len(self._relevance))
         np.maximum(self._similarity, cosines, out=self._similarity)
         self._worth = self._left - (1 - _LAMBDA) * self._similarity

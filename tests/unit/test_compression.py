@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from remora.models.compression import (
     TailSummarizer,
     prepare,
 )
-from remora.models.extractive import ExtractiveSummarizer, MostRelevant, plain_words
+from remora.models.extractive import ExtractiveSummarizer, MostRelevant, Vectors, plain_words
 from remora.models.ports import Line, Summarizer
 from remora.tokens import HeuristicCounter
 
@@ -241,13 +242,23 @@ async def test_long_texts_are_cut_into_sentences_piece_by_piece(
     assert max(map(len, pieces)) <= 4_000
 
 
-class _Said:
+class _Said(NamedTuple):
     """A sentence as it is compared: its words and their weights, its score, and its length."""
 
-    def __init__(self, score: float, vector: dict[str, float], length: int = 1) -> None:
-        self.score = score
-        self.vector = vector
-        self.length = length
+    score: float
+    vector: dict[str, float]
+    length: int = 1
+
+
+def _compare(sentences: Sequence[_Said]) -> MostRelevant:
+    words = [ord(word) for one in sentences for word in one.vector]
+    weights = [weight for one in sentences for weight in one.vector.values()]
+    sizes = [len(one.vector) for one in sentences]
+    return MostRelevant(
+        np.array([one.score for one in sentences]),
+        np.array([one.length for one in sentences]),
+        Vectors(np.array(words, np.intp), np.array(weights), np.array(sizes, np.intp)),
+    )
 
 
 def _choose_by_definition(sentences: Sequence[_Said], count: int) -> list[int]:
@@ -278,29 +289,27 @@ def test_what_is_said_already_comes_later(data: st.DataObject) -> None:
     eighths = st.integers(1, 16).map(lambda number: number / 8)
     vectors = st.dictionaries(st.sampled_from("abcdef"), eighths, min_size=1)
     drawn = data.draw(st.lists(st.tuples(eighths, vectors), min_size=1, max_size=12))
-    sentences: list[Any] = [_Said(score, vector) for score, vector in drawn]
+    sentences = [_Said(score, vector) for score, vector in drawn]
     kept = data.draw(st.sets(st.sampled_from(range(len(sentences)))))
-    candidates = MostRelevant(sentences)
+    candidates = _compare(sentences)
     taken = []
     while (one := candidates.take_best()) is not None:
-        taken.append(sentences.index(one))
-        if taken[-1] in kept:
+        taken.append(one)
+        if one in kept:
             candidates.choose(one)
     assert sorted(taken) == list(range(len(sentences)))
-    everything = MostRelevant(sentences)
-    found = []
+    everything = _compare(sentences)
+    by_score = sorted(range(len(sentences)), key=lambda place: -sentences[place].score)
+    assert everything.ranking == by_score
     while (one := everything.take_best()) is not None:
         everything.choose(one)
-        found.append(sentences.index(one))
+    found = everything.chosen
     assert found == _choose_by_definition(sentences, len(sentences))
-    assert everything.chosen == [sentences[place] for place in found]
     everything.restart()
     assert not everything.chosen
-    again = []
     while (one := everything.take_best()) is not None:
         everything.choose(one)
-        again.append(sentences.index(one))
-    assert again == found
+    assert everything.chosen == found
 
 
 @given(
@@ -309,13 +318,13 @@ def test_what_is_said_already_comes_later(data: st.DataObject) -> None:
 )
 def test_what_is_too_long_may_fit_later(drawn: list[tuple[int, int]], bounds: list[int]) -> None:
     """Of the candidates that were not taken, the best of at most so many characters is taken."""
-    left: list[Any] = [_Said(score, {"a": 1.0}, length) for score, length in drawn]
-    candidates = MostRelevant(left)
+    sentences = [_Said(score, {"a": 1.0}, length) for score, length in drawn]
+    candidates, left = _compare(sentences), [*range(len(sentences))]
     for most in bounds:
-        fitting = [one for one in left if one.length <= most]
-        best = max(fitting, key=lambda one: one.score, default=None)
-        assert candidates.take_best(most) is best
-        left = [one for one in left if one is not best]
+        fitting = [place for place in left if sentences[place].length <= most]
+        best = max(fitting, key=lambda place: sentences[place].score, default=None)
+        assert candidates.take_best(most) == best
+        left = [place for place in left if place != best]
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127)))
