@@ -66,11 +66,8 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         if rows is None:
             connection.executescript(sql)
         else:
-            cursor = (
-                connection.execute(sql, rows[0])
-                if len(rows) == 1
-                else connection.executemany(sql, rows)
-            )
+            # `execute` takes the interpreter once more, for the id of the row
+            cursor = connection.executemany(sql, rows) if rows[0] else connection.execute(sql)
             if must_change and not cursor.rowcount:
                 raise NothingChanged
 
