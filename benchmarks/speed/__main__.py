@@ -3,10 +3,13 @@
     python -m benchmarks.speed                everything; three repeats take about an hour
     python -m benchmarks.speed --smoke        remora and the limits, small, under a minute
     python -m benchmarks.speed --claims append,turn --peers redis --repeat 5
-    python -m benchmarks.speed --json r.json --table docs/evidence/speed.md \
-        --plots docs/evidence/plots
-    python -m benchmarks.speed --render r.json --table docs/evidence/speed.md \
-        --plots docs/evidence/plots
+    python -m benchmarks.speed --json docs/evidence/speed.json \
+        --table docs/evidence/speed.md --plots docs/evidence/plots
+    python -m benchmarks.speed --claims append --json new.json
+    python -m benchmarks.speed --render docs/evidence/speed.json new.json \
+        --json docs/evidence/speed.json --table docs/evidence/speed.md --plots docs/evidence/plots
+
+The last two measure one claim of the page again: a case is that of the last run that measured it.
 
 All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
 time limit. Peers run in virtual environments of their own, which the first run makes under
@@ -24,7 +27,6 @@ import argparse
 import datetime as dt
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -46,6 +48,7 @@ from benchmarks.peers.environments import python_of
 from benchmarks.peers.pins import LIBRARIES
 from benchmarks.speed.claim import Case
 from benchmarks.speed.claims import CLAIMS, claim
+from benchmarks.speed.machine import described_machine, measured_machine
 from benchmarks.speed.measuring import ENVIRONMENTS, ROOT, in_smoke, measured
 from benchmarks.speed.results import joined
 from benchmarks.speed.table import figure_text, rendered
@@ -124,8 +127,8 @@ def main() -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="measure nothing; make table and plots of these --json files: a case that several "
-        "have is the last one's",
+        help="measure nothing; make --json, table and plots of these --json files: a case that "
+        "several have is the last one's",
     )
     options = parser.parse_args()
     if options.plots:
@@ -177,19 +180,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     plan = planned(names, peers, options)
     begun, load = time.time(), os.getloadavg()[0]
-    results: dict[str, Any] = {
-        "about": {
-            "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "command": f"`python -m benchmarks.speed {' '.join(what_is_measured(sys.argv[1:]))}`",
-            "repeats": "1, in the sizes of a smoke run: its bars say nothing"
-            if options.smoke
-            else options.repeat,
-        },
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, Python "
-        f"{platform.python_version()}",
-        "versions": {},
+    run: dict[str, Any] = {
+        "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": f"`python -m benchmarks.speed {' '.join(what_is_measured(sys.argv[1:]))}`",
+        "repeats": "1, in the sizes of a smoke run: its bars say nothing"
+        if options.smoke
+        else options.repeat,
         "seed": options.seed,
-        "load": f"{load:.1f}",
+        "machine": described_machine(),
+        "speed": measured_machine(options.dir),
+        "cases": {},
+    }
+    results: dict[str, Any] = {
+        "runs": [run],
+        "versions": {},
         "claims": {},
         "sizes": {},
         "failures": {},
@@ -237,9 +241,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 progress.advance(task)
         except KeyboardInterrupt:
             console.print("[yellow]ended early; what was measured is kept")
-            results["about"]["ended"] = "early"
-    results["about"]["took"] = f"{(time.time() - begun) / 60:.1f} min"
-    results["load"] += f" at the start, {os.getloadavg()[0]:.1f} at the end"
+            run["ended"] = "early"
+    run["took"] = f"{(time.time() - begun) / 60:.1f} min"
+    run["load"] = f"{load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
+    run["cases"] = {claim: list(cases) for claim, cases in results["sizes"].items()}
     return results
 
 

@@ -45,33 +45,35 @@ class Verdict:
         return above and (self.bar.most is None or self.measured.median <= self.bar.most)
 
 
-def joined(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The results of several runs as one: each case is whole, and the last run's that measured it,
-    as ratios are within a run.
+def joined(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Results of several runs as one: each case is whole, and the last run's that measured it, as
+    ratios are within a run. A run of which nothing is left is not named.
     """
-    if len(runs) == 1:
-        return runs[0]
-    whole: dict[str, Any] = {
-        **runs[-1],
-        "about": {},
-        "versions": {},
-        "claims": {},
-        "sizes": {},
-        "failures": {},
-    }
-    for number, run in enumerate(runs, start=1):
-        about = run["about"]
-        said = f"{about['date']}, {about['command']}, took {about['took']}, load {run['load']}"
-        whole["about"][f"run {number}"] = said
-        whole["versions"].update(run["versions"])
-        for claim, cases in run["claims"].items():
-            for case in cases:
-                whole["failures"].get(claim, {}).pop(case, None)
+    whole: dict[str, Any] = {"runs": [], "versions": {}, "claims": {}, "sizes": {}, "failures": {}}
+    for results in several:
+        newer = {place for run in results["runs"] for place in _places(run["cases"])}
+        earlier = [_without(run, newer) for run in whole["runs"]]
+        whole["runs"] = [run for run in earlier if run["cases"]] + results["runs"]
+        whole["versions"].update(results["versions"])
+        for claim, case in newer:
+            whole["failures"].get(claim, {}).pop(case, None)
         for part in ("claims", "sizes", "failures"):
-            for claim, cases in run[part].items():
+            for claim, cases in results[part].items():
                 whole[part].setdefault(claim, {}).update(cases)
-    whole["load"] = "see the runs"
     return whole
+
+
+def _places(cases: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
+    return {(claim, case) for claim, names in cases.items() for case in names}
+
+
+def _without(run: dict[str, Any], places: set[tuple[str, str]]) -> dict[str, Any]:
+    """A run without these cases."""
+    left = {
+        claim: [case for case in names if (claim, case) not in places]
+        for claim, names in run["cases"].items()
+    }
+    return run | {"cases": {claim: names for claim, names in left.items() if names}}
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:

@@ -46,8 +46,8 @@ def rendered(
     """The whole page.
 
     Args:
-        results: what `--json` writes: ``about``, ``machine``, ``versions``, ``seed``, ``load``,
-            ``claims``, ``sizes`` and ``failures``.
+        results: what `--json` writes: ``runs``, ``versions``, ``claims``, ``sizes`` and
+            ``failures``.
         claims: by name; those without results are left out.
         plots: addresses of pictures by claim.
     """
@@ -57,12 +57,9 @@ def rendered(
         for name, claim in shown.items()
     }
     lines = [_ABOUT]
-    facts = {
-        "machine": results["machine"],
-        "seed": results["seed"],
-        "load average": results["load"],
-    } | results["about"]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
+    for number, run in enumerate(results["runs"], start=1):
+        facts = (f"{name} {value}" for name, value in run.items() if name != "cases")
+        lines.append(f"- run {number}: {'; '.join(facts)}")
     lines += [
         "- versions: "
         + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())),

@@ -61,23 +61,14 @@ def test_runs_join_case_by_case() -> None:
     """
 
     def run(number: int, claims: dict[str, Any], failures: dict[str, Any]) -> dict[str, Any]:
-        about = {
-            "date": f"day {number}",
-            "command": f"command {number}",
-            "repeats": number,
-            "took": "1 min",
-        }
-        sizes = {
-            claim: {case: {"sessions": number} for case in cases} for claim, cases in claims.items()
-        }
         return {
-            "about": about,
-            "machine": "m",
+            "runs": [{"date": f"day {number}", "cases": {one: [*claims[one]] for one in claims}}],
             "versions": {f"v{number}": "1"},
-            "seed": 1,
-            "load": f"{number}",
             "claims": claims,
-            "sizes": sizes,
+            "sizes": {
+                claim: {case: {"sessions": number} for case in cases}
+                for claim, cases in claims.items()
+            },
             "failures": failures,
         }
 
@@ -102,8 +93,13 @@ def test_runs_join_case_by_case() -> None:
     assert whole["sizes"]["append"] == {"1": {"sessions": 2}, "16": {"sessions": 1}}
     assert whole["failures"] == {"append": {}}
     assert whole["versions"] == {"v1": "1", "v2": "1"}
-    assert list(whole["about"]) == ["run 1", "run 2"]
-    assert joined([first]) is first
+    assert whole["runs"] == [
+        {"date": "day 1", "cases": {"append": ["16"]}},
+        {"date": "day 2", "cases": {"append": ["1"], "load": ["20"]}},
+    ]
+    assert joined([first]) == first
+    third = run(3, {"append": {"16": {"remora": {}}}}, {})
+    assert [one["date"] for one in joined([whole, third])["runs"]] == ["day 2", "day 3"]
 
 
 def test_the_best_of_several() -> None:
@@ -154,10 +150,7 @@ def test_a_bar_without_figures_is_not_met() -> None:
 
 def results() -> dict[str, Any]:
     found: dict[str, Any] = {
-        "about": {"date": "today"},
-        "machine": "a machine",
-        "seed": 1,
-        "load": "0.1",
+        "runs": [{"date": "today", "machine": "a machine", "cases": {"load": ["64"]}}],
         "versions": {"SQLite": "3"},
         "claims": {},
         "sizes": {},
@@ -202,7 +195,7 @@ def test_the_page() -> None:
     assert re.search(r"\| 20 messages \| < 100 µs p50, warm \| 10 \| met \|", page)
     assert "2 000" not in page.split("## Load a context")[0], "a case that was not run has no bar"
     assert "![Load a context](plots/load.svg)" in page
-    for fact in ("a machine", "remora 1", "seed: 1", "load average: 0.1"):
+    for fact in ("- run 1: date today; machine a machine", "remora 1"):
         assert fact in page
 
 
