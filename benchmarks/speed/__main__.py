@@ -180,7 +180,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     )
     plan = planned(names, peers, options)
     begun, load = time.time(), os.getloadavg()[0]
-    run: dict[str, Any] = {
+    about: dict[str, Any] = {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": f"`python -m benchmarks.speed {' '.join(what_is_measured(sys.argv[1:]))}`",
         "repeats": "1, in the sizes of a smoke run: its bars say nothing"
@@ -189,11 +189,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "machine": described_machine(),
         "speed": measured_machine(options.dir),
+        "versions": {},
         "cases": {},
     }
     results: dict[str, Any] = {
-        "runs": [run],
-        "versions": {},
+        "runs": [about],
         "claims": {},
         "sizes": {},
         "failures": {},
@@ -241,10 +241,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                 progress.advance(task)
         except KeyboardInterrupt:
             console.print("[yellow]ended early; what was measured is kept")
-            run["ended"] = "early"
-    run["took"] = f"{(time.time() - begun) / 60:.1f} min"
-    run["load"] = f"{load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
-    run["cases"] = {claim: list(cases) for claim, cases in results["sizes"].items()}
+            about["ended"] = "early"
+    about["took"] = f"{(time.time() - begun) / 60:.1f} min"
+    about["load"] = f"{load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
+    about["cases"] = {claim: list(cases) for claim, cases in results["sizes"].items()}
     return results
 
 
@@ -315,7 +315,8 @@ def keep(
     results: dict[str, Any], case: Case, repeat: int, contestant: str, found: Mapping[str, Any]
 ) -> None:
     """Enter one measurement: its figures at its repeat's place, or why there are none."""
-    results["versions"].update(found.get("versions", {}))
+    for about in results["runs"]:
+        about["versions"].update(found.get("versions", {}))
     results["sizes"].setdefault(case.claim, {})[case.name] = case.sizes
     contestants = results["claims"].setdefault(case.claim, {}).setdefault(case.name, {})
     for name, value in found.get("figures", {}).items():

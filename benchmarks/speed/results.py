@@ -49,12 +49,11 @@ def joined(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Results of several runs as one: each case is whole, and the last run's that measured it, as
     ratios are within a run. A run of which nothing is left is not named.
     """
-    whole: dict[str, Any] = {"runs": [], "versions": {}, "claims": {}, "sizes": {}, "failures": {}}
+    whole: dict[str, Any] = {"runs": [], "claims": {}, "sizes": {}, "failures": {}}
     for results in several:
         newer = {place for run in results["runs"] for place in _places(run["cases"])}
-        earlier = [_without(run, newer) for run in whole["runs"]]
-        whole["runs"] = [run for run in earlier if run["cases"]] + results["runs"]
-        whole["versions"].update(results["versions"])
+        runs = [_without(run, newer) for run in whole["runs"]] + results["runs"]
+        whole["runs"] = [run for run in runs if run["cases"]]
         for claim, case in newer:
             whole["failures"].get(claim, {}).pop(case, None)
         for part in ("claims", "sizes", "failures"):

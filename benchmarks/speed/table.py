@@ -46,8 +46,7 @@ def rendered(
     """The whole page.
 
     Args:
-        results: what `--json` writes: ``runs``, ``versions``, ``claims``, ``sizes`` and
-            ``failures``.
+        results: what `--json` writes: ``runs``, ``claims``, ``sizes`` and ``failures``.
         claims: by name; those without results are left out.
         plots: addresses of pictures by claim.
     """
@@ -58,13 +57,9 @@ def rendered(
     }
     lines = [_ABOUT]
     for number, run in enumerate(results["runs"], start=1):
-        facts = (f"{name} {value}" for name, value in run.items() if name != "cases")
+        facts = (f"{name} {value}" for name, value in run.items() if isinstance(value, str | int))
         lines.append(f"- run {number}: {'; '.join(facts)}")
-    lines += [
-        "- versions: "
-        + ", ".join(f"{name} {version}" for name, version in sorted(results["versions"].items())),
-        "",
-    ]
+    lines += [f"- versions: {_versions(results['runs'])}", ""]
     lines += [_BARS, "| claim | case | bar | default install | | bare | |"]
     lines += ["|---|---|---|---:|---|---:|---|"]
     for name, claim in shown.items():
@@ -84,6 +79,15 @@ def rendered(
         for address in (plots or {}).get(name, ()):
             lines += ["", f"![{claim.TITLE}]({address})"]
     return "\n".join(lines) + "\n"
+
+
+def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Each distribution's versions, most often one."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for name, version in run["versions"].items():
+            found.setdefault(name, []).append(version)
+    return ", ".join(f"{one} {' and '.join(dict.fromkeys(found[one]))}" for one in sorted(found))
 
 
 def case_text(name: str, sizes: Mapping[str, float]) -> str:

@@ -7,7 +7,7 @@ if all its text is in the lines; every other message that no model summarized is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from remora.messages import (
     speaker_of,
     without_surrogates,
 )
-from remora.models.compression import prepare
+from remora.models.compression import add_tokens, prepare
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
 from remora.runtime.concurrency import run_in_thread_if
@@ -56,6 +56,28 @@ class Fallback(msgspec.Struct, frozen=True):
     failed: bool
 
 
+class _Source:
+    """What lines are extracted from, in several sizes.
+
+    Args:
+        summarizer: extracts them.
+        earlier: the lines before.
+        lines: what is new.
+        tokens: of all that.
+
+    Attributes:
+        summarize: takes the most tokens.
+    """
+
+    def __init__(
+        self, summarizer: Summarizer, earlier: str, lines: Sequence[Line], tokens: int
+    ) -> None:
+        self.summarizer = summarizer
+        self.earlier = earlier
+        self.tokens = tokens
+        self.summarize = prepare(summarizer, earlier or None, lines)
+
+
 class FallbackWriter:
     """Writes fallback summaries.
 
@@ -80,23 +102,24 @@ class FallbackWriter:
     ) -> Fallback:
         """Continue the summaries before, `priors`, with lines extracted from new messages."""
         prose = "\n".join(text for one in priors if (text := _prose(one)))
+        prose_tokens = await self.count(prose) if prose else 0
         earlier = "\n".join(text for one in priors if (text := _extracted(one)))
         lost = [part for one in priors for part in find_lost(one)]
-        if prose and await self.count(prose) > max_tokens // 2:
+        if prose_tokens > max_tokens // 2:
             probe("prose_dropped")  # what the model wrote competes with the lines
             lost.extend([part for one in priors for part in await self._prose_ranges(key, one)])
             earlier = "\n".join([prose, earlier] if earlier else [prose])
-            prose = ""
+            prose, prose_tokens = "", 0
         lines = await lines_of(entries)
         given = sum(one.tokens for one in priors) + sum(entry.tokens for entry in entries)
-        summarize = prepare(summarizer, earlier or None, lines, given)
-        text, tokens, failed = await self._extract(summarize, earlier, prose, max_tokens)
+        source = _Source(summarizer, earlier, lines, given - prose_tokens)
+        text, tokens, failed = await self._extract(source, prose, max_tokens)
         brief = ""
         if tokens > self._brief_tokens:
-            whole = "\n".join(part for part in (prose, earlier) if part)
             if prose:
-                summarize = prepare(summarizer, whole or None, lines, given)
-            brief, _, _ = await self._extract(summarize, whole, "", self._brief_tokens)
+                whole = "\n".join(part for part in (prose, earlier) if part)
+                source = _Source(summarizer, whole, lines, given)
+            brief, _, _ = await self._extract(source, "", self._brief_tokens)
         groups = [entries]
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
@@ -117,24 +140,23 @@ class FallbackWriter:
         return Fallback(text, brief, len(prose), merge_ranges(lost), covered, failed)
 
     async def _extract(
-        self,
-        summarize: Callable[[int], Awaitable[str]],
-        earlier: str,
-        prose: str,
-        max_tokens: int,
+        self, source: _Source, prose: str, max_tokens: int
     ) -> tuple[str, int, bool]:
         """The prose and the lines, within `max_tokens`; their tokens; whether that failed."""
-        room = max_tokens - (await self.count(prose + "\n") if prose else 0)
-        text, tokens, failed = earlier, 0, False
+        above = await self.count(prose + "\n") if prose else 0
+        room = max_tokens - above
+        text, tokens, failed = source.earlier, 0, False
         for _ in range(_TRIES):
             try:
-                text = await summarize(max(room, 1))
+                text = await source.summarize(max(room, 1))
             except Exception:
                 probe("extract_failed")
                 _logger.exception("fallback_summary_failed")
-                text, failed = earlier, True
+                text, failed = source.earlier, True
             text = without_surrogates("\n".join(part for part in (prose, text.strip()) if part))
             tokens = await self.count(text)
+            if not failed:
+                add_tokens(source.summarizer, source.tokens, max(tokens - above, 0))
             if failed or tokens <= max_tokens:
                 break
             room -= max(room // 10, 1)

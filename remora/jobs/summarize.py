@@ -23,7 +23,7 @@ from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, indent, without_surrogates
 from remora.models.breaker import CircuitBreaker
-from remora.models.compression import prepare
+from remora.models.compression import add_tokens, prepare
 from remora.models.ports import Line, Summarizer
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
@@ -290,7 +290,7 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
-        ask = prepare(self._summarizer, previous, lines, given.tokens)
+        ask = prepare(self._summarizer, previous, lines)
         name, most = self._summarizer.name, self._max_tokens
         limit = most
         for _ in range(_ASKS):
@@ -303,6 +303,7 @@ class SummarizeHandler:
                 raise
             text = indent(without_surrogates(text).strip())
             tokens = await self._writer.count(text)
+            add_tokens(self._summarizer, given.tokens, tokens)
             if tokens <= most:
                 return text
             probe("summary_too_long")

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from remora.errors import ModelAnswerInvalid
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer, check_answer_length
 from remora.runtime.threads import compute_in_thread
@@ -33,6 +34,7 @@ __all__ = [
     "CompressionStatistics",
     "LeadSummarizer",
     "TailSummarizer",
+    "add_tokens",
     "prepare",
 ]
 
@@ -149,36 +151,41 @@ class CompressionMeter:
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
-        """The other summarizer's result; its exceptions are counted as failures."""
-        return await self.prepare(previous, lines)(max_tokens)
+        """The other summarizer's result; its exceptions are counted as failures.
+
+        Raises:
+            ModelAnswerInvalid: it returned no text, or one that is too long.
+        """
+        text = await self.prepare(previous, lines)(max_tokens)
+        given = [previous] if previous else []
+        given += [f"{line.speaker}: {line.text}" for line in lines]
+        tokens_in = await compute_in_thread(self._count, "\n".join(given))
+        self.add(tokens_in, await compute_in_thread(self._count, text))
+        return text
 
     def prepare(
-        self, previous: str | None, lines: Sequence[Line], tokens: int | None = None
+        self, previous: str | None, lines: Sequence[Line]
     ) -> Callable[[int], Awaitable[str]]:
-        """See `prepare` of this module."""
+        """See `prepare` of this module. Who calls the function counts the tokens, for `add`."""
         ask = prepare(self._summarizer, previous, lines)
 
         async def summarize(max_tokens: int) -> str:
-            nonlocal tokens
             self._calls += 1
             try:
-                text = await ask(max_tokens)
-                check_answer_length(text)
-                if tokens is None:
-                    tokens = await compute_in_thread(self._count_given, previous, lines)
-                tokens_out = await compute_in_thread(self._count, text)
+                text: object = check_answer_length(await ask(max_tokens))
+                if not isinstance(text, str):
+                    raise ModelAnswerInvalid(f"{self.name} returned no text")
             except Exception:
                 self._failures += 1
                 raise
-            self._tokens_in += tokens
-            self._tokens_out += tokens_out
             return text
 
         return summarize
 
-    def _count_given(self, previous: str | None, lines: Sequence[Line]) -> int:
-        given = [f"{line.speaker}: {line.text}" for line in lines]
-        return self._count("\n".join([previous, *given] if previous else given))
+    def add(self, tokens_in: int, tokens_out: int) -> None:
+        """Add the tokens of one answer: of what it was made of, and its own."""
+        self._tokens_in += tokens_in
+        self._tokens_out += tokens_out
 
     def statistics(self) -> CompressionStatistics:
         """The counts so far."""
@@ -186,7 +193,7 @@ class CompressionMeter:
 
 
 def prepare(
-    summarizer: Summarizer, previous: str | None, lines: Sequence[Line], tokens: int | None = None
+    summarizer: Summarizer, previous: str | None, lines: Sequence[Line]
 ) -> Callable[[int], Awaitable[str]]:
     """`summarize` for several sizes of one summary; the embedded summarizer reads the lines once.
 
@@ -194,20 +201,23 @@ def prepare(
         summarizer: writes the summaries.
         previous: the summary before, if any.
         lines: what is new.
-        tokens: of the summary before and the lines; None to have a meter count them.
 
     Returns:
         A function that takes the most tokens.
     """
-    if isinstance(summarizer, CompressionMeter):
-        return summarizer.prepare(previous, lines, tokens)
-    if isinstance(summarizer, ExtractiveSummarizer):
+    if isinstance(summarizer, CompressionMeter | ExtractiveSummarizer):
         return summarizer.prepare(previous, lines)
 
     async def summarize(max_tokens: int) -> str:
         return await summarizer.summarize(previous, [*lines], max_tokens=max_tokens)
 
     return summarize
+
+
+def add_tokens(summarizer: Summarizer, tokens_in: int, tokens_out: int) -> None:
+    """Tell a meter the tokens of what a prepared summarizer was given, and of its answer."""
+    if isinstance(summarizer, CompressionMeter):
+        summarizer.add(tokens_in, tokens_out)
 
 
 def _fit(

@@ -17,6 +17,7 @@ import functools
 import importlib
 import math
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -85,6 +86,29 @@ class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collecto
         return len(self.head) + len(self.text) + 5
 
 
+class _Read(NamedTuple):
+    """What was read of the lines.
+
+    Attributes:
+        sentences: all of them, in their order.
+        worded: those that have words.
+        shortened: the same, each as it may be chosen; of most it is the same object.
+        candidates: their places are those in `shortened`; None if there are none.
+    """
+
+    sentences: Sequence[_Sentence]
+    worded: Sequence[_Sentence]
+    shortened: Sequence[_Sentence]
+    candidates: MostRelevant | None
+
+
+def _read(previous: str | None, lines: Sequence[Line]) -> _Read:
+    sentences = _previous_sentences(previous) + _sentences(lines)
+    worded = [one for one in sentences if one.words]
+    shortened = [_shorten(one) for one in worded]
+    return _Read(sentences, worded, shortened, _candidates(shortened) if shortened else None)
+
+
 class ExtractiveSummarizer:
     """Implements `remora.models.ports.Summarizer` in a worker thread.
 
@@ -124,12 +148,12 @@ class ExtractiveSummarizer:
         return summarize
 
     def extract(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
-        """`summarize`, blocking: a few milliseconds per hundred sentences."""
+        """`summarize`, on the calling thread: a few milliseconds per hundred sentences."""
         return _Extract(previous, lines, self._count)(max_tokens)
 
 
 class _Extract:
-    """Extracts from some lines, within any number of tokens; blocking.
+    """Extracts from some lines, within any number of tokens; blocking, one call after the other.
 
     Args:
         previous: the summary before, if any.
@@ -143,48 +167,44 @@ class _Extract:
         self._previous = previous
         self._lines = lines
         self._count = count
-        self._sentences: list[_Sentence] = []
-        self._whole: list[_Sentence] = []
-        """The sentences that have words."""
-        self._short: list[_Sentence] = []
-        """Each of these as it is chosen; most are the same object."""
-        self._candidates: MostRelevant | None = None
-        """The places of these."""
+        self._calling = threading.Lock()
+        self._read: _Read | None = None
 
     def __call__(self, max_tokens: int) -> str:
-        if not self._sentences:
-            self._sentences = _previous_sentences(self._previous) + _sentences(self._lines)
-            self._whole = [one for one in self._sentences if one.words]
-            self._short = [_shorten(one) for one in self._whole]
-            if self._short:
-                self._candidates = _candidates(self._short)
-        if self._fit(max_tokens):
-            return "\n".join([one.line for one in self._sentences])
-        if self._candidates is None:
-            return ""
-        candidates, short = self._candidates, self._short
-        candidates.restart()
-        left = max_tokens
-        longest = 0.0  # characters of a token, in the lines that were counted
-        # to count all that do not fit would take most of the time
-        while left > 0 and (best := candidates.take_best(left * longest or math.inf)) is not None:
-            cost = self._cost(short[best])
-            longest = max(longest, short[best].length / max(cost, 1))
-            if cost <= left:
-                left -= cost
-                candidates.choose(best)
-        return "\n".join([short[place].line for place in sorted(candidates.chosen)])
+        with self._calling:
+            if self._read is None:
+                self._read = _read(self._previous, self._lines)
+            if self._fit(self._read, max_tokens):
+                return "\n".join([one.line for one in self._read.sentences])
+            return "\n".join([one.line for one in self._choose(self._read, max_tokens)])
 
-    def _fit(self, max_tokens: int) -> bool:
-        """Whether all sentences do. The best come first: they are counted in any case."""
-        ranking = [] if self._candidates is None else self._candidates.ranking
+    def _fit(self, read: _Read, max_tokens: int) -> bool:
+        """Whether all sentences do. The best are counted first: they may be chosen."""
         left = max_tokens
-        wordless = (one for one in self._sentences if not one.words)
-        for sentence in chain((self._whole[place] for place in ranking), wordless):
+        best = [] if read.candidates is None else read.candidates.ranking
+        wordless = (one for one in read.sentences if not one.words)
+        for sentence in chain((read.worded[place] for place in best), wordless):
             left -= self._cost(sentence)
             if left < 0:
                 return False
         return True
+
+    def _choose(self, read: _Read, max_tokens: int) -> list[_Sentence]:
+        candidates = read.candidates
+        if candidates is None:
+            return []
+        candidates.restart()
+        left = max_tokens
+        longest = 0.0  # characters of a token, in the lines that were counted
+        # to count all that do not fit would take most of the time
+        while left > 0 and (place := candidates.take_best(left * longest or math.inf)) is not None:
+            best = read.shortened[place]
+            cost = self._cost(best)
+            longest = max(longest, best.length / max(cost, 1))
+            if cost <= left:
+                left -= cost
+                candidates.choose(place)
+        return [read.shortened[place] for place in sorted(candidates.chosen)]
 
     def _cost(self, sentence: _Sentence) -> int:
         """Tokens of a sentence's line, which are counted once."""
@@ -216,7 +236,7 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     return is_whole
 
 
-def _sentence(head: str, text: str, language: str) -> _Sentence:
+def _make_sentence(head: str, text: str, language: str) -> _Sentence:
     said = plain_words(text)
     words = _words(text, said, language)
     return _Sentence(head, text, language, words, _factor(text, said, language))
@@ -227,7 +247,7 @@ def _shorten(sentence: _Sentence) -> _Sentence:
     if len(sentence.text) <= _MAX_SENTENCE_CHARS:
         return sentence
     text = sentence.text[: _MAX_SENTENCE_CHARS - 1] + "…"
-    return _sentence(sentence.head, text, sentence.language)
+    return _make_sentence(sentence.head, text, sentence.language)
 
 
 def _previous_sentences(previous: str | None) -> list[_Sentence]:
@@ -236,7 +256,7 @@ def _previous_sentences(previous: str | None) -> list[_Sentence]:
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
         if text:
-            found.append(_sentence(head, text, _language_of(text)))
+            found.append(_make_sentence(head, text, _language_of(text)))
     return found
 
 
@@ -244,7 +264,7 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     found: list[_Sentence] = []
     for line in lines:
         head, language = _head(line), _language_of(line.text)
-        found.extend([_sentence(head, text, language) for text in _texts(line.text, language)])
+        found.extend([_make_sentence(head, text, language) for text in _texts(line.text, language)])
     return found
 
 
@@ -332,7 +352,7 @@ class Vectors(NamedTuple):
 
 
 def _candidates(sentences: Sequence[_Sentence]) -> MostRelevant:
-    """The sentences, scored; see above."""
+    """The sentences, scored as this module says; one without words has the score 0."""
     import numpy as np  # noqa: PLC0415
 
     number = len(sentences)
@@ -340,10 +360,10 @@ def _candidates(sentences: Sequence[_Sentence]) -> MostRelevant:
     number_of: defaultdict[str, int] = defaultdict(lambda: len(number_of))
     every = chain.from_iterable([one.words for one in sentences])
     numbers = np.fromiter(map(number_of.__getitem__, every), np.intp, sum(said))
-    # each word of a sentence once, and how often it is said there
+    # a key for each word of each sentence: once, and how often it is said there
     keys = np.repeat(np.arange(number), said) * len(number_of) + numbers
     keys, times = np.unique(keys, return_counts=True)
-    places, words = np.divmod(keys, max(len(number_of), 1))
+    places, words = np.divmod(keys, len(number_of))
     idf = np.log1p(number / np.bincount(words))[words]
     weights = idf * times
     lengths = np.sqrt(np.bincount(places, weights * weights, number))

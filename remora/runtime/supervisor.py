@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -327,7 +328,9 @@ class Supervisor:
         job = attempt.job
         token = _working_for.set(job.key)
         try:
-            with anyio.CancelScope() as scope, in_background():
+            # somebody waits for an expedited job: it computes at once
+            place = nullcontext() if attempt.expedited else in_background()
+            with anyio.CancelScope() as scope, place:
                 self._scopes[job.id] = scope
                 return await call_guarded(queue.handler, attempt)
         except Exception as e:

@@ -5,7 +5,7 @@ callers of `remora.blocking` as there are may hold them all, each waiting for wh
 remora does.
 
 Every thread that computes in Python is one more for which the event loop and the journal's thread
-wait when they need the interpreter, and an append needs it fifteen times. So what background jobs
+wait when they need the interpreter, and an append needs it fourteen times. So what background jobs
 compute runs in one thread at a time, however many jobs there are. With 16 sessions that append all
 the time, and a job for each, appends were twice as many and their p99 a quarter; the jobs alone
 took 0.7 of the time (docs/evidence/benchmarks.md).
@@ -70,13 +70,15 @@ async def compute_in_thread(
         function: the function. It waits for no other thread of remora. In the background it waits
             until none of those that were called there before computes.
         arguments: its positional arguments.
-        abandon_on_cancel: as with `run_in_thread`.
+        abandon_on_cancel: as with `run_in_thread`; in the background a caller always waits, as the
+            next one could compute otherwise while an abandoned thread does.
     """
+    background = _background.get()
     return await run_in_thread(
         frequent_switches()(function),
         *arguments,
-        abandon_on_cancel=abandon_on_cancel,
-        limiter=_limiter(_background_limiters, 1) if _background.get() else None,
+        abandon_on_cancel=abandon_on_cancel and not background,
+        limiter=_get_limiter(_background_limiters, 1) if background else None,
     )
 
 
@@ -98,14 +100,14 @@ async def run_in_thread(
         function,
         *arguments,
         abandon_on_cancel=abandon_on_cancel,
-        limiter=limiter or _limiter(_limiters, _AT_ONCE),
+        limiter=limiter or _get_limiter(_limiters, _AT_ONCE),
     )
 
 
-def _limiter(
+def _get_limiter(
     kept: anyio.lowlevel.RunVar[anyio.CapacityLimiter], places: int
 ) -> anyio.CapacityLimiter:
-    """The event loop's limiter."""
+    """The event loop's limiter, which is made at its first use."""
     try:
         return kept.get()
     except LookupError:

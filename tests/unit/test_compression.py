@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from random import Random
+from typing import Any, NamedTuple, cast
 
 import anyio
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.errors import ModelUnavailable
+from remora.errors import ModelAnswerInvalid, ModelUnavailable
 from remora.models.compression import (
     CompressionMeter,
     CompressionStatistics,
@@ -199,6 +201,25 @@ async def test_failures_are_counted_and_raised() -> None:
     assert meter.statistics().ratio == 1.0
 
 
+class Wordless:
+    """Answers with what is no text."""
+
+    name = "wordless"
+
+    async def summarize(
+        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
+    ) -> str:
+        return cast("str", None)
+
+
+async def test_an_answer_that_is_no_text_is_a_failure() -> None:
+    """S4.34: it is refused with an error of the tree, before anything is made of it."""
+    meter = CompressionMeter(Wordless(), words)
+    with pytest.raises(ModelAnswerInvalid, match="wordless returned no text"):
+        await meter.summarize(None, [line("one")], max_tokens=10)
+    assert meter.statistics() == CompressionStatistics(1, 1, 0, 0)
+
+
 texts = st.text(max_size=40) | st.lists(
     st.sampled_from(["word.", "a b", "漢字", "\n", "Hello? ", "x" * 50]), max_size=8
 ).map(" ".join)
@@ -325,6 +346,88 @@ def test_what_is_too_long_may_fit_later(drawn: list[tuple[int, int]], bounds: li
         best = max(fitting, key=lambda place: sentences[place].score, default=None)
         assert candidates.take_best(most) == best
         left = [place for place in left if place != best]
+
+
+def _weigh_by_definition(texts: Sequence[str]) -> tuple[list[float], list[dict[str, float]]]:
+    """Scores and vectors, each by itself; of a text without words, 0 and none."""
+    said = [[word for word in plain_words(text) if word not in STOP_WORDS] for text in texts]
+    compared = sum(1 for one in said if one)
+    scores, vectors = [], []
+    for text, own in zip(texts, said, strict=True):
+        idf = {word: math.log(1 + compared / sum(word in other for other in said)) for word in own}
+        weights = {word: idf[word] * own.count(word) for word in idf}
+        length = math.sqrt(sum(weight**2 for weight in weights.values())) or 1.0
+        vectors.append({word: weight / length for word, weight in weights.items()})
+        score = sum(idf.values()) / math.sqrt(len(own) or 1)
+        every = {*plain_words(text)}
+        score *= 1.25 if every & {"i", "we"} else 1
+        score *= 1.2 if "monday" in every or re.search("[0-9]", text) else 1
+        score *= 1.08 ** min(len(re.findall("(?<=[a-z,;] )[A-Z][A-Za-z]+", text)), 4)
+        scores.append(score * (0.5 if text.endswith("?") else 1))
+    return scores, vectors
+
+
+STOP_WORDS = frozenset({"i", "the", "and", "we"})
+VOCABULARY = ["I", "the", "and", "We", "Monday", "Porto", "ferry", *map("word{}".format, range(30))]
+
+
+@given(st.randoms(use_true_random=False), st.floats(0.05, 1.0), st.booleans())
+def test_an_extract_is_what_its_definition_says(
+    random: Random, share: float, missing: bool
+) -> None:
+    """The sentences with the rarest words and the most signs of facts, and none like another."""
+    texts = []
+    words_used = random.sample(VOCABULARY, random.randint(1, len(VOCABULARY)))
+    for _ in range(random.randint(1, 25)):
+        said = random.choices(words_used, range(len(words_used), 0, -1), k=random.randint(1, 12))
+        said += [str(random.randint(1, 9))] if random.random() < 0.2 else []
+        said = ["and", "the"] if random.random() < 0.1 else said
+        texts.append(" ".join(said) + random.choice(".!?"))
+    summarizer = ExtractiveSummarizer(len)  # a token is a character, so what fits is known
+    lines = [line(text, day=day) for day, text in enumerate(texts)]
+    every = summarizer.extract(None, lines, 100_000).splitlines()
+    costs = [len(one) + 1 for one in every]
+    left = sum(costs) - 1 if missing else int(sum(costs) * share)
+    found = [every.index(one) for one in summarizer.extract(None, lines, left).splitlines()]
+    assert found == sorted(found)
+    if left == sum(costs):
+        assert found == [*range(len(texts))]
+        return
+    scores, vectors = _weigh_by_definition(texts)
+    chosen: list[int] = []
+
+    def worth(place: int) -> float:
+        near = [
+            sum(weight * vectors[place].get(word, 0.0) for word, weight in vectors[other].items())
+            for other in chosen
+        ]
+        return 0.8 * scores[place] / max(scores) - 0.2 * max(near, default=0.0)
+
+    while fitting := [
+        place
+        for place in range(len(texts))
+        if vectors[place] and place not in chosen and costs[place] <= left
+    ]:
+        best = max(map(worth, fitting)) - 1e-9  # sums in another order differ in the last digit
+        chosen.append(next(p for p in fitting if worth(p) >= best and p in found))
+        left -= costs[chosen[-1]]
+    assert sorted(chosen) == found
+
+
+def test_an_extract_of_very_many_sentences() -> None:
+    """The 2,000 best are compared with each other, and the others never come."""
+    lines = [line(f"The ferry came to Porto, and word{n} was late.") for n in range(2_500)]
+    summarizer = ExtractiveSummarizer(lambda _: 1)
+    assert len(summarizer.extract(None, lines, 2_500).splitlines()) == 2_500
+    assert len(summarizer.extract(None, lines, 2_499).splitlines()) == 2_000
+
+
+def test_a_long_sentence_whose_beginning_has_no_words() -> None:
+    """It is cut, and then there is nothing to compare it by."""
+    lines = [line("so " * 300 + "Porto.")]
+    found = ExtractiveSummarizer(len).extract(None, lines, 700)
+    assert found.startswith("- 8 May 2023, Ann: so so so")
+    assert found.endswith("so…")
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=127)))

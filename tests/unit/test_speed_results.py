@@ -63,7 +63,6 @@ def test_runs_join_case_by_case() -> None:
     def run(number: int, claims: dict[str, Any], failures: dict[str, Any]) -> dict[str, Any]:
         return {
             "runs": [{"date": f"day {number}", "cases": {one: [*claims[one]] for one in claims}}],
-            "versions": {f"v{number}": "1"},
             "claims": claims,
             "sizes": {
                 claim: {case: {"sessions": number} for case in cases}
@@ -92,7 +91,6 @@ def test_runs_join_case_by_case() -> None:
     }
     assert whole["sizes"]["append"] == {"1": {"sessions": 2}, "16": {"sessions": 1}}
     assert whole["failures"] == {"append": {}}
-    assert whole["versions"] == {"v1": "1", "v2": "1"}
     assert whole["runs"] == [
         {"date": "day 1", "cases": {"append": ["16"]}},
         {"date": "day 2", "cases": {"append": ["1"], "load": ["20"]}},
@@ -100,6 +98,7 @@ def test_runs_join_case_by_case() -> None:
     assert joined([first]) == first
     third = run(3, {"append": {"16": {"remora": {}}}}, {})
     assert [one["date"] for one in joined([whole, third])["runs"]] == ["day 2", "day 3"]
+    assert joined([first, run(4, {}, {})]) == first
 
 
 def test_the_best_of_several() -> None:
@@ -150,8 +149,14 @@ def test_a_bar_without_figures_is_not_met() -> None:
 
 def results() -> dict[str, Any]:
     found: dict[str, Any] = {
-        "runs": [{"date": "today", "machine": "a machine", "cases": {"load": ["64"]}}],
-        "versions": {"SQLite": "3"},
+        "runs": [
+            {
+                "date": "today",
+                "machine": "a machine",
+                "versions": {"SQLite": "3"},
+                "cases": {"load": ["64"]},
+            }
+        ],
         "claims": {},
         "sizes": {},
         "failures": {},
@@ -177,7 +182,7 @@ def test_figures_keep_their_repeat() -> None:
     """S4.31: a repeat that failed leaves a gap, so that the others stay paired."""
     found = results()
     assert found["claims"]["load"]["64"]["limit"] == {"p50_us": [10.0, None, 20.0]}
-    assert found["versions"] == {"SQLite": "3", "remora": "1"}
+    assert found["runs"][0]["versions"] == {"SQLite": "3", "remora": "1"}
 
 
 def test_the_page() -> None:

@@ -100,24 +100,60 @@ async def test_background_work_computes_in_one_thread_at_a_time() -> None:
     assert done == asked
 
 
-async def test_background_work_whose_caller_leaves_lets_the_next_one_in() -> None:
-    """A task that was cancelled while it waited, or while its thread ran."""
-    hanging = Hanging()
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_background_work_whose_callers_leave_still_computes_in_one_thread() -> None:
+    """Who waits for its turn leaves at once; who is computed for leaves when that has ended."""
+    hanging, left = Hanging(), list[int]()
 
-    async def compute() -> None:
-        await compute_in_thread(hanging, abandon_on_cancel=True)
+    async def compute(number: int) -> None:
+        try:
+            await compute_in_thread(hanging, abandon_on_cancel=True)
+        finally:
+            left.append(number)
 
     async with anyio.create_task_group() as tasks:
         with in_background():
-            for _ in range(2):
-                tasks.start_soon(compute)
-            await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+            for number in range(3):
+                tasks.start_soon(compute, number)
+        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
             await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
+            assert len(left) == 2
+            hanging.let_go.set()
+    assert len(left) == 3
+    assert hanging.calls == 1
     with in_background():
         assert await compute_in_thread(len, "abc") == 3
-    assert hanging.calls == 1
-    hanging.let_go.set()
+
+
+async def test_an_expedited_job_computes_at_once() -> None:
+    """A caller waits for it, and does not wait for what other jobs compute as well."""
+    hanging = Hanging()
+    computed = anyio.Event()
+
+    async def work(attempt: JobAttempt) -> JobResult:
+        if attempt.expedited:
+            assert await compute_in_thread(len, "abc") == 3
+            computed.set()
+        else:
+            await compute_in_thread(hanging)
+        return JobResult()
+
+    queue = JobQueue("a", work, concurrency=1, retry=RetryPolicy())
+    async with kernel(MemoryJournal(), clock=VirtualClock(), queues=[queue]) as core:
+        core.supervisor.submit(
+            Job(f"{n}", "a", SessionKey("ann", f"{n}"), BlocksSpec(1, 1)) for n in range(3)
+        )
+        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        core.supervisor.expedite(["2"])
+        with anyio.fail_after(30):
+            await computed.wait()
+        assert hanging.calls == 1
+        hanging.let_go.set()
+        await core.supervisor.drain_all()
+    assert hanging.calls == 2
 
 
 async def test_jobs_compute_in_one_thread_at_a_time_however_many_run() -> None:

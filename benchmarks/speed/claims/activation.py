@@ -110,8 +110,8 @@ async def _remora(directory: Path, case: Case, config: Config) -> dict[str, floa
         async with Runtime(directory, config=config) as runtime:
             await runtime.settle()  # until all is indexed
     async with Runtime(directory, config=config) as runtime:
-        if config.long_term.enabled:
-            await runtime.internals.long_term()
+        if config.long_term.enabled:  # a runtime loads it in the background, see `start`
+            await runtime.user("warm").recall("what was it?")
         await runtime.session("warm", "up").append(message)
 
         async def speak(number: int) -> None:

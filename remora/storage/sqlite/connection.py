@@ -44,9 +44,9 @@ class Step(NamedTuple):
     """One statement of a transaction.
 
     Attributes:
-        sql: the statement; without parameters it may be several.
+        sql: the statement, or several.
         rows: its parameters, once for each time that it is run: by place for ``?``, by name for
-            ``:name``; None for none.
+            ``:name``; ``[()]`` for one statement without any, None for several.
         must_change: whether it must change something.
     """
 
@@ -66,8 +66,10 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         if rows is None:
             connection.executescript(sql)
         else:
-            # `execute` takes the interpreter once more, for the id of the row
-            cursor = connection.executemany(sql, rows) if rows[0] else connection.execute(sql)
+            # `execute` asks for the id of a row, for which it takes the interpreter once more;
+            # `executemany` takes no COMMIT
+            alone = rows == [()]
+            cursor = connection.execute(sql) if alone else connection.executemany(sql, rows)
             if must_change and not cursor.rowcount:
                 raise NothingChanged
 
