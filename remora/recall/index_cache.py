@@ -38,7 +38,7 @@ from remora.languages.search_words import reading_size
 from remora.logging import get_logger
 from remora.recall.memory import FoundMemories
 from remora.recall.user_index import UserIndex
-from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.concurrency import is_open, run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.ports import LongTermStore
 
@@ -180,10 +180,10 @@ class UserIndexCache:
         read = self._reads.get(user)
         if read is None or read.overtaken:  # that one is for those who asked before the write
             read = self._reads[user] = _Read()
-            if self._tasks is None:
-                await self._run(user, read)
-            else:
+            if is_open(self._tasks):
                 self._tasks.start_soon(self._run, user, read, name="remora.recall.read")
+            else:
+                await self._run(user, read)
         await read.done.wait()
         return read.entry
 
@@ -281,7 +281,7 @@ class UserIndexCache:
         if self._answered.pop(user, None) is not None:
             self._count(entry, -len(entry.results), -entry.result_bytes)
             results, entry.results = entry.results, OrderedDict()
-            if self._tasks is not None and len(results) > _FREED_AT_ONCE:
+            if len(results) > _FREED_AT_ONCE and is_open(self._tasks):
                 self._tasks.start_soon(_free, results, name="remora.recall.free")
 
     # -- indexes ----------------------------------------------------------------------------------

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 
 from remora.runtime.threads import compute_in_thread
 
-__all__ = ["map_concurrently", "run_in_thread_if", "run_to_end"]
+__all__ = ["is_open", "map_concurrently", "run_in_thread_if", "run_to_end"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def is_open(tasks: anyio.abc.TaskGroup | None) -> TypeGuard[anyio.abc.TaskGroup]:
+    """Whether a task may be started in the group; ask wherever a caller starts one.
+
+    anyio 4.16 tells asyncio's tasks of a cancellation until all of them have heard of it, or are
+    shielded. One that is started later is never told: at its first checkpoint it loops without
+    end, and so the group never ends either.
+    """
+    return tasks is not None and not tasks.cancel_scope.cancel_called
 
 
 async def run_in_thread_if(

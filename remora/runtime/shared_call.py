@@ -11,6 +11,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from remora.errors import RuntimeClosed
+from remora.runtime.concurrency import is_open
 from remora.runtime.guard import call_guarded, is_cancelled
 
 __all__ = ["SharedCall"]
@@ -95,7 +96,7 @@ class SharedCall(Generic[Result]):
     def _begin(self) -> _Attempt[Result]:
         attempt = self._attempt
         if attempt is None or attempt.error is not None:
-            if self._tasks is None or self._tasks.cancel_scope.cancel_called:
+            if not is_open(self._tasks):
                 raise RuntimeClosed("the runtime is not open")
             attempt = self._attempt = _Attempt()
             self._tasks.start_soon(self._run, attempt, name="remora.shared_call")

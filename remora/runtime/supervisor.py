@@ -23,6 +23,7 @@ import msgspec
 from remora.errors import CommitFailed, OutcomeUnknown, ReentrantAsk, StorageError
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import is_open
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import (
     DeadJobs,
@@ -199,11 +200,11 @@ class Supervisor:
                     probe("job_expedited_running")
                     scope.cancel()
             elif queue.pull(job):
-                if self._tasks is None:
-                    queue.push_first(job)
-                else:  # in addition to the queue's workers, which may all be busy
+                if is_open(self._tasks):  # besides the queue's workers, which may all be busy
                     name = f"remora.{queue.name}.expedited"
                     self._tasks.start_soon(self._run_guarded, queue, self._known[id_], name=name)
+                else:
+                    queue.push_first(job)
 
     # -- waiting ----------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from remora.ids import UNKEYED, Digests, SessionKey, UserKey
 from remora.logging import get_logger
 from remora.models.ports import in_an_embedder
 from remora.runtime.clock import Clock
+from remora.runtime.concurrency import is_open
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import RetryPolicy
 from remora.runtime.locks import KeyedLocks
@@ -137,7 +138,8 @@ class Eraser:
             raise ReentrantAsk(
                 "an embedder cannot erase: an erasure waits for those that it embeds for"
             )
-        assert self._tasks is not None
+        if not is_open(self._tasks):
+            raise RuntimeClosed("the runtime is closing; nothing was erased")
         caller = new_promise()
         self._callers[caller] = None
         self._tasks.start_soon(self._forget, user, session, caller, name="remora.erasure.one")

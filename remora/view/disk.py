@@ -17,6 +17,7 @@ from remora.api.runtime import Runtime
 from remora.cluster.reading import MemoryReader, find_journals
 from remora.cluster.sharding import shard_of
 from remora.errors import RemoraError
+from remora.runtime.concurrency import is_open
 from remora.runtime.threads import run_in_thread
 from remora.storage.sqlite.sizes import TABLES, peek_sizes
 
@@ -95,7 +96,7 @@ class DiskMeter:
 
     def begin(self) -> None:
         """Begin a measurement, unless one runs."""
-        if self._counted is None and self._tasks is not None:
+        if self._counted is None and is_open(self._tasks):
             self._counted = 0
             self._tasks.start_soon(self._measure, name="remora.view.disk")
 

@@ -4,6 +4,7 @@ is.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -127,6 +128,49 @@ async def test_rows_are_read_once() -> None:
             3,
             3,
         )
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_recall_that_comes_while_the_runtime_closes_does_not_keep_it_open(
+    turns: int,
+) -> None:
+    """S4.39: in whatever turn of the event loop, after the read that the runtime still waits for."""
+    let_go, closed, scope = anyio.Event(), anyio.Event(), anyio.CancelScope()
+
+    class Uninterrupted(WatchedStore):
+        async def embedded_rows(self, user: str, scope: Scope = EVERYTHING) -> Any:
+            self.reading.set()
+            with anyio.CancelScope(shield=user == "alice"):  # as in a thread
+                await let_go.wait()
+            return await super().embedded_rows(user, scope)
+
+    store = Uninterrupted()
+    await store.put(*teas("alice", 3), *teas("bob", 3))
+    recall = recall_over(store)
+
+    async def live() -> None:
+        with scope:
+            await recall.run()
+        closed.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(live)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(found, recall, "tea", "alice")
+        await store.reading.wait()
+        scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        let_go.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        tasks.start_soon(found, recall, "tea", "bob")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        ended = closed.is_set()
+        for task in asyncio.all_tasks():
+            if task.get_name() == "remora.recall.read":
+                task.cancel()
+    assert ended
 
 
 async def test_no_memory_where_it_is_switched_off() -> None:
