@@ -236,6 +236,35 @@ async def test_address_is_not_disclosed(tmp_path: Path) -> None:
         error = None if error.__suppress_context__ else (error.__cause__ or error.__context__)
 
 
+async def test_closing_waits_for_what_is_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What has begun gets its answer, the rest an error; LanceDB does not panic."""
+    rows = [long_term_row(f"r{n}", f"green tea number {n}", user="alice") for n in range(300)]
+    vectors = np.random.default_rng(1).standard_normal((300, DIMENSION)).astype(np.float32)
+    answered, refused = list[int](), list[str]()
+
+    async def search(store: LanceStore) -> None:
+        try:
+            found = await store.search("alice", "tea", vectors[0], depth=20)
+        except LongTermError as e:
+            refused.append(str(e))
+        else:
+            answered.append(len(found))
+
+    async with lance(tmp_path / "lance") as store, anyio.create_task_group() as tasks:
+        await store.add(rows, vectors, may_exist=False)
+        for _ in range(60):
+            tasks.start_soon(search, store)
+        while not answered:  # some read by now, and the others wait for their turn
+            await anyio.sleep(0)
+        await store.aclose()
+    assert len(answered) + len(refused) == 60
+    assert min(answered) >= 20
+    assert set(refused) <= {"long-term memory failed searching: it is closed"}
+    assert "panicked" not in capfd.readouterr().err
+
+
 async def test_a_runtime_over_another_store(tmp_path: Path) -> None:
     """S2.16, S4.19: whatever does what a store must is long-term memory: flushed, recorded,
     recalled, pruned, and closed.

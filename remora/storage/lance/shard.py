@@ -169,6 +169,14 @@ class Shard:
             if not mine.readers:
                 mine.idle.set()
 
+    async def wait_for_reads(self) -> None:
+        """Return when nothing reads; nothing may begin to."""
+        if self._reading.readers:
+            self._reading.idle = anyio.Event()  # it may have been idle before
+        for one in (self._reading, *self._retired):
+            if one.readers:
+                await one.idle.wait()
+
     # -- writing, under the lock -------------------------------------------------------------------
 
     async def commit(self, write: Callable[[], Awaitable[T]]) -> T:

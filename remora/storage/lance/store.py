@@ -231,9 +231,9 @@ class LanceStore:
         await self._upkeep.index_written()
 
     async def aclose(self) -> None:
-        """Commit what is queued, and close the tables."""
+        """Commit what is queued, and close the tables when what is being read has been read."""
         await self.writer.commit_queued()
-        self.tables.close()
+        await self.tables.aclose()
 
     # -- rows --------------------------------------------------------------------------------------
 

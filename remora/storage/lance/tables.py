@@ -39,6 +39,7 @@ __all__ = ["LanceTables", "table_names"]
 _logger = get_logger(__name__)
 _CLAIMED_AT_ONCE = 8
 _LONGEST_READ_S = 60.0
+_LONGEST_LAST_READ_S = 2.0  # that closing waits for
 _LOOKED_AT = 8  # rows of each table, at opening
 
 
@@ -93,6 +94,7 @@ class LanceTables:
         self._opened: Identity | None = None
         self._objects = objects
         self._making = anyio.Lock()
+        self._closing = False
         self.finishing = Finishing()
         self.refill_needed = False
 
@@ -304,8 +306,10 @@ class LanceTables:
 
         Raises:
             OwnershipLost: the directory was removed or replaced.
-            LongTermError: it cannot be read.
+            LongTermError: it cannot be read, or is being closed.
         """
+        if self._closing:
+            raise LongTermError(f"long-term memory failed {doing}: it is closed", retryable=True)
         try:
             with self.map_errors(doing, shard), shard.reading() as table:
                 yield table
@@ -375,8 +379,15 @@ class LanceTables:
         if self._objects is not None:
             await self._objects[1].note({}, refill=False)
 
-    def close(self) -> None:
-        """Close the tables and the connection."""
+    async def aclose(self) -> None:
+        """Close the tables and the connection, when what is being read has been read.
+
+        LanceDB panics where a table is closed during a search, and writes so to standard error.
+        """
+        self._closing = True
+        with anyio.move_on_after(_LONGEST_LAST_READ_S):
+            for shard in self.shards.values():
+                await shard.wait_for_reads()
         for shard in self.shards.values():
             shard.close()
         if self._database is not None:
