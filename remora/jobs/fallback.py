@@ -139,9 +139,7 @@ class FallbackWriter:
             covered = (MessageRange(first, last, 0),)
         return Fallback(text, brief, len(prose), merge_ranges(lost), covered, failed)
 
-    async def _extract(
-        self, source: _Source, prose: str, max_tokens: int
-    ) -> tuple[str, int, bool]:
+    async def _extract(self, source: _Source, prose: str, max_tokens: int) -> tuple[str, int, bool]:
         """The prose and the lines, within `max_tokens`; their tokens; whether that failed."""
         above = await self.count(prose + "\n") if prose else 0
         room = max_tokens - above

@@ -134,7 +134,7 @@ async def test_rows_are_read_once() -> None:
 async def test_a_recall_that_comes_while_the_runtime_closes_does_not_keep_it_open(
     turns: int,
 ) -> None:
-    """S4.39: in whatever turn of the event loop, after the read that the runtime still waits for."""
+    """S4.39: in whatever turn of the event loop, while the runtime waits for a read or after it."""
     let_go, closed, scope = anyio.Event(), anyio.Event(), anyio.CancelScope()
 
     class Uninterrupted(WatchedStore):
