@@ -5,7 +5,7 @@ callers of `remora.blocking` as there are may hold them all, each waiting for wh
 remora does.
 
 Every thread that computes in Python is one more for which the event loop and the journal's thread
-wait when they need the interpreter, and an append needs it fourteen times. So what background jobs
+wait when they need the interpreter, and an append needs it fifteen times. So what background jobs
 compute runs in one thread at a time, however many jobs there are. With 16 sessions that append all
 the time, and a job for each, appends were twice as many and their p99 a quarter; the jobs alone
 took 0.7 of the time (docs/evidence/benchmarks.md).

@@ -450,7 +450,7 @@ _MUTANTS = (
         what="A model that does not keep to its limit has its answer cut to it.",
         path="remora/jobs/summarize.py",
         change="""
-             tokens = await self._writer.count(text)
+             add_tokens(self._summarizer, given.tokens, tokens)
 -            if tokens <= most:
 -                return text
 +            return shorten(text, most, self._counter)

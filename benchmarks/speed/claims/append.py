@@ -58,7 +58,7 @@ _JOBS = (
     "what the default install does besides: with few sessions each of them is compacted every "
     "hundred and fifty messages, and all is indexed. That takes three times the processor time of "
     "the appends, most of it in a thread that computes in Python; an append needs the interpreter "
-    "fourteen times, on two threads, and waits up to 0.2 ms for it each time that this thread has "
+    "fifteen times, on two threads, and waits up to 0.2 ms for it each time that this thread has "
     "it."
 )
 _LOOP = (

@@ -44,9 +44,9 @@ class Step(NamedTuple):
     """One statement of a transaction.
 
     Attributes:
-        sql: the statement, or several.
+        sql: the statement; without parameters it may be several.
         rows: its parameters, once for each time that it is run: by place for ``?``, by name for
-            ``:name``; ``[()]`` for one statement without any, None for several.
+            ``:name``; None for none.
         must_change: whether it must change something.
     """
 
@@ -66,10 +66,11 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
         if rows is None:
             connection.executescript(sql)
         else:
-            # `execute` asks for the id of a row, for which it takes the interpreter once more;
-            # `executemany` takes no COMMIT
-            alone = rows == [()]
-            cursor = connection.execute(sql) if alone else connection.executemany(sql, rows)
+            cursor = (
+                connection.execute(sql, rows[0])
+                if len(rows) == 1
+                else connection.executemany(sql, rows)
+            )
             if must_change and not cursor.rowcount:
                 raise NothingChanged
 
