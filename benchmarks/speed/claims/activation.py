@@ -106,9 +106,8 @@ BARS = (
 async def _remora(directory: Path, case: Case, config: Config) -> dict[str, float]:
     (message,) = messages(0, 1)
     took: list[float] = []
-    if config.long_term.enabled:
-        async with Runtime(directory, config=config) as runtime:
-            await runtime.settle()  # until all is indexed
+    async with Runtime(directory, config=config) as runtime:
+        await runtime.settle()  # until all is indexed, and what the first opening does is done
     async with Runtime(directory, config=config) as runtime:
         if config.long_term.enabled:  # a runtime loads it in the background, see `start`
             await runtime.user("warm").recall("what was it?")
