@@ -10,6 +10,8 @@ PROBES: Mapping[str, str] = {
     # the journal
     "write_of_erased_refused": "a write came for an actor that was erased: it is refused",
     "batch_halved": "a batch cannot be stored: it is halved until the failing write is alone",
+    "commit_behind": "many senders write: a commit is submitted while another one runs",
+    "commit_behind_not_begun": "a commit failed, so that the one behind it was not begun",
     "commit_unknown": "a write or sync of the journal's files failed: the commit may survive a "
     "crash",
     "commit_refused": "SQLite refused a commit, and rolled it back",

@@ -109,6 +109,11 @@ class WriteQueue:
         del self._queue[:room]
         return [write for write in taken if not write.fenced and not self._refuse(write)]
 
+    def _put_back(self, batch: Sequence[Write]) -> None:
+        """What was taken is next again."""
+        self._queue[:0] = batch
+        self._taken -= len(batch)
+
     def _refuse(self, write: Write) -> bool:
         """Refuse a write for an erased actor; returns whether it was one."""
         if not self._erased or not any(

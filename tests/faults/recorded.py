@@ -12,6 +12,7 @@ each write whole or torn at a sector. A kill leaves what was written.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import queue
@@ -180,6 +181,7 @@ class _Connection:
         self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._database: apsw.Connection | None = None
+        self._newest: journal_connection.Submitted | None = None
 
     def __await__(self) -> Iterator[Any]:
         self._thread.start()
@@ -212,8 +214,8 @@ class _Connection:
         return outcome[0]
 
     def _start(self, work: Callable[[], Any], on_done: Callable[[Any, Any], None]) -> None:
-        """Do it in the thread, then call `on_done` with its result and its error."""
-        token = anyio.lowlevel.current_token()
+        """Do it in the thread, and have the loop call `on_done` with its result and its error."""
+        loop = asyncio.get_running_loop()
 
         def task() -> None:
             result: Any = None
@@ -224,7 +226,7 @@ class _Connection:
                 error = _translated(e)
             except Exception as e:
                 error = e
-            anyio.from_thread.run_sync(on_done, result, error, token=token)
+            loop.call_soon_threadsafe(on_done, result, error)
 
         self._tasks.put(task)
 
@@ -262,8 +264,15 @@ class _Connection:
         self,
         steps: Sequence[journal_connection.Step],
         on_done: Callable[[BaseException | None], None],
-    ) -> None:
-        self._start(lambda: self._run_steps(steps), lambda _, error: on_done(error))
+    ) -> journal_connection.Submitted:
+        submitted = self._newest = journal_connection.Submitted(on_done, self._newest)
+        self._start(
+            lambda: journal_connection.run_submitted(
+                submitted, lambda _, steps: self._run_steps(steps), cast("Any", None), steps
+            ),
+            lambda _, e: submitted.set_result(None) if e is None else submitted.set_exception(e),
+        )
+        return submitted
 
     def _run_steps(self, steps: Sequence[journal_connection.Step]) -> None:
         journal_connection.run_steps(cast("Any", _Statements(self._open_database)), steps)

@@ -800,6 +800,30 @@ _MUTANTS = (
         tests=("tests/unit/test_journal_commits.py",),
     ),
     Mutant(
+        name="commit_behind_a_failed_one",
+        guarantee="G4",
+        what="What was submitted behind a commit that failed is stored before its senders know.",
+        path="remora/storage/sqlite/connection.py",
+        change="""
+-        if earlier is not None and earlier.failed:
+-            raise EarlierFailed
+""",
+        simulated=False,
+        tests=("tests/simulation/test_commits_behind.py", "tests/unit/test_commits_behind.py"),
+    ),
+    Mutant(
+        name="commit_behind_keeps_fenced_writes",
+        guarantee="G4",
+        what="What was submitted behind a commit that failed is stored all the same, after it.",
+        path="remora/storage/sqlite/writer.py",
+        change="""
+-                unfenced = [write for write in batch if not write.fenced]
++                unfenced = list(batch)
+""",
+        simulated=False,
+        tests=("tests/simulation/test_commits_behind.py", "tests/unit/test_commits_behind.py"),
+    ),
+    Mutant(
         name="working_memory_evicts_the_newest",
         guarantee="G10",
         what="Working memory that is full lets go of what came last.",

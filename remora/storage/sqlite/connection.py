@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,16 @@ import aiosqlite
 
 from remora.storage.sqlite.place import JournalPlace
 
-__all__ = ["JournalConnection", "NothingChanged", "Query", "Step", "run_steps"]
+__all__ = [
+    "EarlierFailed",
+    "JournalConnection",
+    "NothingChanged",
+    "Query",
+    "Step",
+    "Submitted",
+    "run_steps",
+    "run_submitted",
+]
 
 
 _driver_log = logging.getLogger("aiosqlite")
@@ -38,6 +48,10 @@ class Query(Protocol):
 
 class NothingChanged(Exception):
     """A step that must change something changed nothing."""
+
+
+class EarlierFailed(Exception):
+    """A transaction that was submitted before this one failed, so this one was not begun."""
 
 
 class Step(NamedTuple):
@@ -75,14 +89,38 @@ def run_steps(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
                 raise NothingChanged
 
 
-class _Callback:
-    """What aiosqlite's thread takes for a future; a real one takes another turn of the loop."""
+class Submitted:
+    """A transaction that was submitted; what aiosqlite's thread takes for a future.
 
-    __slots__ = ("_loop", "_on_done")
+    A real future takes another turn of the loop.
 
-    def __init__(self, on_done: Callable[[BaseException | None], None]) -> None:
+    Args:
+        on_done: called on the event loop with the error, or None.
+        earlier: the one that was submitted before.
+
+    Attributes:
+        began: when the thread began it (`time.perf_counter`), or when it was submitted.
+        failed: it failed; the connection's thread says so before it begins the next.
+        ended: `on_done` was called.
+    """
+
+    __slots__ = ("_earlier", "_loop", "_on_done", "began", "ended", "failed")
+
+    def __init__(
+        self, on_done: Callable[[BaseException | None], None], earlier: Submitted | None
+    ) -> None:
+        self.began = time.perf_counter()
+        self.ended = self.failed = False
         self._on_done = on_done
+        self._earlier = None if earlier is None or earlier.ended else earlier
         self._loop = asyncio.get_running_loop()
+
+    def begin(self) -> None:
+        """Say that it begins; raise `EarlierFailed` if the earlier one failed."""
+        self.began = time.perf_counter()
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None and earlier.failed:
+            raise EarlierFailed
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -91,10 +129,31 @@ class _Callback:
         return False
 
     def set_result(self, _: Any) -> None:
+        self.ended = True
         self._on_done(None)
 
     def set_exception(self, error: BaseException) -> None:
+        self.ended = self.failed = True
         self._on_done(error)
+
+
+def run_submitted(
+    submitted: Submitted,
+    run: Callable[[sqlite3.Connection, Sequence[Step]], None],
+    connection: sqlite3.Connection,
+    steps: Sequence[Step],
+) -> None:
+    """Run a transaction in its turn: nothing of it if the earlier one failed. Blocks.
+
+    Raises:
+        EarlierFailed: it was not begun.
+    """
+    try:
+        submitted.begin()
+        run(connection, steps)
+    except BaseException:
+        submitted.failed = True
+        raise
 
 
 class JournalConnection(aiosqlite.Connection):
@@ -111,20 +170,31 @@ class JournalConnection(aiosqlite.Connection):
         )
         self.place: JournalPlace | None = None
         """Where its files must be after each transaction."""
+        self._newest: Submitted | None = None
+        """What was submitted last."""
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
 
     def submit(
         self, steps: Sequence[Step], on_done: Callable[[BaseException | None], None]
-    ) -> None:
+    ) -> Submitted:
         """What `run` does, without a task: `on_done` is called on the event loop with the error.
+
+        It may be called again before that: the thread then goes from one transaction to the next
+        without waiting for the loop. If one fails, those behind it are not begun: their error is
+        `EarlierFailed`.
 
         Raises:
             ValueError: the connection is closed; nothing was done.
         """
+        submitted = Submitted(on_done, self._newest)
         queue: Any = self._tx  # what `_execute` fills, in every version
-        queue.put_nowait((_Callback(on_done), partial(self.run_in_place, self._conn, steps)))
+        queue.put_nowait(
+            (submitted, partial(run_submitted, submitted, self.run_in_place, self._conn, steps))
+        )
+        self._newest = submitted
+        return submitted
 
     async def run(self, steps: Sequence[Step]) -> None:
         """`run_steps` in the connection's thread.

@@ -7,11 +7,13 @@ Invariants
    aiosqlite runs a cancelled call to its end and drops the result, so a caller's cancellation must
    never reach it: callers queue a `Write`, or other work (`run_exclusively`), and wait elsewhere.
    Before `run` starts, the caller that queues work does it.
-2. Everything queued when a commit returns goes into the next one: one statement per kind of row,
-   one commit and one call to the connection's thread, however many sessions take part. Senders are
-   answered a few at a time, during the next commit. The fsync is shared: with `synchronous=FULL`
-   the cost is nearly that of NORMAL from 16 writers on (NORMAL lost acknowledged rows in 447 of
-   840 enumerated crash states, FULL in 0 of 1 000).
+2. What is queued shares a commit: one statement per kind of row, one commit and one call to the
+   connection's thread, however many sessions take part. Senders are answered a few at a time,
+   during the next commit. The fsync is shared: with `synchronous=FULL` the cost is nearly that of
+   NORMAL from 16 writers on (NORMAL lost acknowledged rows in 447 of 840 enumerated crash states,
+   FULL in 0 of 1 000). With many senders a second commit waits in the connection's thread, which
+   begins it at once when the first ends: half of the senders are answered and send again while the
+   other half's messages are stored. If the first fails, the thread does not begin the second.
 3. Writes of one session are acknowledged in the order in which they were queued. When one fails,
    all committed before it are acknowledged first, and its cell fences those behind it before this
    task takes the next batch. So a later record is never stored without an earlier one.
@@ -34,10 +36,12 @@ import asyncio
 import contextlib
 import contextvars
 import sqlite3
+import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import anyio
 
@@ -49,7 +53,13 @@ from remora.runtime.probes import probe
 from remora.storage.identity import FilesGone
 from remora.storage.queueing import WriteQueue
 from remora.storage.rows import is_large
-from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step
+from remora.storage.sqlite.connection import (
+    EarlierFailed,
+    JournalConnection,
+    NothingChanged,
+    Step,
+    Submitted,
+)
 from remora.storage.sqlite.opening import Ownership
 from remora.storage.sqlite.owning import FileOwnershipWatch
 from remora.storage.sqlite.rows import Rows
@@ -64,6 +74,8 @@ _BEGIN = Step("BEGIN IMMEDIATE; UPDATE settings SET value = value + 1 WHERE name
 """Begins a counted commit (see `mark`); fails for a writer that lost the journal."""
 _COMMIT = Step("COMMIT", [()])
 _FEW = 4  # writes of a commit
+_HALVED = 8  # writes from which a commit takes half of all, and leaves half to the next
+_NEVER = sys.maxsize
 # Pages of write-ahead log from which SQLite moves it into the main file and starts it again. A log
 # that grows makes each sync twice as long as one that is overwritten: with few writers, whose
 # commits are all sync, it must stay short. With many writers, moving it that often costs more.
@@ -75,6 +87,14 @@ _FAILURES = (sqlite3.Error, OverflowError, TypeError, ValueError, FilesGone)
 
 class _NotOwner(Exception):
     """Another process owns the journal by now."""
+
+
+class _Commit(NamedTuple):
+    """A plain commit that is on its way."""
+
+    batch: Sequence[Write]
+    rows: Rows
+    submitted: Submitted | None
 
 
 class JournalWriter(WriteQueue):
@@ -120,9 +140,12 @@ class JournalWriter(WriteQueue):
         """Of `run`: senders are answered in it, and never in the context of another sender."""
         self._few = True
         """The last commit had few writes: the next one need not wait for others."""
-        self._storing: tuple[Sequence[Write], Rows, float] = ((), Rows(), 0.0)
-        self._handed: tuple[Sequence[Write], BaseException | None] = ((), None)
-        """What a plain commit leaves to the task, and why it failed."""
+        self._storing: deque[_Commit] = deque()
+        """Plain commits that the connection's thread has: the one that runs, and one behind it."""
+        self._enough = _NEVER
+        """As soon as so many writes are queued, they go behind the commit that runs."""
+        self._handed: list[tuple[Sequence[Write], BaseException | None]] = []
+        """What plain commits leave to the task, in order, and why they failed."""
         self._busy = False
         """There have been many writers at a time."""
 
@@ -135,6 +158,10 @@ class JournalWriter(WriteQueue):
         """Queue a write for the next group commit; if none runs, begin it."""
         self._queue.append(write)
         if self._stage != "idle":
+            if len(self._queue) >= self._enough:
+                self._enough = _NEVER
+                # with all that come in this turn of the loop
+                asyncio.get_running_loop().call_soon(self._begin_behind, context=self._context)
             return
         if not self._attended:
             self._event.set()
@@ -175,43 +202,87 @@ class JournalWriter(WriteQueue):
         if self._work or self._owned.lost is not None or self._writer.in_transaction:
             self._hand_over()
             return
-        batch = self._take(self._max_batch)
+        batch = self._take(self._share())
         becomes_busy = len(batch) >= _BUSY_WRITES and not self._busy
         if not batch or becomes_busy or is_large(batch):
             self._hand_over(batch)
             return
-        self._few = len(batch) < _FEW
+        self._submit(batch)
+
+    def _begin_behind(self) -> None:
+        """Submit what is queued behind the one commit that runs, unless the task has to."""
+        if self._stage != "storing" or len(self._storing) != 1:
+            return
+        if self._work or self._owned.lost is not None or not self._attended:
+            return
+        some = self._queue[: self._share()]
+        becomes_busy = len(some) >= _BUSY_WRITES and not self._busy
+        if not becomes_busy and not is_large(some):
+            self._submit(self._take(len(some)))
+
+    def _share(self) -> int:
+        """How many writes the next commit takes: half of all, so that commits alternate."""
+        on_their_way = len(self._queue) + sum(len(commit.batch) for commit in self._storing)
+        return min(self._max_batch, max(_HALVED, (on_their_way + 1) // 2))
+
+    def _submit(self, batch: Sequence[Write]) -> None:
         self._stage = "storing"
-        rows = Rows()
+        rows, submitted = Rows(), None
         try:
             steps = self._make_steps(rows, batch)
-            self._storing = (batch, rows, time.perf_counter())
             if steps:
                 # the thread calls back without any context: a clock may need one, and logs do
-                self._writer.submit(steps, lambda e: self._context.run(self._on_stored, e))
-                return
+                submitted = self._writer.submit(
+                    steps, lambda e: self._context.run(self._on_stored, e)
+                )
         except _FAILURES as e:
-            self._hand_over(batch, e)
+            if self._storing:  # it fails again, after the commit that runs
+                self._put_back(batch)
+            else:
+                self._hand_over(batch, e)
             return
-        asyncio.get_running_loop().call_soon(self._on_stored, None, context=self._context)
+        if submitted is None and self._storing:  # answered in its turn
+            self._put_back(batch)
+            return
+        self._few = len(batch) < _FEW
+        if self._storing:
+            probe("commit_behind")
+        self._storing.append(_Commit(batch, rows, submitted))
+        if submitted is not None:
+            self._await_enough()
+        else:
+            asyncio.get_running_loop().call_soon(self._on_stored, None, context=self._context)
+
+    def _await_enough(self) -> None:
+        """Behind one commit of many goes another, as soon as as many writes are queued."""
+        most = len(self._storing[0].batch) if len(self._storing) == 1 else 0
+        self._enough = most if most >= _FEW else _NEVER
 
     def _on_stored(self, error: BaseException | None) -> None:
         """On the event loop, after the connection's thread."""
-        batch, rows, began = self._storing
-        if error is not None:
-            self._hand_over(batch, _NotOwner() if isinstance(error, NothingChanged) else error)
-            return
+        commit = self._storing.popleft()
         try:
-            self._note_stored(batch, rows, began)
+            if error is None:
+                batch, rows, submitted = commit
+                self._note_stored(batch, rows, 0.0 if submitted is None else submitted.began)
+            else:
+                failure = _NotOwner() if isinstance(error, NothingChanged) else error
+                self._handed.append((commit.batch, failure))
         finally:
-            if self._few:
+            if self._storing:
+                self._await_enough()
+            elif self._handed:
+                self._hand_over()
+            elif self._few:
                 self._begin()
             else:
                 self._begin_soon()
 
     def _hand_over(self, batch: Sequence[Write] = (), error: BaseException | None = None) -> None:
         """Leave what is rare to the task; until it has ended, nothing is committed from here."""
-        self._handed = (batch, error)
+        if batch:
+            self._handed.append((batch, error))
+        self._enough = _NEVER
         self._stage = "task"
         self._event.set()
 
@@ -232,15 +303,19 @@ class JournalWriter(WriteQueue):
         self._stage = "idle"
 
     async def _commit_handed(self) -> None:
-        (batch, error), self._handed = self._handed, ((), None)
-        if error is None:
-            if batch:
-                await self._commit(batch)
-        elif isinstance(error, (*_FAILURES, _NotOwner)):
-            self._uses.take_back()
-            await self._commit_failed(batch, error)
-        else:
-            raise error
+        handed, self._handed = self._handed, []
+        for batch, error in handed:
+            if error is None or isinstance(error, EarlierFailed):
+                if error is not None:
+                    probe("commit_behind_not_begun")
+                unfenced = [write for write in batch if not write.fenced]
+                if unfenced:
+                    await self._commit(unfenced)
+            elif isinstance(error, (*_FAILURES, _NotOwner)):
+                self._uses.take_back()
+                await self._commit_failed(batch, error)
+            else:
+                raise error
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         rows = Rows()
@@ -278,7 +353,7 @@ class JournalWriter(WriteQueue):
                 rows.add(record)
         message_step = rows.message_step(self._epoch)
         others = list(rows.steps())
-        if self._uses.many:
+        if self._uses.many and not self._storing:  # what is taken belongs to one commit at a time
             others += self._uses.take()
         rows.counted = bool(others)
         steps = [] if message_step is None else [message_step]

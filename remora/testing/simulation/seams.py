@@ -32,7 +32,7 @@ import anyio
 from anyio._backends import _asyncio as backend
 
 from remora.runtime.threads import CallingThread, call_function
-from remora.storage.sqlite.connection import JournalConnection, run_steps
+from remora.storage.sqlite.connection import JournalConnection, run_steps, run_submitted
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
@@ -125,15 +125,19 @@ def _writes(function: Callable[[], Any]) -> bool:
 
 
 def _is_transaction(function: object) -> TypeGuard[partial[None]]:
-    """Whether it is `JournalConnection.run` in the connection's thread."""
+    """Whether it is `JournalConnection.run`, or what it submitted, in the connection's thread."""
     called = getattr(function, "func", None)
-    return getattr(called, "__func__", called) is JournalConnection.run_in_place
+    return called is run_submitted or (
+        getattr(called, "__func__", called) is JournalConnection.run_in_place
+    )
 
 
 def _run_half(function: Callable[[], Any]) -> None:
     """Run the first half of a transaction's steps, as when its disk fails."""
     if _is_transaction(function):
-        connection, steps = function.args
+        *submitted, connection, steps = function.args
+        if submitted:
+            submitted[0].begin()
         run_steps(connection, steps[: len(steps) // 2])
 
 

@@ -1,0 +1,283 @@
+"""A commit that is submitted while another one runs: what it is for, and what becomes of it when
+the one before it fails.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from remora.errors import CommitFailed, OutcomeUnknown
+from remora.messages import encode_message
+from remora.runtime.log import Write
+from remora.runtime.probes import count_probes
+from remora.storage.records import Appended, Opened
+from remora.storage.sqlite.journal import SqliteJournal
+from tests.sqlite import BreakableConnection, Connections, refuse_full_disk
+
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests hold the connection's thread
+
+FIRST, SECOND = range(2, 9), range(9, 16)
+"""Sessions whose messages go into the commit that is held, and into the one behind it."""
+LIMIT_S = 60
+
+
+def said(sid: int, *, tokens: int = 3) -> Write:
+    entry, _ = encode_message({"role": "user", "content": f"text {sid}"})
+    entry = msgspec.structs.replace(entry, seq=1, tokens=tokens)
+    opened = Opened(sid, "alice", str(sid), 1)
+    return Write([opened, Appended(sid, (entry,), None)], lambda *_: None)
+
+
+class Held:
+    """A journal whose second commit is held in the connection's thread.
+
+    Attributes:
+        journal: it.
+        events: the number of each transaction that the thread began, and the session of each write
+            that was told, with the type of its error.
+        ended: is released when the thread has ended a transaction.
+        then, after: what a transaction meets before its first statement and after its last, by its
+            number.
+        fenced: writes that are fenced as soon as any sender is told of a failure.
+    """
+
+    def __init__(self, journal: SqliteJournal, writer: BreakableConnection) -> None:
+        self.journal = journal
+        self.events: list[tuple[str, int, type[Exception] | None]] = []
+        self.ended = threading.Semaphore(0)
+        self.then: dict[int, Callable[[], None]] = {}
+        self.after: dict[int, Callable[[], None]] = {}
+        self.fenced: list[Write] = []
+        self._begun = 0
+        self._holds = {2: threading.Event()}
+        self._told = anyio.Event()
+        writer.before_commit, writer.after_commit = self._before, self._after
+
+    def _before(self) -> None:
+        self._begun += 1
+        number = self._begun
+        self.events.append(("begun", number, None))
+        if number in self._holds:
+            assert self._holds[number].wait(LIMIT_S)
+        self.then.get(number, lambda: None)()
+
+    def _after(self) -> None:
+        self.after.get(self._begun, lambda: None)()
+        self.ended.release()
+
+    def hold(self, number: int) -> None:
+        """Hold this transaction, too."""
+        self._holds[number] = threading.Event()
+
+    def let_go(self, number: int = 2) -> None:
+        """Release the transaction that is held."""
+        self._holds[number].set()
+
+    def let_go_all(self) -> None:
+        for number in self._holds:
+            self.let_go(number)
+
+    async def write(self, writes: Iterable[Write]) -> None:
+        """Write them, and let the loop go round."""
+
+        def tell(write: Write, error: Exception | None) -> None:
+            sid = write.records[0].sid if write.records else 0
+            self.events.append(("told", sid, None if error is None else type(error)))
+            for one in self.fenced if error is not None else ():
+                one.fenced = True
+            self._told.set()
+
+        for write in writes:
+            write.on_acknowledged = tell
+            self.journal.write(write)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+
+    async def until_told(self, sids: Iterable[int]) -> dict[int, type[Exception] | None]:
+        """Wait until these were told; what all were told so far, in order."""
+        wanted = set(sids)
+        while not wanted <= self._all_told().keys():
+            self._told = anyio.Event()
+            with anyio.fail_after(LIMIT_S):
+                await self._told.wait()
+        return self._all_told()
+
+    def _all_told(self) -> dict[int, type[Exception] | None]:
+        return {sid: error for what, sid, error in self.events if what == "told"}
+
+    def stored(self) -> set[int]:
+        """The sessions that have a message in the file."""
+        with closing(sqlite3.connect(self.journal.path)) as database:
+            return {sid for (sid,) in database.execute("SELECT pos >> 32 FROM messages")}
+
+
+@asynccontextmanager
+async def held(path: Path, connections: Connections) -> AsyncIterator[Held]:
+    """The first commit has the first write alone; the second has `FIRST`, and is held."""
+    journal = await SqliteJournal.open(path / "journal.db", durability="none")
+    one = Held(journal, connections[0])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        await anyio.wait_all_tasks_blocked()
+        try:
+            await one.write([said(1), *map(said, FIRST)])
+            await one.until_told([1])
+            yield one
+        finally:
+            one.let_go_all()
+            tasks.cancel_scope.cancel()
+    with anyio.CancelScope(shield=True):
+        await journal.aclose()
+
+
+async def test_a_commit_of_many_begins_when_the_one_before_it_ends(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G2: the disk does not wait for the event loop, which serves those who were told before."""
+    async with held(tmp_path, connections) as one:
+        await one.write(map(said, SECOND))
+        one.let_go()
+        for _ in range(3):  # and the loop stands still
+            assert one.ended.acquire(timeout=LIMIT_S)
+        assert one.stored() == {1, *FIRST, *SECOND}
+        told = await one.until_told(SECOND)
+        assert list(told.items()) == [(sid, None) for sid in (1, *FIRST, *SECOND)]
+        assert one.journal.statistics().commits == 3
+
+
+async def test_fewer_than_the_commit_that_runs_wait_for_more(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G2: those who are answered next share their commit: a commit of one costs a sync, too."""
+    async with held(tmp_path, connections) as one:
+        await one.write([said(SECOND[0])])
+        await one.write([said(sid) for sid in SECOND[1:3]])
+        one.let_go()
+        await one.until_told(SECOND[:3])
+        assert one.journal.statistics().commits == 3
+
+
+async def test_what_is_behind_a_commit_that_failed_is_stored_when_all_know(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G2, G4: nothing of it is stored before those of the failed one were told. What is fenced then
+    is never stored, and the rest is.
+    """
+    async with held(tmp_path, connections) as one:
+        later = [said(sid) for sid in SECOND]
+        one.fenced, one.then[2] = later[2:4], refuse_full_disk
+        await one.write(later)
+        with count_probes() as counts:
+            one.let_go()
+            told = await one.until_told({*SECOND} - {*SECOND[2:4]})
+        failed = dict.fromkeys(FIRST, CommitFailed)
+        rest = {sid: None for sid in SECOND if sid not in SECOND[2:4]}
+        assert list(told.items()) == list(({1: None} | failed | rest).items())
+        assert one.stored() == {1, *rest}
+        assert counts["commit_behind_not_begun"] == 1
+        third = one.events.index(("begun", 3, None))
+        assert {sid for what, sid, _ in one.events[:third] if what == "told"} == {1, *FIRST}
+
+
+async def test_all_behind_a_commit_of_unknown_outcome_wait_for_it(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G3, G4: the disk failed while it synced, and what was written is there all the same."""
+
+    def fail() -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+        raise error
+
+    async with held(tmp_path, connections) as one:
+        one.fenced = [said(sid) for sid in SECOND]
+        one.after[2] = fail
+        await one.write(one.fenced)
+        one.let_go()
+        told = await one.until_told(FIRST)
+        assert told == {1: None} | dict.fromkeys(FIRST, OutcomeUnknown)
+        await one.write([said(20)])
+        await one.until_told([20])
+        assert one.stored() == {1, *FIRST, 20}
+
+
+async def test_a_write_that_cannot_be_stored_fails_alone_behind_another_commit(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G4: it fails after those before it, and takes nobody with it."""
+    async with held(tmp_path, connections) as one:
+        await one.write(said(sid, tokens=1 << 70 if sid == 12 else 3) for sid in SECOND)
+        one.let_go()
+        told = await one.until_told(SECOND)
+        assert told == dict.fromkeys((1, *FIRST, *SECOND), None) | {12: CommitFailed}
+        assert one.stored() == {1, *FIRST, *SECOND} - {12}
+
+
+async def test_writes_of_nothing_are_told_after_all_before_them(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G2: who writes no records asks whether the journal is past what it wrote before."""
+    async with held(tmp_path, connections) as one:
+        await one.write(Write([], lambda *_: None) for _ in SECOND)
+        assert {*await one.until_told([1])} == {1}
+        one.let_go()
+        told = await one.until_told([*FIRST, 0])
+        assert list(told) == [1, *FIRST, 0]
+        await one.journal.change_settings({"a": "b"})  # other work has its place behind them
+
+
+async def test_other_work_begins_after_both_commits(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G4, S8.04: an erasure, say, sees all that was written before it, and nothing is stored amid
+    it.
+    """
+    async with held(tmp_path, connections) as one, anyio.create_task_group() as tasks:
+        await one.write(map(said, SECOND))
+        tasks.start_soon(one.journal.change_settings, {"a": "b"})
+        await one.write([])
+        await one.write(map(said, range(16, 32)))
+        one.let_go()
+        await one.until_told(range(16, 32))
+    began, ended = (one.events.index(("begun", number, None)) for number in (4, 5))
+    assert {sid for what, sid, _ in one.events[:began] if what == "told"} == {1, *FIRST, *SECOND}
+    assert not [what for what, *_ in one.events[began:ended] if what == "told"]
+
+
+async def test_closing_waits_for_both_commits(tmp_path: Path, connections: Connections) -> None:
+    """G3, G12: and what came after them is stored, too."""
+    async with held(tmp_path, connections) as one:
+        await one.write(map(said, SECOND))
+        await one.write(map(said, range(16, 19)))
+    assert one.stored() == {1, *FIRST, *SECOND, *range(16, 19)}
+    told = await one.until_told([1])
+    assert told == dict.fromkeys((1, *FIRST, *SECOND, *range(16, 19)), None)
+
+
+async def test_last_uses_are_written_if_a_commit_behind_another_one_fails(
+    tmp_path: Path, connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions are listed by their last use: what a commit was to write belongs to it alone."""
+    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 8)
+    fourth = range(16, 23)
+    async with held(tmp_path, connections) as one:
+        one.hold(3)
+        one.then[4] = refuse_full_disk
+        await one.write(map(said, SECOND))
+        one.let_go()
+        await one.until_told(FIRST)  # the last uses of so many are held now
+        await one.write(map(said, fourth))
+        one.let_go(3)
+        told = await one.until_told(fourth)
+        assert [sid for sid, error in told.items() if error is not None] == [*fourth]
+    with closing(sqlite3.connect(one.journal.path)) as database:
+        assert database.execute("SELECT sid FROM actors WHERE NOT used_us").fetchall() == []
