@@ -86,10 +86,15 @@ class WriteQueue:
                 self._committing.release()
         return await work.result()
 
+    @property
+    def _commits_here(self) -> bool:
+        """Whether what is queued behind all other work is committed by who does that work."""
+        return True
+
     async def _commit_queued(self) -> None:
         """Commit and work until nothing is queued. The caller holds `_committing`."""
         with anyio.CancelScope(shield=True):
-            while self._queue or self._work:
+            while self._work or (self._queue and self._commits_here):
                 room = self._max_batch
                 if self._work:
                     room = min(room, self._work[0].after - self._taken)
@@ -114,11 +119,15 @@ class WriteQueue:
         self._queue[:0] = batch
         self._taken -= len(batch)
 
+    def _is_erased(self, write: Write) -> bool:
+        """Whether it is for an actor that was erased."""
+        return bool(self._erased) and any(
+            getattr(record, "sid", 0) in self._erased for record in write.records
+        )
+
     def _refuse(self, write: Write) -> bool:
         """Refuse a write for an erased actor; returns whether it was one."""
-        if not self._erased or not any(
-            getattr(record, "sid", 0) in self._erased for record in write.records
-        ):
+        if not self._is_erased(write):
             return False
         probe("write_of_erased_refused")
         self._acknowledger.answer_all()

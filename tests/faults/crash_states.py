@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import anyio
 import msgspec
@@ -27,6 +28,7 @@ from remora.ids import SessionKey, key_digest, user_key
 from remora.messages import Entry, encode_message
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.log import commit_records
+from remora.runtime.probes import count_probes
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.ports import Retention
 from remora.storage.records import (
@@ -44,6 +46,7 @@ from remora.storage.records import (
 from remora.storage.sqlite.erasing import read_erased_actors
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
+from remora.storage.sqlite.writer import JournalWriter
 from tests.faults.recorded import RecordedDisk, journal_on, states
 
 Outcome = Literal["all", "none", "torn"]
@@ -99,6 +102,9 @@ def _whole(parts: list[tuple[int, int]]) -> Outcome:
     return "none" if not any(there for there, _ in parts) else "torn"
 
 
+_CROWD = 20  # senders
+
+
 class Workload:
     """What the journal is given to do, and how to see whether it did it."""
 
@@ -124,6 +130,8 @@ class Workload:
             await self._appends(number)
             await self._company(number)
             await self._fold(number)
+            if number == rounds // 3:
+                await self._crowd(number)
             if number % 3 == 1:
                 await self._journal.checkpoint()
             if number % 4 == 2:
@@ -174,6 +182,25 @@ class Workload:
             tasks.start_soon(
                 self._do, self._append(2, f"together {number}"), self._messages(2, two, 1)
             )
+
+    async def _crowd(self, number: int) -> None:
+        """So many senders that a commit is submitted while another one runs; some of their messages
+        come with other rows.
+        """
+
+        async def send(sender: int) -> None:
+            for wave in range(3):
+                sid = 1 + sender % 2
+                first = self._next[sid]
+                records = self._append(sid, f"crowd {number}.{sender}.{wave}")
+                if not sender % 5:
+                    name = f"crowd {number}.{sender}.{wave}"
+                    records.append(StateChanged(sid, (StateItem("block", name, b"x"),)))
+                await self._do(records, self._messages(sid, first, 1))
+
+        async with anyio.create_task_group() as tasks:
+            for sender in range(_CROWD):
+                tasks.start_soon(send, sender)
 
     async def _company(self, number: int) -> None:
         """Messages and other rows in one write."""
@@ -330,7 +357,10 @@ async def crash_states(
             disk, Path(directory) / "journal.db", durability=durability
         ) as journal:
             workload = Workload(disk, journal, seed)
-            await workload.run(rounds)
+            # whether it pays depends on how long this disk takes
+            with mock.patch.object(JournalWriter, "_alternates", True), count_probes() as counts:
+                await workload.run(rounds)
+            assert counts["commit_behind"] >= 2, counts
         first = next(n for n, step in enumerate(disk.steps) if step[0] == "note")
         by_loss: Counter[str] = Counter()
         other: Counter[str] = Counter()

@@ -181,7 +181,6 @@ class _Connection:
         self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._database: apsw.Connection | None = None
-        self._newest: journal_connection.Submitted | None = None
 
     def __await__(self) -> Iterator[Any]:
         self._thread.start()
@@ -264,8 +263,9 @@ class _Connection:
         self,
         steps: Sequence[journal_connection.Step],
         on_done: Callable[[BaseException | None], None],
+        earlier: journal_connection.Submitted | None = None,
     ) -> journal_connection.Submitted:
-        submitted = self._newest = journal_connection.Submitted(on_done, self._newest)
+        submitted = journal_connection.Submitted(on_done, earlier)
         self._start(
             lambda: journal_connection.run_submitted(
                 submitted, lambda _, steps: self._run_steps(steps), cast("Any", None), steps

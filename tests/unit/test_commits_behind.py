@@ -4,6 +4,7 @@ the one before it fails.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,13 +18,22 @@ import pytest
 
 from remora.errors import CommitFailed, OutcomeUnknown
 from remora.messages import encode_message
-from remora.runtime.log import Write
+from remora.runtime.log import Write, commit_records
 from remora.runtime.probes import count_probes
-from remora.storage.records import Appended, Opened
+from remora.storage.records import Appended, MemoriesRemoved, Opened
 from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.writer import JournalWriter
 from tests.sqlite import BreakableConnection, Connections, refuse_full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests hold the connection's thread
+
+
+@pytest.fixture(autouse=True)
+def _alternating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commits at a time, however long they take here."""
+    if "clock" not in request.fixturenames:
+        monkeypatch.setattr(JournalWriter, "_alternates", True)
+
 
 FIRST, SECOND = range(2, 9), range(9, 16)
 """Sessions whose messages go into the commit that is held, and into the one behind it."""
@@ -281,3 +291,160 @@ async def test_last_uses_are_written_if_a_commit_behind_another_one_fails(
         assert [sid for sid, error in told.items() if error is not None] == [*fourth]
     with closing(sqlite3.connect(one.journal.path)) as database:
         assert database.execute("SELECT sid FROM actors WHERE NOT used_us").fetchall() == []
+
+
+class Clock:
+    """What `time` is to the writer: it passes when a test says so; the thread computes nothing."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def thread_time(self) -> float:
+        return 0.0
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("writer", "connection"):
+        monkeypatch.setattr(f"remora.storage.sqlite.{module}.time", clock)
+    return clock
+
+
+async def send(journal: SqliteJournal, senders: int, commits: int, then: Callable[[], None]) -> int:
+    """Have so many senders write again as soon as they are told; how many commits had one behind.
+
+    Args:
+        journal: it.
+        senders: how many.
+        commits: after so many they stop.
+        then: called before each writes again.
+    """
+    before, left = journal.statistics().commits, anyio.Event()
+    writing = senders
+
+    def again(write: Write | None, error: Exception | None) -> None:
+        nonlocal writing
+        assert error is None
+        then()
+        if journal.statistics().commits - before < commits:
+            next_one = said(next(sids))
+            next_one.on_acknowledged = again
+            journal.write(next_one)
+            return
+        writing -= 1
+        if not writing:
+            left.set()
+
+    sids = itertools.count(journal.statistics().records + 1)
+    with count_probes() as counts, anyio.fail_after(LIMIT_S):
+        for _ in range(senders):
+            again(None, None)
+        await left.wait()
+    return counts["commit_behind"]
+
+
+@asynccontextmanager
+async def running(path: Path) -> AsyncIterator[SqliteJournal]:
+    journal = await SqliteJournal.open(path / "journal.db", durability="none")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.run)
+        await anyio.wait_all_tasks_blocked()
+        yield journal
+        tasks.cancel_scope.cancel()
+    with anyio.CancelScope(shield=True):
+        await journal.aclose()
+
+
+@pytest.mark.parametrize("senders", [16, 40, 300])
+async def test_two_commits_alternate_where_the_disk_is_fast(
+    tmp_path: Path, clock: Clock, senders: int
+) -> None:
+    """G2: the thread waits for the disk a shorter time than for the event loop; also after other
+    work, and after a commit of all.
+    """
+    async with running(tmp_path) as journal:
+        for _ in range(2):
+            assert await send(journal, senders, 40, lambda: clock.pass_by(0.002 / senders)) >= 18
+            await journal.change_settings({"a": "b"})
+
+
+async def test_senders_share_their_commits_where_the_disk_is_slow(
+    tmp_path: Path, clock: Clock, connections: Connections
+) -> None:
+    """G2: a second sync would cost more than it saves."""
+    async with running(tmp_path) as journal:
+        connections[0].before_commit = lambda: clock.pass_by(0.01)
+        assert await send(journal, 40, 40, lambda: clock.pass_by(0.0001)) <= 2
+
+
+async def test_a_burst_has_two_commits(tmp_path: Path) -> None:
+    """G2: half of it and the other half, and not a half of each rest."""
+    async with running(tmp_path) as journal:
+        for burst in range(3):
+            before = journal.statistics().commits
+            told = anyio.Semaphore(0)
+            for sid in range(100):
+                write = said(1 + 100 * burst + sid)
+                write.on_acknowledged = lambda *_, told=told: told.release()
+                journal.write(write)
+            for _ in range(100):
+                await told.acquire()
+            assert journal.statistics().commits - before <= 3  # the first write may be alone
+
+
+async def test_last_uses_are_written_under_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: what is held in memory is bounded while commits follow one another."""
+    monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 64)
+    async with running(tmp_path) as journal:
+        assert await send(journal, 20, 60, lambda: None) >= 10
+        with closing(sqlite3.connect(journal.path)) as database:
+            ((unwritten,),) = database.execute("SELECT count(*) FROM actors WHERE NOT used_us")
+    assert unwritten <= 64 + 3 * 20
+
+
+async def test_who_is_refused_is_told_after_those_before_it(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G2, G13: a write for what was erased meanwhile does not overtake a commit that runs."""
+    async with held(tmp_path, connections) as one:
+        one.journal._erased.add(SECOND[2])
+        await one.write(map(said, SECOND))
+        assert {*await one.until_told([1])} == {1}
+        one.let_go()
+        told = await one.until_told(SECOND)
+        assert [sid for sid, error in told.items() if error is not None] == [SECOND[2]]
+        assert [*told][: len(FIRST) + 1] == [1, *FIRST]
+
+
+async def test_commits_that_store_nothing_take_no_time(tmp_path: Path) -> None:
+    """A write of records that change no row is told without a commit."""
+    async with running(tmp_path) as journal:
+        await commit_records(journal, [MemoriesRemoved(1, (), ())])
+        assert journal.statistics().commit_s.sum < LIMIT_S
+
+
+async def test_memory_that_runs_out_in_sqlite_is_told(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G3, G11: whoever wrote is told, and those behind are stored."""
+
+    def fail() -> None:
+        raise MemoryError
+
+    async with held(tmp_path, connections) as one:
+        one.then[2] = fail
+        await one.write(map(said, SECOND))
+        one.let_go()
+        told = await one.until_told(SECOND)
+        assert not {*told.values()} - {None, CommitFailed}
+        assert one.stored() == {sid for sid, error in told.items() if error is None}
+        assert {*SECOND} <= one.stored()

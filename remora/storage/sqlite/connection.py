@@ -96,31 +96,41 @@ class Submitted:
 
     Args:
         on_done: called on the event loop with the error, or None.
-        earlier: the one that was submitted before.
+        earlier: one that was submitted before; this one is not begun if that one failed.
 
     Attributes:
-        began: when the thread began it (`time.perf_counter`), or when it was submitted.
-        failed: it failed; the connection's thread says so before it begins the next.
-        ended: `on_done` was called.
+        began, ended: when the thread did so (`time.perf_counter`), or when it was submitted.
+        waited_s: how long the thread did not compute meanwhile: for the disk, and the interpreter.
+        failed: the thread says so before it begins the next.
     """
 
-    __slots__ = ("_earlier", "_loop", "_on_done", "began", "ended", "failed")
+    __slots__ = ("_computed_s", "_earlier", "_loop", "_on_done", "began", "ended", "failed")
 
     def __init__(
-        self, on_done: Callable[[BaseException | None], None], earlier: Submitted | None
+        self, on_done: Callable[[BaseException | None], None], earlier: Submitted | None = None
     ) -> None:
-        self.began = time.perf_counter()
-        self.ended = self.failed = False
+        self.began = self.ended = time.perf_counter()
+        self._computed_s = 0.0
+        self.failed = False
         self._on_done = on_done
-        self._earlier = None if earlier is None or earlier.ended else earlier
+        self._earlier = earlier
         self._loop = asyncio.get_running_loop()
 
     def begin(self) -> None:
         """Say that it begins; raise `EarlierFailed` if the earlier one failed."""
-        self.began = time.perf_counter()
-        earlier, self._earlier = self._earlier, None
+        self.began, self._computed_s = time.perf_counter(), -time.thread_time()
+        earlier, self._earlier = self._earlier, None  # which would have kept its own, and so on
         if earlier is not None and earlier.failed:
             raise EarlierFailed
+
+    def end(self) -> None:
+        """Say that it ended well."""
+        self.ended = time.perf_counter()
+        self._computed_s += time.thread_time()
+
+    @property
+    def waited_s(self) -> float:
+        return self.ended - self.began - self._computed_s
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -129,11 +139,9 @@ class Submitted:
         return False
 
     def set_result(self, _: Any) -> None:
-        self.ended = True
         self._on_done(None)
 
     def set_exception(self, error: BaseException) -> None:
-        self.ended = self.failed = True
         self._on_done(error)
 
 
@@ -151,6 +159,7 @@ def run_submitted(
     try:
         submitted.begin()
         run(connection, steps)
+        submitted.end()
     except BaseException:
         submitted.failed = True
         raise
@@ -170,30 +179,33 @@ class JournalConnection(aiosqlite.Connection):
         )
         self.place: JournalPlace | None = None
         """Where its files must be after each transaction."""
-        self._newest: Submitted | None = None
-        """What was submitted last."""
         # The process may end with an open connection (a second Ctrl-C): no shutdown step is needed.
         thread: Any = getattr(self, "_thread", self)
         thread.daemon = True
 
     def submit(
-        self, steps: Sequence[Step], on_done: Callable[[BaseException | None], None]
+        self,
+        steps: Sequence[Step],
+        on_done: Callable[[BaseException | None], None],
+        earlier: Submitted | None = None,
     ) -> Submitted:
         """What `run` does, without a task: `on_done` is called on the event loop with the error.
 
-        It may be called again before that: the thread then goes from one transaction to the next
-        without waiting for the loop. If one fails, those behind it are not begun: their error is
-        `EarlierFailed`.
+        Args:
+            steps: the transaction.
+            on_done: is told what became of it.
+            earlier: what was submitted before and has not ended. The thread goes from one to the
+                other without waiting for the loop; if that one fails, this one is not begun, and
+                its error is `EarlierFailed`.
 
         Raises:
             ValueError: the connection is closed; nothing was done.
         """
-        submitted = Submitted(on_done, self._newest)
+        submitted = Submitted(on_done, earlier)
         queue: Any = self._tx  # what `_execute` fills, in every version
         queue.put_nowait(
             (submitted, partial(run_submitted, submitted, self.run_in_place, self._conn, steps))
         )
-        self._newest = submitted
         return submitted
 
     async def run(self, steps: Sequence[Step]) -> None:

@@ -9,7 +9,7 @@ Inside `seams(loop)`:
 * anyio's cancel scopes and task groups keep their tasks in the order of adding (a set is ordered by
   address, so the order of a cancellation would differ from run to run);
 * `secrets` draws from the loop, so that ids are the same in each run;
-* `time.sleep` returns at once.
+* `time.sleep` returns at once, and the time that is measured is the loop's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ import anyio
 from anyio._backends import _asyncio as backend
 
 from remora.runtime.threads import CallingThread, call_function
-from remora.storage.sqlite.connection import JournalConnection, run_steps, run_submitted
+from remora.storage.sqlite.connection import (
+    JournalConnection,
+    Submitted,
+    run_steps,
+    run_submitted,
+)
 from remora.testing.faults import CommitFault
 from remora.testing.simulation.loop import SeededLoop
 
@@ -106,13 +111,18 @@ class _Connection:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:
-            if future is not None and not future.done():
-                future.set_exception(e)
+            self._tell(future, "set_exception", e)
         else:
-            if future is not None and not future.done():
-                future.set_result(result)
+            self._tell(future, "set_result", result)
         self._busy = False
         self._begin()
+
+    def _tell(self, future: asyncio.Future[Any] | Submitted | None, how: str, what: Any) -> None:
+        if isinstance(future, Submitted):  # the next call may begin before the loop hears of it
+            future.failed = how == "set_exception"
+            self._loop.call_soon(getattr(future, how), what)
+        elif future is not None and not future.done():
+            getattr(future, how)(what)
 
 
 def _writes(function: Callable[[], Any]) -> bool:
@@ -225,6 +235,7 @@ def _sqlite(
 
 def _threads(loop: SeededLoop, is_simulated: Callable[[], bool]) -> tuple[_Patch, ...]:
     in_thread, sleep = backend.AsyncIOBackend.run_sync_in_worker_thread, time.sleep
+    perf_counter, thread_time = time.perf_counter, time.thread_time
 
     async def in_queue(
         cls: Any, func: Any, args: Any, abandon_on_cancel: bool = False, limiter: Any = None
@@ -251,6 +262,8 @@ def _threads(loop: SeededLoop, is_simulated: Callable[[], bool]) -> tuple[_Patch
     return (
         (backend.AsyncIOBackend, "run_sync_in_worker_thread", classmethod(in_queue)),
         (CallingThread, "submit", in_steps),
+        (time, "perf_counter", lambda: loop.time() if is_simulated() else perf_counter()),
+        (time, "thread_time", lambda: 0.0 if is_simulated() else thread_time()),
         (time, "sleep", lambda seconds: None if is_simulated() else sleep(seconds)),
     )
 
