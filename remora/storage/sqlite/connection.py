@@ -100,7 +100,7 @@ class Submitted:
 
     Attributes:
         began, ended: when the thread did so (`time.perf_counter`), or when it was submitted.
-        waited_s: how long the thread did not compute meanwhile: for the disk, and the interpreter.
+        waited_s: how long the thread waited for the disk and the interpreter.
         failed: the thread says so before it begins the next.
     """
 
