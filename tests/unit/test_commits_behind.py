@@ -16,14 +16,14 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from remora.errors import CommitFailed, OutcomeUnknown
+from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost
 from remora.messages import encode_message
 from remora.runtime.log import Write, commit_records
 from remora.runtime.probes import count_probes
 from remora.storage.records import Appended, MemoriesRemoved, Opened
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.writer import JournalWriter
-from tests.sqlite import BreakableConnection, Connections, refuse_full_disk
+from tests.sqlite import BreakableConnection, Connections, change_rows, refuse_full_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests hold the connection's thread
 
@@ -58,6 +58,8 @@ class Held:
         then, after: what a transaction meets before its first statement and after its last, by its
             number.
         fenced: writes that are fenced as soon as any sender is told of a failure.
+        on_error: called when any sender is told of a failure.
+        running: the scope of the journal's task.
     """
 
     def __init__(self, journal: SqliteJournal, writer: BreakableConnection) -> None:
@@ -67,6 +69,8 @@ class Held:
         self.then: dict[int, Callable[[], None]] = {}
         self.after: dict[int, Callable[[], None]] = {}
         self.fenced: list[Write] = []
+        self.on_error: Callable[[], object] = lambda: None
+        self.running = anyio.CancelScope()
         self._begun = 0
         self._holds = {2: threading.Event()}
         self._told = anyio.Event()
@@ -102,8 +106,10 @@ class Held:
         def tell(write: Write, error: Exception | None) -> None:
             sid = write.records[0].sid if write.records else 0
             self.events.append(("told", sid, None if error is None else type(error)))
-            for one in self.fenced if error is not None else ():
-                one.fenced = True
+            if error is not None:
+                self.on_error()
+                for one in self.fenced:
+                    one.fenced = True
             self._told.set()
 
         for write in writes:
@@ -135,8 +141,13 @@ async def held(path: Path, connections: Connections) -> AsyncIterator[Held]:
     """The first commit has the first write alone; the second has `FIRST`, and is held."""
     journal = await SqliteJournal.open(path / "journal.db", durability="none")
     one = Held(journal, connections[0])
+
+    async def run() -> None:
+        with one.running:
+            await journal.run()
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
+        tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
         try:
             await one.write([said(1), *map(said, FIRST)])
@@ -261,6 +272,24 @@ async def test_other_work_begins_after_both_commits(
     began, ended = (one.events.index(("begun", number, None)) for number in (4, 5))
     assert {sid for what, sid, _ in one.events[:began] if what == "told"} == {1, *FIRST, *SECOND}
     assert not [what for what, *_ in one.events[began:ended] if what == "told"]
+
+
+async def test_all_who_wait_hear_that_another_process_owns_the_journal(
+    tmp_path: Path, connections: Connections
+) -> None:
+    """G4, G12: also if the runtime closes as soon as it knows."""
+    waiting = range(16, 40)
+    async with held(tmp_path, connections) as one:
+        one.on_error = one.running.cancel
+        await one.write(map(said, SECOND))
+        await one.write(map(said, waiting))
+        await change_rows(
+            one.journal.path, "UPDATE settings SET value = value + 1 WHERE name = 'epoch'"
+        )
+        one.let_go()
+        told = await one.until_told(waiting)
+        assert told == {1: None} | dict.fromkeys((*FIRST, *SECOND, *waiting), OwnershipLost)
+        assert one.stored() == {1}
 
 
 async def test_closing_waits_for_both_commits(tmp_path: Path, connections: Connections) -> None:

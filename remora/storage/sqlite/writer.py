@@ -341,8 +341,8 @@ class JournalWriter(WriteQueue):
 
     @property
     def _commits_here(self) -> bool:
-        """See `WriteQueue`: only while nobody else does."""
-        return not self._attended
+        """See `WriteQueue`: only where nobody else does, or where all of it fails."""
+        return not self._attended or self._owned.lost is not None
 
     async def _commit_handed(self) -> None:
         handed, self._handed = self._handed, []
