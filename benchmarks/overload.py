@@ -17,12 +17,14 @@ from __future__ import annotations
 import argparse
 import logging
 import random
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -33,7 +35,9 @@ from remora.cli.replay import percentile
 from remora.errors import MailboxFull, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.runtime.log import Write
+from remora.storage.sqlite.connection import Step
 from remora.storage.sqlite.journal import SqliteJournal
+from remora.storage.sqlite.rows import Rows
 
 __all__ = ["DEADLINE_S", "LATE_S", "TOTAL_BYTES", "Overload", "overload"]
 
@@ -58,22 +62,37 @@ KEYS = [
 ]
 
 
+class _SlowSteps(list[Step]):
+    """A transaction that the disk takes so many seconds for."""
+
+    seconds = 0.0
+
+
 class SlowJournal(SqliteJournal):
     """SQLite on a disk that takes its time, while `slow`."""
 
     slow = True
 
-    async def small(self) -> None:
-        """Keep SQLite's caches small: they grow with the file, up to 64 MB each, and are not what
-        is measured.
+    async def prepare(self) -> None:
+        """Make the disk slow; keep SQLite's caches small: they grow with the file, to 64 MB each,
+        and are not what is measured.
         """
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
+        writer: Any = self._writer
+        run = writer.run_in_place
 
-    async def _commit(self, batch: Sequence[Write]) -> None:
-        if self.slow:
-            await anyio.sleep(COMMIT_S + MESSAGE_S * sum(len(one.records) for one in batch))
-        await super()._commit(batch)
+        def run_slowly(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
+            if self.slow and isinstance(steps, _SlowSteps):
+                time.sleep(steps.seconds)
+            run(connection, steps)
+
+        writer.run_in_place = run_slowly
+
+    def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
+        steps = _SlowSteps(super()._make_steps(rows, batch))
+        steps.seconds = COMMIT_S + MESSAGE_S * rows.records
+        return steps
 
 
 class Overload(msgspec.Struct):
@@ -217,7 +236,7 @@ async def overload(
     async def open_slow_journal() -> SlowJournal:
         journal = await SlowJournal.open(directory / "journal.db", durability="power")
         assert isinstance(journal, SlowJournal)
-        await journal.small()
+        await journal.prepare()
         journals.append(journal)
         return journal
 

@@ -358,7 +358,7 @@ async def crash_states(
         ) as journal:
             workload = Workload(disk, journal, seed)
             # whether it pays depends on how long this disk takes
-            with mock.patch.object(JournalWriter, "_alternates", True), count_probes() as counts:
+            with mock.patch.object(JournalWriter, "alternates", True), count_probes() as counts:
                 await workload.run(rounds)
             assert counts["commit_behind"] >= 2, counts
         first = next(n for n, step in enumerate(disk.steps) if step[0] == "note")

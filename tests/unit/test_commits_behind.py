@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests hold the con
 def _alternating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commits at a time, however long they take here."""
     if "clock" not in request.fixturenames:
-        monkeypatch.setattr(JournalWriter, "_alternates", True)
+        monkeypatch.setattr(JournalWriter, "alternates", True)
 
 
 FIRST, SECOND = range(2, 9), range(9, 16)
@@ -62,15 +62,17 @@ class Held:
         running: the scope of the journal's task.
     """
 
-    def __init__(self, journal: SqliteJournal, writer: BreakableConnection) -> None:
+    def __init__(
+        self, journal: SqliteJournal, writer: BreakableConnection, running: anyio.CancelScope
+    ) -> None:
         self.journal = journal
+        self.running = running
         self.events: list[tuple[str, int, type[Exception] | None]] = []
         self.ended = threading.Semaphore(0)
         self.then: dict[int, Callable[[], None]] = {}
         self.after: dict[int, Callable[[], None]] = {}
         self.fenced: list[Write] = []
         self.on_error: Callable[[], object] = lambda: None
-        self.running = anyio.CancelScope()
         self._begun = 0
         self._holds = {2: threading.Event()}
         self._told = anyio.Event()
@@ -137,21 +139,37 @@ class Held:
 
 
 @asynccontextmanager
-async def held(path: Path, connections: Connections) -> AsyncIterator[Held]:
-    """The first commit has the first write alone; the second has `FIRST`, and is held."""
+async def held(
+    path: Path, connections: Connections, *, erased: int | None = None
+) -> AsyncIterator[Held]:
+    """The first commit has the first write alone; the second has `FIRST`, and is held.
+
+    Args:
+        path: of the journal's directory.
+        connections: that it opens.
+        erased: a session that was written and erased before; then the first commit has them all,
+            and is held.
+    """
     journal = await SqliteJournal.open(path / "journal.db", durability="none")
-    one = Held(journal, connections[0])
+    scope = anyio.CancelScope()
 
     async def run() -> None:
-        with one.running:
+        with scope:
             await journal.run()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
         await anyio.wait_all_tasks_blocked()
+        if erased is not None:
+            await commit_records(journal, said(erased).records)
+            await journal.erase("alice", str(erased))
+        one = Held(journal, connections[0], scope)
+        if erased is not None:
+            one.hold(1)
         try:
             await one.write([said(1), *map(said, FIRST)])
-            await one.until_told([1])
+            if erased is None:
+                await one.until_told([1])
             yield one
         finally:
             one.let_go_all()
@@ -444,13 +462,13 @@ async def test_who_is_refused_is_told_after_those_before_it(
     tmp_path: Path, connections: Connections
 ) -> None:
     """G2, G13: a write for what was erased meanwhile does not overtake a commit that runs."""
-    async with held(tmp_path, connections) as one:
-        one.journal._erased.add(SECOND[2])
-        await one.write(map(said, SECOND))
-        assert {*await one.until_told([1])} == {1}
-        one.let_go()
-        told = await one.until_told(SECOND)
-        assert [sid for sid, error in told.items() if error is not None] == [SECOND[2]]
+    later = range(9, 17)
+    async with held(tmp_path, connections, erased=later[2]) as one:
+        await one.write(map(said, later))
+        assert await one.until_told([]) == {}
+        one.let_go_all()
+        told = await one.until_told(later)
+        assert [sid for sid, error in told.items() if error is not None] == [later[2]]
         assert [*told][: len(FIRST) + 1] == [1, *FIRST]
 
 
