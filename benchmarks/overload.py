@@ -17,14 +17,12 @@ from __future__ import annotations
 import argparse
 import logging
 import random
-import sqlite3
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 import msgspec
@@ -62,12 +60,6 @@ KEYS = [
 ]
 
 
-class _SlowSteps(list[Step]):
-    """A transaction that the disk takes so many seconds for."""
-
-    seconds = 0.0
-
-
 class SlowJournal(SqliteJournal):
     """SQLite on a disk that takes its time, while `slow`."""
 
@@ -79,19 +71,12 @@ class SlowJournal(SqliteJournal):
         """
         for connection in (self._writer, self._reader):
             await connection.execute("PRAGMA cache_size = -1024")
-        writer: Any = self._writer
-        run = writer.run_in_place
-
-        def run_slowly(connection: sqlite3.Connection, steps: Sequence[Step]) -> None:
-            if self.slow and isinstance(steps, _SlowSteps):
-                time.sleep(steps.seconds)
-            run(connection, steps)
-
-        writer.run_in_place = run_slowly
+        await self._writer.create_function("pause", 1, time.sleep)
 
     def _make_steps(self, rows: Rows, batch: Sequence[Write]) -> list[Step]:
-        steps = _SlowSteps(super()._make_steps(rows, batch))
-        steps.seconds = COMMIT_S + MESSAGE_S * rows.records
+        steps = super()._make_steps(rows, batch)
+        if steps and self.slow:
+            steps.insert(0, Step("SELECT pause(?)", [(COMMIT_S + MESSAGE_S * rows.records,)]))
         return steps
 
 

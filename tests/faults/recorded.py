@@ -26,8 +26,6 @@ from typing import Any, Literal, cast
 from unittest import mock
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 import apsw
 
 from remora.config import Durability

@@ -100,17 +100,17 @@ class Submitted:
 
     Attributes:
         began, ended: when the thread did so (`time.perf_counter`), or when it was submitted.
-        waited_s: how long the thread waited for the disk and the interpreter.
+        waited_s: how long the thread waited for the disk and the interpreter, if it ended well.
         failed: the thread says so before it begins the next.
     """
 
-    __slots__ = ("_computed_s", "_earlier", "_loop", "_on_done", "began", "ended", "failed")
+    __slots__ = ("_earlier", "_loop", "_on_done", "began", "ended", "failed", "waited_s")
 
     def __init__(
         self, on_done: Callable[[BaseException | None], None], earlier: Submitted | None = None
     ) -> None:
         self.began = self.ended = time.perf_counter()
-        self._computed_s = 0.0
+        self.waited_s = 0.0
         self.failed = False
         self._on_done = on_done
         self._earlier = earlier
@@ -118,19 +118,10 @@ class Submitted:
 
     def begin(self) -> None:
         """Say that it begins; raise `EarlierFailed` if the earlier one failed."""
-        self.began, self._computed_s = time.perf_counter(), -time.thread_time()
+        self.began = time.perf_counter()
         earlier, self._earlier = self._earlier, None  # which would have kept its own, and so on
         if earlier is not None and earlier.failed:
             raise EarlierFailed
-
-    def end(self) -> None:
-        """Say that it ended well."""
-        self.ended = time.perf_counter()
-        self._computed_s += time.thread_time()
-
-    @property
-    def waited_s(self) -> float:
-        return self.ended - self.began - self._computed_s
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -158,8 +149,11 @@ def run_submitted(
     """
     try:
         submitted.begin()
+        computed_s = time.thread_time()
         run(connection, steps)
-        submitted.end()
+        computed_s = time.thread_time() - computed_s
+        submitted.ended = time.perf_counter()
+        submitted.waited_s = submitted.ended - submitted.began - computed_s
     except BaseException:
         submitted.failed = True
         raise
