@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import pytest
 
+from remora import Config, Message, Runtime
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line
 from remora.runtime.switching import (
@@ -19,8 +22,9 @@ from remora.runtime.switching import (
     load_module,
     wait_until_loaded,
 )
+from remora.storage.sqlite.connection import JournalConnection
 
-DEFAULT_S, SHORT_S = 0.005, 0.0002
+DEFAULT_S, SHORT_S = 0.005, 0.000199
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +65,7 @@ def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
     assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
 
 
-@pytest.mark.parametrize("own_s", [0.02, 0.001, 0.00005])
+@pytest.mark.parametrize("own_s", [0.02, 0.001, 0.0002, 0.00005])
 def test_an_interval_of_the_host_is_left_alone(own_s: float) -> None:
     sys.setswitchinterval(own_s)
     with frequent_switches():
@@ -87,6 +91,39 @@ async def test_a_summary_is_extracted_with_the_short_interval() -> None:
     assert await ExtractiveSummarizer(count).summarize(None, lines, max_tokens=40)
     assert seen == {SHORT_S}
     assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("own_s", [None, 0.0002])
+async def test_commits_are_made_with_the_short_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_s: float | None
+) -> None:
+    seen: set[float] = set()
+    run = JournalConnection.run_in_place
+
+    def watched(self: JournalConnection, *arguments: Any) -> None:
+        seen.add(round(sys.getswitchinterval(), 6))
+        run(self, *arguments)
+
+    monkeypatch.setattr(JournalConnection, "run_in_place", watched)
+    alone = Config.from_dict({"long_term": {"enabled": False}})
+    async with Runtime(tmp_path, config=alone) as runtime:
+        await runtime.ready()
+        if own_s is not None:
+            sys.setswitchinterval(own_s)
+
+        async def say(number: int) -> None:
+            await runtime.session("ann", f"chat {number}").append(
+                Message(role="user", content="hello")
+            )
+
+        for senders in (1, 40):
+            seen.clear()
+            async with anyio.create_task_group() as tasks:
+                for number in range(senders):
+                    tasks.start_soon(say, number)
+            assert seen == {own_s or SHORT_S}
+            assert sys.getswitchinterval() == pytest.approx(own_s or DEFAULT_S)
 
 
 def test_what_ends_waits_for_what_is_loaded(

@@ -50,6 +50,7 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.log import Write
 from remora.runtime.probes import probe
+from remora.runtime.switching import switch_as_before, switch_often
 from remora.storage.identity import FilesGone
 from remora.storage.queueing import WriteQueue
 from remora.storage.rows import is_large
@@ -213,6 +214,7 @@ class JournalWriter(WriteQueue):
         """Hand what is queued to the connection's thread; `_on_stored` goes on from there."""
         if not self._attended or not (self._queue or self._work):
             self._stage = "idle"
+            switch_as_before()
             if not self._attended:  # who closes the journal commits the rest
                 self._event.set()
             return
@@ -256,6 +258,7 @@ class JournalWriter(WriteQueue):
         try:
             steps = self._make_steps(rows, batch)
             if steps:
+                switch_often()
                 # the thread calls back without any context: a clock may need one, and logs do
                 submitted = self._writer.submit(
                     steps,
@@ -320,6 +323,7 @@ class JournalWriter(WriteQueue):
             self._handed.append((batch, error))
         self._enough = _NEVER
         self._stage = "task"
+        switch_as_before()
         self._event.set()
 
     async def _wait(self) -> None:
