@@ -8,7 +8,7 @@ at 0.5 ms. Pauses in the computation let the loop wake as often, but made 29 to 
 second instead of 225.
 
 While the journal commits, the interval is short as well: its thread asks the event loop for the
-interpreter nine times a commit. Among 256 sessions 15 % more is stored, among 16 a tenth; 0.1 ms
+interpreter nine times a commit. Of 256 sessions a tenth more is stored, of 16 a twentieth; 0.1 ms
 brought no more than 0.2.
 
 The interval belongs to the whole process. So it is restored when the last such work ends, and a
