@@ -60,7 +60,7 @@ ALLOWED = {
     "rest/server.py make_server": "more open files, once and for good",
     "runtime/switching.py": "once, at import",
     "runtime/switching.py switch_as_before": "restores what it set, but for those who are counted",
-    "runtime/switching.py switch_often": "of several, the last to end restores it",
+    "runtime/switching.py switch_often": "too early or late an end costs time alone",
     "services/answering.py": "once, at import",
     "storage/forks.py": "once, at import",
     "storage/forks.py _give_up": "in a child that was forked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from remora.runtime.switching import (
 )
 from remora.storage.sqlite.connection import JournalConnection
 
-DEFAULT_S, SHORT_S = 0.005, 0.000199
+DEFAULT_S, SHORT_S = 0.005, 0.000198
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,25 @@ def test_an_interval_that_the_host_sets_during_the_work_is_kept() -> None:
     with frequent_switches():
         sys.setswitchinterval(0.02)
     assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_it_is_restored_although_the_host_sets_what_it_read_during_the_work() -> None:
+    with frequent_switches():
+        sys.setswitchinterval(sys.getswitchinterval())
+    assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
+
+
+def test_a_child_that_is_forked_during_the_work_has_the_default() -> None:
+    program = """if True:
+        import os, sys
+        from remora.runtime.switching import frequent_switches
+        with frequent_switches():
+            child = os.fork()
+            if not child:
+                os._exit(sys.getswitchinterval() != 0.005)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.anyio
