@@ -26,6 +26,7 @@ from remora.models.compression import add_tokens, prepare
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
 from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
@@ -124,7 +125,7 @@ class FallbackWriter:
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
         if getattr(summarizer, "extracts", False):
-            kept = await compute_in_thread(_find_kept, groups, text[len(prose) :])
+            kept = await compute_in_thread(_find_kept, lines, groups[1:], text[len(prose) :])
         else:  # nobody knows what it keeps
             kept = [[False] * len(group) for group in groups]
         verbatim: list[MessageRange] = []
@@ -146,7 +147,7 @@ class FallbackWriter:
         text, tokens, failed = source.earlier, 0, False
         for _ in range(_TRIES):
             try:
-                text = await source.summarize(max(room, 1))
+                text = await call_guarded(source.summarize, max(room, 1))
             except Exception:
                 probe("extract_failed")
                 _logger.exception("fallback_summary_failed")
@@ -221,10 +222,13 @@ def _extracted(one: Summary) -> str:
     return one.text[one.prose :].strip() if one.extracted else ""
 
 
-def _find_kept(groups: Sequence[Sequence[Entry]], text: str) -> list[list[bool]]:
-    """For each message, whether all its text is in the lines."""
+def _find_kept(
+    lines: Sequence[Line], earlier: Sequence[Sequence[Entry]], text: str
+) -> list[list[bool]]:
+    """For each message, the new ones first, whether all its text is in the lines of `text`."""
     whole = extracted_lines(text)
-    return [[whole(_line_of(entry)) for entry in group] for group in groups]
+    groups = [lines, *([_line_of(entry) for entry in group] for group in earlier)]
+    return [[whole(line) for line in group] for group in groups]
 
 
 def _runs(

@@ -25,6 +25,7 @@ from remora.messages import Entry, indent, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.compression import add_tokens, prepare
 from remora.models.ports import Line, Summarizer
+from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import Journal
@@ -145,9 +146,8 @@ class SummarizeHandler:
         spec = attempt.job.payload
         assert isinstance(spec, SummarizeSpec)
         try:
-            if spec.kind == "repair":
-                return await self._repair(attempt, spec)
-            return await self._summarize(attempt, spec)
+            run = self._repair if spec.kind == "repair" else self._summarize
+            return await call_guarded(run, attempt, spec)
         except Exception as e:
             if not attempt.last or getattr(e, "retryable", False) or spec.kind == "repair":
                 raise

@@ -18,7 +18,6 @@ more.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
@@ -27,6 +26,7 @@ import msgspec
 from remora.errors import ModelAnswerInvalid
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line, Summarizer, check_answer_length
+from remora.models.sentences import cut_sentences
 from remora.runtime.threads import compute_in_thread
 
 __all__ = [
@@ -64,18 +64,10 @@ class LeadSummarizer:
         return await compute_in_thread(self._summarize, previous, lines, max_tokens)
 
     def _summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
-        segment = importlib.import_module("sentencex").segment
         leads = []
         for line in lines:
-            first = next(
-                (
-                    one
-                    for one in segment("en", line.text.strip()[: 2 * _MAX_SENTENCE_CHARS])
-                    if one.strip()
-                ),
-                "",
-            )
-            sentence = " ".join(first.split())
+            text = line.text.strip()[: 2 * _MAX_SENTENCE_CHARS]
+            sentence = next(cut_sentences(text, "en"), "")
             if len(sentence) > _MAX_SENTENCE_CHARS:
                 sentence = sentence[: _MAX_SENTENCE_CHARS - 1] + "…"
             if sentence:

@@ -14,12 +14,11 @@ sentences.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +30,7 @@ from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
+from remora.models.sentences import cut_sentences
 from remora.runtime.threads import compute_in_thread
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ _DAY_US = 86_400_000_000
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"[A-Z](?<=[a-z,;] .)[\w-]+")  # a capital first: so `re` skips the rest
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
+_BEGINNING = re.compile("[A-Za-z0-9]{1,40}")  # no sentence ends within these
 _LAMBDA = 0.8
 _MAX_CANDIDATES = 2_000
-_MAX_PIECE_CHARS = 4_000  # of a text that is cut into sentences at once
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 _STOP = frozenset(
     (  # noqa: SIM905 -- of English; of other languages, their function words
@@ -227,7 +227,11 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
         if spoken.partition("\n")[0] in lines and f"\n{spoken}\n" in bounded:
             return True
         head, found = _head(line), False
-        for sentence in _texts(line.text, _language_of(line.text)):
+        # the first sentence of most messages was not extracted: then none need be found
+        beginning = _BEGINNING.match(line.text.lstrip())
+        if beginning and f"\n- {head}: {beginning[0]}" not in bounded:
+            return False
+        for sentence in cut_sentences(line.text, _language_of(line.text)):
             if f"- {head}: {sentence}" not in lines:
                 return False
             found = True
@@ -264,7 +268,9 @@ def _sentences(lines: Sequence[Line]) -> list[_Sentence]:
     found: list[_Sentence] = []
     for line in lines:
         head, language = _head(line), _language_of(line.text)
-        found.extend([_make_sentence(head, text, language) for text in _texts(line.text, language)])
+        found.extend(
+            [_make_sentence(head, text, language) for text in cut_sentences(line.text, language)]
+        )
     return found
 
 
@@ -281,31 +287,6 @@ def _date(day: int) -> str:
 def _language_of(text: str) -> str:
     """The language that a text shows, or English."""
     return (may_be_foreign(text) and language_of(text)) or "en"
-
-
-def _texts(text: str, language: str) -> Iterator[str]:
-    """The sentences of a text, each in one line."""
-    segment = importlib.import_module("sentencex").segment
-    for piece in _cut(text):
-        for sentence in segment(language, piece):
-            if joined := " ".join(sentence.split()):
-                yield joined
-
-
-def _cut(text: str) -> Iterator[str]:
-    """Pieces of a long text, which end at white space if they can.
-
-    sentencex 1.0 takes time with the square of the quotation marks in a text, and keeps the
-    interpreter's lock for all of it: 6 s for 200 000 of them.
-    """
-    start = 0
-    while len(text) - start > _MAX_PIECE_CHARS:
-        middle, end = start + _MAX_PIECE_CHARS // 2, start + _MAX_PIECE_CHARS
-        at = max(text.rfind("\n", middle, end), text.rfind(" ", middle, end))
-        end = end if at < 0 else at + 1
-        yield text[start:end]
-        start = end
-    yield text[start:]
 
 
 def _words(text: str, said: list[str], language: str) -> tuple[str, ...]:

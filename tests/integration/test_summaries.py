@@ -228,6 +228,29 @@ async def test_compression_strategies() -> None:
     assert all(0 < ratio < 0.6 for ratio in ratios.values())
 
 
+async def test_blanks_over_which_the_sentence_splitter_panics() -> None:
+    """S4.19, G6: a panic of Rust is no `Exception`; the compaction would have failed each time."""
+    for name in ("extractive", "lead"):
+        config = Config.from_dict(
+            {
+                "long_term": {"enabled": False},
+                "models": {"summarizer": name},
+                "buffer": {"summary_tokens": 120, "token_limit": 1000},
+            }
+        )
+        async with Runtime.in_memory(config=config) as runtime:
+            chat = runtime.session("alice", "chat")
+            for number in range(60):
+                await chat.append(
+                    user(f"It was I\xa0. I was {number} years old. Who knew I\u3000. ")
+                )
+            await chat.settle()
+            context = await chat.load()
+            assert context.summary
+            assert context.pending == 0
+            assert await runtime.dead_letters() == []
+
+
 async def test_the_slow_summarizer_is_not_on_the_way() -> None:
     """S1.21, G5, S1.11: while a summary is being made, appends and loads go on, in order, and
     nothing is lost.
