@@ -41,7 +41,7 @@ from remora.errors import RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.jobs.durations import CompactionDurations
 from remora.jobs.facts import FactsHandler
-from remora.languages.dates import compile_patterns
+from remora.languages.patterns import compile_patterns
 from remora.logging import get_logger
 from remora.messages import ChatDict, without_surrogates
 from remora.models.breaker import CircuitBreaker

@@ -10,13 +10,13 @@ import calendar
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, timedelta
-from functools import cache
 
 import msgspec
 
+from remora.languages.patterns import late
 from remora.languages.search_words import fold_accents
 
-__all__ = ["Period", "compile_patterns", "find_periods"]
+__all__ = ["Period", "find_periods"]
 
 _MOST_CHARS = 1_000
 _MOST_NORMALIZED = 2_000  # a few letters become 18 when they are normalized
@@ -61,10 +61,10 @@ def find_periods(text: str, today: int) -> list[Period]:
         return []
     now = _day(today)
     found: list[Period] = []
-    for first_words, expression, read in _PATTERNS:
+    for first_words, compiled, read in _PATTERNS:
         if words.isdisjoint(first_words):
             continue
-        pattern = _compile(expression)
+        pattern = compiled()
         for match in pattern.finditer(text):
             try:
                 first, last, yearly = read(match, now)
@@ -397,12 +397,5 @@ def _patterns() -> Iterator[tuple[Iterable[str], str, Read]]:
     yield {_DIGIT}, rf"\b(?:{_IN}|as\s+of\s+){year}(?P<year>{_Y})\b", _read_year
 
 
-_PATTERNS = tuple((frozenset(words), one, read) for words, one, read in _patterns())
+_PATTERNS = tuple((frozenset(words), late(one), read) for words, one, read in _patterns())
 _FIRST_WORDS = frozenset[str]().union(*(words for words, _, _ in _PATTERNS))
-_compile = cache(re.compile)
-
-
-def compile_patterns() -> None:
-    """Make all patterns, which takes 15 ms; those that are not made are made at first use."""
-    for _, expression, _ in _PATTERNS:
-        _compile(expression)

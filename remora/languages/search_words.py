@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from remora.languages.detection import language_of, may_be_foreign
 from remora.languages.function_words import FUNCTION_WORDS, STOP_CHARACTERS, STOP_PAIRS
+from remora.languages.patterns import late
 
 __all__ = [
     "STEMMED",
@@ -54,10 +55,10 @@ _HIRAGANA = "\u3041-\u309f"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
 _HANGUL = "\uac00-\ud7a3"
 _UNSPACED = "\u0e01-\u0e4e\u0e81-\u0ece\u1000-\u109f\u1780-\u17d3"  # Thai, Lao, Burmese, Khmer
-_RUN = re.compile(
+_RUN = late(
     f"(?P<han>[{_HAN}]+)|(?P<hiragana>[{_HIRAGANA}]+)|[{_KATAKANA}]+|[{_HANGUL}]+|[{_UNSPACED}]+"
 )
-_HAS_RUN = re.compile(f"[{_HAN}{_HIRAGANA}{_KATAKANA}{_HANGUL}{_UNSPACED}\uff66-\uff9f]")
+_HAS_RUN = late(f"[{_HAN}{_HIRAGANA}{_KATAKANA}{_HANGUL}{_UNSPACED}\uff66-\uff9f]")
 # Vowel signs and other marks that belong to a word but are not letters: without them a word of
 # Hindi or Thai would be split.
 _MARKS = (
@@ -239,9 +240,9 @@ def reading_size(texts: Iterable[str]) -> int:
 
 def pair_characters(text: str) -> str:
     """The text with its runs of such scripts as pairs of characters, with blanks between."""
-    if text.isascii() or _HAS_RUN.search(text) is None:
+    if text.isascii() or _HAS_RUN().search(text) is None:
         return text
-    return _RUN.sub(_pair_run, _normalize("NFKC", text))
+    return _RUN().sub(_pair_run, _normalize("NFKC", text))
 
 
 def _pair_run(match: re.Match[str]) -> str:

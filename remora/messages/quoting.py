@@ -18,16 +18,19 @@ import msgspec
 __all__ = ["escape_tags", "indent", "plain_name", "quote", "remove_hidden"]
 
 _BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_HIDDEN = re.compile(
-    "["
+_ALWAYS_HIDDEN = (
     "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f"  # control characters
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"  # zero width
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # tags, and selectors that carry hidden bytes
-    "]"
+)
+_HIDDEN = re.compile(
+    f"[{_ALWAYS_HIDDEN}]"
     # joiners belong to emoji and to scripts that need them; between other letters they hide
     "|(?<=[\x00-\u02ff])[\u200c\u200d]|[\u200c\u200d](?=[\x00-\u02ff])"
 )
+# All that the two above may match: to look for one set takes a fifth of the time of their `sub`.
+_UNUSUAL = re.compile(f"[{_ALWAYS_HIDDEN}\r\v\f\x1c-\x1e\x85\u2028\u2029\u200c\u200d]")
 _NAME = re.compile(r"\w[\w .'\u2019@+-]{0,63}")
 _NAME_WORDS = 5
 _MOST_READ = 1_000  # characters of what may be a name, with what it hides
@@ -43,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 
 def remove_hidden(text: str) -> str:
     """`text` without characters that hide or reorder it; every line break is a line feed."""
-    if text.isascii() and text.isprintable():
+    if (text.isascii() and text.isprintable()) or _UNUSUAL.search(text) is None:
         return text
     return _HIDDEN.sub("", _BREAKS.sub("\n", text))
 

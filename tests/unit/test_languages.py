@@ -238,6 +238,15 @@ def test_any_text(text: str, language: str) -> None:
     assert {one for forms in question.alternatives for one in forms} <= set(question.stems)
 
 
+@given(
+    st.text(st.characters(max_codepoint=127), max_size=300)
+    | st.text("aehilnsu dl'_1.,?", max_size=300)
+)
+def test_ascii_is_read_as_any_other_text(text: str) -> None:
+    """A word of one letter tells nothing of a language."""
+    assert language_of(text) == language_of(f"{text} \u00e9")
+
+
 @given(st.text("aé\u0301\u0323\u3099가あ", max_size=60))
 def test_accents_are_folded_as_unicode_says(text: str) -> None:
     """Up to thirty marks on a character are seen as they are, as in UAX #15."""

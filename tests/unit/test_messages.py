@@ -18,6 +18,7 @@ from remora.messages import (
     encode_message,
     encode_plain,
     plain_text,
+    remove_hidden,
     restore_message,
 )
 
@@ -202,3 +203,25 @@ def test_a_long_text_is_not_encoded_on_the_event_loop() -> None:
     finally:
         tracemalloc.stop()
     assert encode_plain(message, 1 << 24, 1_000_000) is not None
+
+
+@given(
+    st.text(max_size=30)
+    | st.text(
+        "a \n\t\u4e00\u00e9\x00\x7f\x85\xad\u200b\u200c\u200d\u2028\ufeff\U000e0001\v\x1c",
+        max_size=9,
+    )
+)
+def test_hidden_characters_are_removed_whatever_else_a_text_has(text: str) -> None:
+    """A text that has none is not searched twice: one that has, is."""
+    assert remove_hidden(f"{text}\u4e00\r") == remove_hidden(f"{text}\u4e00") + "\n"
+
+
+def test_a_character_is_hidden_or_not() -> None:
+    hidden = {
+        code
+        for code in range(0x110000)
+        if remove_hidden(f"\u4e00{chr(code)}\u4e00") == "\u4e00" * 2
+    }
+    assert {0, 0x1B, 0x7F, 0xAD, 0x200B, 0x202E, 0x2066, 0xFE0D, 0xFEFF, 0xE0041} <= hidden
+    assert not hidden & {*range(32, 127), 9, 10, 0xA0, 0x200D, 0x2014, 0x3000, 0xFE0F, 0x1F600}

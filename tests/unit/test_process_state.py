@@ -81,6 +81,7 @@ OWN_PROCESS = {
 
 SHARED = {
     "cluster/connected.py _connected": "changed on event loops by single steps of the interpreter",
+    "languages/patterns.py _patterns": "modules add to it when they are imported",
     "runtime/probes.py _counters": "tests alone count",
     "runtime/switching.py _loading": "single steps of the interpreter",
     "runtime/switching.py _running": "single steps of the interpreter",

@@ -1,0 +1,28 @@
+"""Regular expressions that are compiled late.
+
+Sets of characters beyond 0xffff take Python's compiler some milliseconds each, and
+`import remora` should not wait for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+
+__all__ = ["compile_patterns", "late"]
+
+_patterns: list[Callable[[], re.Pattern[str]]] = []
+
+
+def late(expression: str) -> Callable[[], re.Pattern[str]]:
+    """A function that returns the pattern. Its first call, or `compile_patterns`, compiles it."""
+    pattern = cache(partial(re.compile, expression))
+    _patterns.append(pattern)
+    return pattern
+
+
+def compile_patterns() -> None:
+    """Compile all that are not compiled, which takes 30 ms."""
+    for pattern in _patterns:
+        pattern()
