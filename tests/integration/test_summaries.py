@@ -229,7 +229,7 @@ async def test_compression_strategies() -> None:
 
 
 async def test_blanks_over_which_the_sentence_splitter_panics() -> None:
-    """S4.19, G6: a panic of Rust is no `Exception`; the compaction would have failed each time."""
+    """G6: a panic of Rust is no `Exception`; the compaction would have failed each time."""
     for name in ("extractive", "lead"):
         config = Config.from_dict(
             {

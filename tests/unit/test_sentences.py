@@ -43,7 +43,7 @@ def test_sentences_have_all_of_a_text(text: str, language: str) -> None:
 def test_a_text_over_which_the_library_panics_is_cut_into_lines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S4.19: Rust's panics are no `Exception`, and a text has them each time."""
+    """G6: Rust's panics are no `Exception`, and a text has them each time."""
 
     def panic(*_: Any) -> Any:
         raise type("PanicException", (BaseException,), {})("byte index 3")
