@@ -57,9 +57,8 @@ _COMPACTIONS = (
     "no caller waits for the model; what is left is the compactions' own work. One takes the event "
     "loop about 0.6 ms in slices of at most 0.16 ms (its messages are read and written out for the "
     "prompt, its summary is counted), and the commits in which it begins and ends are several "
-    "statements longer. Without long-term memory medians differ by a tenth; with it, all that "
-    "leaves the buffers is embedded, written and indexed meanwhile, which keeps two cores and the "
-    "disk busy."
+    "statements longer. With long-term memory, all that leaves the buffers is also embedded, "
+    "written and indexed in this time, which keeps two cores and the disk busy."
 )
 BARS = (
     Bar(
