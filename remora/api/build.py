@@ -320,8 +320,8 @@ async def _load_parts(base: Foundation) -> None:
     """Load LanceDB, and the embedded embedder if it is used, before the first recall.
 
     LanceDB's import takes a second or more in a thread. Sessions are served in the meantime; the
-    event loop waits for the interpreter 0.2 ms at a time, and once, for about 60 ms, for a garbage
-    collection.
+    event loop waits for the interpreter 0.2 ms at a time, and twice for longer: about 60 ms for a
+    garbage collection, and 80 to 200 ms for the embedder's tokenizer, which one call into C makes.
     """
     options = base.options
     try:

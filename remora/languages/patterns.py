@@ -1,7 +1,7 @@
 """Regular expressions that are compiled late.
 
-Sets of characters beyond 0xffff take Python's compiler some milliseconds each, and
-`import remora` should not wait for them.
+Sets of characters beyond 0xffff, and many alternatives, take Python's compiler some milliseconds
+each, and `import remora` should not wait for them.
 """
 
 from __future__ import annotations
