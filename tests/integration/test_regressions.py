@@ -69,6 +69,32 @@ class Panic(BaseException):
     """What an extension module may raise."""
 
 
+async def test_an_extract_that_panics(tmp_path: Path) -> None:
+    """G6: what is no `Exception` ends a compaction as any other failure: nothing is pending, and no
+    job is a dead letter.
+    """
+
+    class Panics:
+        name = "panics"
+        extracts = True
+
+        async def summarize(self, *_: Any, max_tokens: int) -> str:
+            raise Panic("p")
+
+    config = Config.from_dict(LEAN)
+    async with Runtime(tmp_path, config=config, summarizer=Panics()) as runtime:
+        chat = runtime.session("alice", "one")
+        for number in range(12):
+            await chat.append(sentence(number))
+        with anyio.fail_after(60):
+            await chat.settle()
+        context = await chat.load()
+        assert context.pending == 0
+        assert context.summary
+        assert await runtime.dead_letters() == []
+        assert len(await chat.history()) == 12
+
+
 @pytest.mark.parametrize(
     "outcome",
     [

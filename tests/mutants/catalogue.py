@@ -477,6 +477,7 @@ _MUTANTS = (
 -    if result.job != expected or outdated:
 +    if spec.generation != state.watermarks.generation or outdated:
 """,
+        tests=("tests/simulation/test_kernel.py",),
     ),
     Mutant(
         name="pending_left_out_of_load",

@@ -470,6 +470,46 @@ async def test_clear_drops_a_late_summary() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_summary_is_taken_once() -> None:
+    """G6: the result of a compaction that comes again, while the next one runs, is not that one's:
+    what it summarizes is still shown.
+    """
+    answered: list[str] = []
+
+    class AnswersOnce(Hanging):
+        async def summarize(self, previous: str | None, lines: Any, *, max_tokens: int) -> str:
+            if answered:
+                await anyio.sleep_forever()
+            answered.append("first")
+            return "first"
+
+    journal = MemoryJournal()
+    async with kernel(
+        journal, clock=VirtualClock(), summarizer=AnswersOnce(), fold_above=30
+    ) as core:
+        numbers = iter(range(40))
+        jobs = await journal.jobs()
+        while not jobs:
+            await core.ask(KEY, append(user(f"m{next(numbers)} {'x' * 20}")))
+            jobs = await journal.jobs()
+        (job,) = jobs
+        with anyio.fail_after(5):
+            await core.supervisor.drain(KEY)
+        while not await journal.jobs():
+            await core.ask(KEY, append(user(f"m{next(numbers)} {'x' * 20}")))
+        before = await core.ask(KEY, Load(1000))
+        assert before.summary.text == "first"
+
+        again = SummaryReady(job.payload, job.id, "", "again", 1, False, "m")
+        assert await core.directory.ask_control(KEY, again) is False
+
+        after = await core.ask(KEY, Load(1000))
+        assert after.summary.text == "first"
+        assert said(after.entries) == said(before.entries)
+        assert (await core.ask(KEY, Inspect())).pending
+
+
+@pytest.mark.anyio
 async def test_schedule_outlives_failures() -> None:
     """S2.15, G11: periodic work runs on time, and goes on after it raised."""
     clock, runs = VirtualClock(), []

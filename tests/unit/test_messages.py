@@ -213,11 +213,12 @@ def test_a_long_text_is_not_encoded_on_the_event_loop() -> None:
     )
 )
 def test_hidden_characters_are_removed_whatever_else_a_text_has(text: str) -> None:
-    """A text that has none is not searched twice: one that has, is."""
+    """The line break at the end leads past the short way, which texts without any take."""
     assert remove_hidden(f"{text}\u4e00\r") == remove_hidden(f"{text}\u4e00") + "\n"
 
 
 def test_a_character_is_hidden_or_not() -> None:
+    """Of all that Unicode has."""
     hidden = {
         code
         for code in range(0x110000)
