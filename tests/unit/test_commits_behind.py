@@ -38,6 +38,7 @@ def _alternating(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 FIRST, SECOND = range(2, 9), range(9, 16)
 """Sessions whose messages go into the commit that is held, and into the one behind it."""
 LIMIT_S = 60
+TURNS = 60  # of the event loop: senders are answered 16 at a time
 
 
 def said(sid: int, *, tokens: int = 3) -> Write:
@@ -352,19 +353,25 @@ async def test_last_uses_are_written_if_a_commit_behind_another_one_fails(
 
 
 class Clock:
-    """What `time` is to the writer: it passes when a test says so; the thread computes nothing."""
+    """What `time` is to the writer: it passes when a test says so; the connection's thread waits
+    for what is passed there alone.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._of_loop = 0.0
+        self._loop = threading.get_ident()
 
     def perf_counter(self) -> float:
         return self.now
 
     def thread_time(self) -> float:
-        return 0.0
+        return self._of_loop
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds
+        if threading.get_ident() == self._loop:
+            self._of_loop += seconds
 
 
 @pytest.fixture
@@ -373,6 +380,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in ("writer", "connection"):
         monkeypatch.setattr(f"remora.storage.sqlite.{module}.time", clock)
     return clock
+
+
+@asynccontextmanager
+async def paced(writer: BreakableConnection) -> AsyncIterator[None]:
+    """Each transaction takes some turns of the event loop, however busy the machine is: in these
+    the senders of the one before it are answered, and send again.
+    """
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert let_go.wait(LIMIT_S)
+        let_go.clear()
+
+    async def pace() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            if begun.is_set():
+                for _ in range(TURNS):
+                    await anyio.lowlevel.checkpoint()
+                begun.clear()
+                let_go.set()
+
+    writer.before_commit = hold
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pace)
+        yield
+        tasks.cancel_scope.cancel()
+    writer.before_commit = None
 
 
 async def send(journal: SqliteJournal, senders: int, commits: int, then: Callable[[], None]) -> int:
@@ -410,12 +446,12 @@ async def send(journal: SqliteJournal, senders: int, commits: int, then: Callabl
 
 @pytest.mark.parametrize("senders", [16, 40, 300])
 async def test_two_commits_alternate_where_the_disk_is_fast(
-    tmp_path: Path, clock: Clock, senders: int
+    tmp_path: Path, clock: Clock, connections: Connections, senders: int
 ) -> None:
     """G2: the thread waits for the disk a shorter time than for the event loop; also after other
     work, and after a commit of all.
     """
-    async with running(tmp_path) as journal:
+    async with running(tmp_path) as journal, paced(connections[0]):
         for _ in range(2):
             assert await send(journal, senders, 40, lambda: clock.pass_by(0.002 / senders)) >= 18
             await journal.change_settings({"a": "b"})
@@ -430,9 +466,9 @@ async def test_senders_share_their_commits_where_the_disk_is_slow(
         assert await send(journal, 40, 40, lambda: clock.pass_by(0.0001)) <= 2
 
 
-async def test_a_burst_has_two_commits(tmp_path: Path) -> None:
+async def test_a_burst_has_two_commits(tmp_path: Path, connections: Connections) -> None:
     """G2: half of it and the other half, and not a half of each rest."""
-    async with running(tmp_path) as journal:
+    async with running(tmp_path) as journal, paced(connections[0]):
         for burst in range(3):
             before = journal.statistics().commits
             told = anyio.Semaphore(0)
