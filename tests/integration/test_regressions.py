@@ -18,7 +18,7 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Context, Runtime
 from remora.errors import (
     CommitFailed,
     InvalidMessage,
@@ -69,6 +69,20 @@ class Panic(BaseException):
     """What an extension module may raise."""
 
 
+async def compact(runtime: Runtime) -> Context:
+    """Append more than a new session's buffer holds: it ends summarized, and nothing is lost."""
+    chat = runtime.session("alice", "one")
+    for number in range(12):
+        await chat.append(sentence(number))
+    with anyio.fail_after(60):
+        await chat.settle()
+    context = await chat.load()
+    assert context.pending == 0
+    assert context.summary
+    assert len(await chat.history()) == 12
+    return context
+
+
 async def test_an_extract_that_panics(tmp_path: Path) -> None:
     """G6: what is no `Exception` ends a compaction as any other failure: nothing is pending, and no
     job is a dead letter.
@@ -83,16 +97,8 @@ async def test_an_extract_that_panics(tmp_path: Path) -> None:
 
     config = Config.from_dict(LEAN)
     async with Runtime(tmp_path, config=config, summarizer=Panics()) as runtime:
-        chat = runtime.session("alice", "one")
-        for number in range(12):
-            await chat.append(sentence(number))
-        with anyio.fail_after(60):
-            await chat.settle()
-        context = await chat.load()
-        assert context.pending == 0
-        assert context.summary
+        await compact(runtime)
         assert await runtime.dead_letters() == []
-        assert len(await chat.history()) == 12
 
 
 @pytest.mark.parametrize(
@@ -123,19 +129,11 @@ async def test_models_that_misbehave(tmp_path: Path, outcome: Any) -> None:
         return outcome
 
     async with Runtime(tmp_path, config=Config.from_dict(LEAN), chat_model=model) as runtime:
-        chat = runtime.session("alice", "one")
-        for number in range(12):
-            await chat.append(sentence(number))
-        with anyio.fail_after(60):
-            await chat.settle()
-        context = await chat.load()
-        assert context.pending == 0
-        assert context.summary
+        context = await compact(runtime)
         assert context.tokens <= 100
         usable = isinstance(outcome, str) and outcome not in {"", "cancelled"}
         usable = usable and len(outcome) < 1_000  # what is too long is never cut
         assert context.sources["summary"].status == ("ok" if usable else "degraded")
-        assert len(await chat.history()) == 12
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from remora.errors import (
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.actor import Decision, NeedsLookup
-from remora.runtime.jobs import RetryPolicy
+from remora.runtime.jobs import Job, RetryPolicy
 from remora.runtime.limits import RegistryLimits
 from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule
@@ -488,15 +488,17 @@ async def test_a_summary_is_taken_once() -> None:
         journal, clock=VirtualClock(), summarizer=AnswersOnce(), fold_above=30
     ) as core:
         numbers = iter(range(40))
-        jobs = await journal.jobs()
-        while not jobs:
-            await core.ask(KEY, append(user(f"m{next(numbers)} {'x' * 20}")))
-            jobs = await journal.jobs()
-        (job,) = jobs
+
+        async def append_until_a_job_is_there() -> Job:
+            while not (jobs := await journal.jobs()):
+                await core.ask(KEY, append(user(f"m{next(numbers)} {'x' * 20}")))
+            (job,) = jobs
+            return job
+
+        job = await append_until_a_job_is_there()
         with anyio.fail_after(5):
             await core.supervisor.drain(KEY)
-        while not await journal.jobs():
-            await core.ask(KEY, append(user(f"m{next(numbers)} {'x' * 20}")))
+        await append_until_a_job_is_there()
         before = await core.ask(KEY, Load(1000))
         assert before.summary.text == "first"
 

@@ -404,11 +404,14 @@ async def paced(writer: BreakableConnection) -> AsyncIterator[None]:
                 let_go.set()
 
     writer.before_commit = hold
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pace)
-        yield
-        tasks.cancel_scope.cancel()
-    writer.before_commit = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pace)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        writer.before_commit = None
+        let_go.set()  # a transaction that has begun would wait for the end of a failed test
 
 
 async def send(journal: SqliteJournal, senders: int, commits: int, then: Callable[[], None]) -> int:
