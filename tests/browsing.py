@@ -34,7 +34,7 @@ WAYS = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
     "narrow": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
 }
-WAIT_MS = 100_000  # two CPUs may have forty busy processes
+WAIT_MS = 250_000  # two CPUs may have forty busy processes, and the server gives way to all
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     page.goto(address)
     page.wait_for_selector("#users a")
     yield page
-    assert not said
+    assert not said, said
     context.close()
 
 

@@ -40,8 +40,6 @@ __all__ = [
     "runtimes_of",
 ]
 
-_RERANK_S = 30.0
-
 
 def directory_of(arguments: argparse.Namespace) -> Path:
     """The memory directory of a command: ``--dir``, or the configuration's."""
@@ -198,8 +196,7 @@ async def open_to_read(
     if min(formats) < FORMAT:
         opened: Any = open_runtime(arguments, journal_only=not long_term)
     else:
-        # a person waits for a reranker that is just being loaded
-        reader = MemoryReader(directory_of(arguments), arguments.configured, rerank_s=_RERANK_S)
+        reader = MemoryReader(directory_of(arguments), arguments.configured)
         opened = reader.open(user=user, long_term=long_term, copied=copied)
     async with opened as memory:
         yield memory

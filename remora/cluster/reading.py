@@ -38,6 +38,8 @@ Memory: TypeAlias = Runtime | ShardedRuntime
 
 _JOURNAL = "journal.db"
 _LONGEST_PAUSE_S = 1.0
+_SEARCH_S = 100.0  # beside three busy processes, a page's took 4 s, and a first one 56 s
+_RERANK_S = 30.0
 
 
 def find_journals(directory: Path, user: str | None = None) -> list[Path]:
@@ -81,18 +83,17 @@ class MemoryReader:
     No file of the directory changes. Readers of the journal alone come one after the other, with
     pauses as long as they took: the owner can empty its write-ahead log between two of them.
 
+    A person waits for the answer, and this process has just loaded what it searches with, at low
+    priority perhaps. So searches have minutes, not the deadlines that a server's calls have.
+
     Args:
         directory: of the memory.
         config: what answers depend on: counter, embedder, weights of recall.
-        rerank_s: how long a reranker may take.
     """
 
-    def __init__(self, directory: Path, config: Config, *, rerank_s: float | None = None) -> None:
+    def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
-        if rerank_s is not None:
-            recall = msgspec.structs.replace(config.recall, rerank_deadline_s=rerank_s)
-            config = msgspec.structs.replace(config, recall=recall)
-        self.config = config
+        self.config = _with_patience(config)
         self._turn = anyio.Lock()
         self._pause_until = 0.0
         self._models: dict[bool, SharedModels] = {False: SharedModels(), True: SharedModels()}
@@ -180,6 +181,20 @@ class MemoryReader:
             except EmbedderChanged as e:  # it names the links
                 raise EmbedderChanged(str(e).replace(str(mirror), str(directory))) from e
             yield reader
+
+
+def _with_patience(config: Config) -> Config:
+    replace = msgspec.structs.replace
+    recall, synopsis = config.recall, config.synopsis
+    return replace(
+        config,
+        recall=replace(
+            recall,
+            deadline_s=max(recall.deadline_s, _SEARCH_S),
+            rerank_deadline_s=max(recall.rerank_deadline_s, _RERANK_S),
+        ),
+        synopsis=replace(synopsis, deadline_s=max(synopsis.deadline_s, _SEARCH_S)),
+    )
 
 
 async def _end_moment(runtime: Runtime) -> None:

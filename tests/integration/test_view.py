@@ -355,6 +355,16 @@ async def test_recall_is_explained(owner: Runtime, directory: Path) -> None:
     assert context["sources"]["long_term"]["count"] > 0
 
 
+async def test_deadlines_of_a_server_are_not_those_of_a_page(
+    owner: Runtime, directory: Path
+) -> None:
+    """A page on a busy machine would show a context without what the server recalls at once."""
+    config = Config.from_dict(TREE | {"recall": {"deadline_s": 1e-6}})
+    async with opened_page(directory, config) as page:
+        context = await get(page, "context", user="alice", session="other", query="Figaro 7")
+    assert context["sources"]["long_term"]["count"] > 0
+
+
 async def test_wrong_questions(owner: Runtime, directory: Path) -> None:
     questions: list[tuple[str, dict[str, str | int], str]] = [
         ("session", {"user": "", "session": "chat"}, "user id"),
