@@ -16,7 +16,9 @@ share that varies; messages of 300 bytes; the files are in memory where the syst
 Recorded figures belong to one version of CPython and one kind of machine, both noted in the file:
 with another, `--check` says that there is nothing to compare and exits with 3. It exits with 1 if a
 case takes more than the tolerance above its figure; if it takes as much less, it says that the
-figure wants to be recorded again, and exits with 0. It takes about two minutes.
+figure wants to be recorded again, and exits with 0. It takes about two minutes. Where other
+processes want the processor, too, commits are more and smaller, and an append took up to 12 % more:
+so `--check` counts a case that takes more again, twice at most, and takes the least.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ __all__ = ["CASES", "FILE", "TOLERANCE", "Comparison", "compare", "count", "find
 FILE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.1
 """Group commits differ from run to run: their number, and with it a few hundredths of the work."""
+_MOST_COUNTS = 3
 _NOTHING_TO_COMPARE = 3
 
 Operation = Callable[[Session, str], Awaitable[object]]
@@ -196,6 +199,16 @@ def count(name: str) -> float:
     return (more - less) / (case.many - case.few) / 1_000
 
 
+def count_least(name: str, recorded: Mapping[str, float]) -> float:
+    """Thousands of instructions of an operation: the least of some counts, if one is not enough."""
+    least = count(name)
+    for _ in range(1, _MOST_COUNTS):
+        if not compare({name: least}, recorded).slower:
+            break
+        least = min(least, count(name))
+    return least
+
+
 def find_environment() -> str:
     """Whose figures can be compared with those of this process."""
     return f"CPython {platform.python_version()} {platform.machine()}"
@@ -285,7 +298,7 @@ def main() -> int:
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("counting", total=len(names))
         for name in names:
-            found[name] = count(name)
+            found[name] = count_least(name, recorded if given.check else {})
             progress.advance(task)
     if given.tracing:
         _print(found, dict.fromkeys(found, found["not loaded"]), "not loaded")

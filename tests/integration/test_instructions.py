@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import instructions
 from benchmarks.instructions import CASES, TOLERANCE, compare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,3 +38,16 @@ def test_what_takes_more_is_named() -> None:
         "append-256": 1.0,
     }
     assert compare(found, recorded) == (["append-1"], ["load-20"], ["append-256"])
+
+
+@pytest.mark.parametrize(
+    ("counted", "least", "left"),
+    [([109.0, 1.0], 109.0, 1), ([115.0, 103.0, 1.0], 103.0, 1), ([130.0, 140.0, 120.0], 120.0, 0)],
+)
+def test_what_takes_more_is_counted_again(
+    monkeypatch: pytest.MonkeyPatch, counted: list[float], least: float, left: int
+) -> None:
+    """Twice at most: what takes more each time is a regression."""
+    monkeypatch.setattr(instructions, "count", lambda _: counted.pop(0))
+    assert instructions.count_least("append-1", {"append-1": 100.0}) == least
+    assert len(counted) == left

@@ -221,8 +221,9 @@ async def test_runtime_over_http(
             while (await chat.load()).sources["summary"].status != "degraded":
                 await anyio.sleep(0.01)
         assert (await chat.load(query="trees")).sources["long_term"].status == "failed"
-        found = (await chat.load(query="gardens")).sources.long_term
-        assert found.status == "omitted", "S2.05: its vector is at hand"
+        # with room beside messages that wait for the next summary
+        found = (await chat.load(query="gardens", max_tokens=3_000)).sources.long_term
+        assert found.status == "ok", "S2.05: its vector is at hand"
         assert found.count > 0
         assert len(await chat.history()) == 44
         endpoint.answer = endpoint.sensible

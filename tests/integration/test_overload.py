@@ -38,8 +38,8 @@ async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
     """
     figures = await overload(tmp_path / "memory", seconds=1.5, factor=6.0)
     assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
-    assert figures.acknowledged > 100
-    assert figures.refused["total"] > 100
+    assert figures.acknowledged > 0
+    assert figures.refused["total"] > 0
     assert figures.waiting_kb <= TOTAL_BYTES // 1_024
     assert figures.acknowledged + sum(figures.refused.values()) + figures.unknown == figures.sent
 
