@@ -38,7 +38,7 @@ Memory: TypeAlias = Runtime | ShardedRuntime
 
 _JOURNAL = "journal.db"
 _LONGEST_PAUSE_S = 1.0
-_SEARCH_S = 100.0  # beside three busy processes, a page's took 4 s, and a first one 56 s
+_SEARCH_S = 100.0  # with three busy processes, a page's took 4 s, and a first one 56 s
 _RERANK_S = 30.0
 
 

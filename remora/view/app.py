@@ -42,7 +42,7 @@ __all__ = ["ViewOptions", "build_app"]
 _logger = get_logger(__name__)
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _AT_ONCE = 8  # requests that read, of all pages together
-_WAIT_S = 120.0  # a first recall imports LanceDB, at low priority: 56 s beside three busy processes
+_WAIT_S = 120.0  # a first recall imports LanceDB, at low priority: 56 s with three busy processes
 _MOST_BODY = 1 << 20
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
