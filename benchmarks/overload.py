@@ -51,7 +51,7 @@ CONFIG = Config.from_dict(
         "tokens": {"counter": "heuristic"},
         "buffer": {"token_limit": 2_000},
         "models": {"summarizer": "tail"},
-        "mailbox": {"timeout_s": DEADLINE_S, "max_total_bytes": TOTAL_BYTES},
+        "mailbox": {"timeout_s": DEADLINE_S},
     }
 )
 KEYS = [
@@ -85,6 +85,7 @@ class Overload(msgspec.Struct):
 
     Attributes:
         seconds: how long.
+        bound_kb: how much may wait.
         sent: messages.
         acknowledged: of them.
         refused: provably not run, by the bound that refused them.
@@ -104,6 +105,7 @@ class Overload(msgspec.Struct):
     """
 
     seconds: float
+    bound_kb: int
     sent: int = 0
     acknowledged: int = 0
     refused: dict[str, int] = msgspec.field(default_factory=dict)
@@ -128,8 +130,8 @@ class Overload(msgspec.Struct):
             for name in ("untyped", "lost", "ran", "doubled", "disordered")
             if (value := getattr(self, name))
         ]
-        if self.waiting_kb > TOTAL_BYTES // 1_024:
-            found.append(f"{self.waiting_kb} kB were waiting, of {TOTAL_BYTES // 1_024}")
+        if self.waiting_kb > self.bound_kb:
+            found.append(f"{self.waiting_kb} kB were waiting, of {self.bound_kb}")
         if self.longest_ms > (DEADLINE_S + LATE_S) * 1e3:
             found.append(
                 f"an answer took {self.longest_ms:.0f} ms, the deadline being {DEADLINE_S:g} s"
@@ -206,7 +208,12 @@ class _Senders:
 
 
 async def overload(
-    directory: Path, *, seconds: float, factor: float = 2.0, seed: int = 1
+    directory: Path,
+    *,
+    seconds: float,
+    factor: float = 2.0,
+    seed: int = 1,
+    total_bytes: int = TOTAL_BYTES,
 ) -> Overload:
     """Send too much for a while, and look at what is there.
 
@@ -215,8 +222,11 @@ async def overload(
         seconds: how long.
         factor: how much, as a multiple of what the disk takes.
         seed: of who sends.
+        total_bytes: how much may wait.
     """
-    figures, journals = Overload(seconds), []
+    figures, journals = Overload(seconds, total_bytes >> 10), []
+    mailbox = msgspec.structs.replace(CONFIG.mailbox, max_total_bytes=total_bytes)
+    config = msgspec.structs.replace(CONFIG, mailbox=mailbox)
 
     async def open_slow_journal() -> SlowJournal:
         journal = await SlowJournal.open(directory / "journal.db", durability="power")
@@ -238,7 +248,7 @@ async def overload(
             figures.lag_ms = max(figures.lag_ms, (time.perf_counter() - asleep - 0.02) * 1e3)
 
     await anyio.Path(directory).mkdir(parents=True, exist_ok=True)
-    async with Runtime(directory, config=CONFIG, journal=open_slow_journal) as runtime:
+    async with Runtime(directory, config=config, journal=open_slow_journal) as runtime:
         for key in KEYS:
             await runtime.session(*key).load()
         senders = _Senders(runtime, figures, random.Random(seed))
