@@ -47,7 +47,16 @@ from benchmarks.speed.text import texts
 from remora import Config, Runtime, Session
 from remora.tokens import TiktokenCounter
 
-__all__ = ["CASES", "FILE", "TOLERANCE", "Comparison", "compare", "count", "find_environment"]
+__all__ = [
+    "CASES",
+    "FILE",
+    "TOLERANCE",
+    "Comparison",
+    "compare",
+    "count",
+    "count_least",
+    "find_environment",
+]
 
 FILE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ from remora.api.shards import options_of, with_models
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards, shard_of
 from remora.config import Config
-from remora.errors import EmbedderChanged, InvalidInput
+from remora.errors import EmbedderChanged, InvalidInput, LongTermError, ModelError
 from remora.runtime.threads import run_in_thread
 from remora.services.index_directory import FIRST_DIRECTORY
 from remora.storage.lance.copy import link_tables
@@ -38,8 +38,7 @@ Memory: TypeAlias = Runtime | ShardedRuntime
 
 _JOURNAL = "journal.db"
 _LONGEST_PAUSE_S = 1.0
-_SEARCH_S = 100.0  # with three busy processes, a page's took 4 s, and a first one 56 s
-_RERANK_S = 30.0
+_SEARCH_S = 30.0  # with three busy processes, a page's took 4 s
 
 
 def find_journals(directory: Path, user: str | None = None) -> list[Path]:
@@ -83,8 +82,8 @@ class MemoryReader:
     No file of the directory changes. Readers of the journal alone come one after the other, with
     pauses as long as they took: the owner can empty its write-ahead log between two of them.
 
-    A person waits for the answer, and this process has just loaded what it searches with, at low
-    priority perhaps. So searches have minutes, not the deadlines that a server's calls have.
+    A person waits for the answer, and this process may have a low priority. So a search has half a
+    minute, not the deadlines of a server's calls, and begins when models and tables are loaded.
 
     Args:
         directory: of the memory.
@@ -147,6 +146,10 @@ class MemoryReader:
                 reader = read(journal.parent, partial(take, journal))
                 readers.append(await opened.enter_async_context(reader))
                 await _end_moment(readers[-1])  # of what opening asked for
+                if long_term:  # in no moment: importing LanceDB may take a minute
+                    with suppress(LongTermError, ModelError):  # a search says what is wrong
+                        await readers[-1].ready()
+                    await _end_moment(readers[-1])
             try:
                 yield readers[0] if len(readers) == 1 else ShardedRuntime(readers)
             finally:
@@ -191,7 +194,7 @@ def _with_patience(config: Config) -> Config:
         recall=replace(
             recall,
             deadline_s=max(recall.deadline_s, _SEARCH_S),
-            rerank_deadline_s=max(recall.rerank_deadline_s, _RERANK_S),
+            rerank_deadline_s=max(recall.rerank_deadline_s, _SEARCH_S),
         ),
         synopsis=replace(synopsis, deadline_s=max(synopsis.deadline_s, _SEARCH_S)),
     )

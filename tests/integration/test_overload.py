@@ -39,8 +39,8 @@ async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
     # so few bytes that a busy machine has them waiting, too
     figures = await overload(tmp_path / "memory", seconds=1.5, factor=6.0, total_bytes=1 << 20)
     assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
-    assert figures.acknowledged > 0
-    assert figures.refused["total"] > 0
+    assert figures.acknowledged > 100
+    assert figures.refused["total"] > 100
     assert figures.waiting_kb <= figures.bound_kb
     assert figures.acknowledged + sum(figures.refused.values()) + figures.unknown == figures.sent
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.overload import DEADLINE_S, LATE_S, TOTAL_BYTES, overload
+from benchmarks.overload import DEADLINE_S, LATE_S, overload
 from benchmarks.speed.claim import Bar, Case
 
 NAME = "overload"
@@ -63,7 +63,7 @@ def measure(
             "unknown": found.unknown,
             "untyped": found.untyped,
             "wrong": found.lost + found.ran + found.doubled + found.disordered,
-            "waiting_of_bound": found.waiting_kb * 1_024 / TOTAL_BYTES,
+            "waiting_of_bound": found.waiting_kb / found.bound_kb,
             "growth_mb": max(later) - later[0] if later else 0.0,
             "loop_lag_ms": found.lag_ms,
         }
