@@ -10,7 +10,11 @@ import gc
 import inspect
 import logging
 import os
+import signal
+import sys
 import threading
+import time
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
@@ -26,13 +30,13 @@ import pytest
 # a runtime that opens loads it, in a thread; parts that are tested alone write lines as well
 import structlog  # noqa: F401
 import trio
-from _pytest.faulthandler import fault_handler_stderr_fd_key  # as pytest's own watch uses it
 from blockbuster import BlockBuster, blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
+from tests.patience import WATCH, Stuck
 from tests.sqlite import BreakableConnection, Connections
 
 settings.register_profile(
@@ -55,6 +59,8 @@ _OBSERVED = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("quiet_limit", "s without a movement that end a test (tests.patience)")
+    parser.addini("processor_limit", "s of processor time that end a test (tests.patience)")
     parser.addoption(
         "--probes",
         type=Path,
@@ -67,6 +73,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    WATCH.quiet_limit_s = float(config.getini("quiet_limit"))
+    WATCH.processor_limit_s = float(config.getini("processor_limit"))
     if config.getoption("--probes") is not None:
         observing = ExitStack()
         config.stash[_OBSERVED] = observing.enter_context(count_probes())
@@ -117,17 +125,11 @@ def pytest_terminal_summary(
         terminalreporter.line(f"never reached: {name}: {PROBES[name]}")
 
 
-_CHILD_TIMEOUT_S = 600
-_REPORT_S = 30.0
-_LIMIT_S = pytest.StashKey[float]()
-"""Of an asynchronous test; pytest-timeout's own limit for it is later."""
+_CANCEL = pytest.StashKey[Callable[[str], None]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Modules that start processes get time for them on a busy machine.
-
-    Workers run the modules in an order that mixes slow and quick ones, so that half of the tests
-    take about half of the time, and the percentage that is shown can be believed.
+    """Mix slow and quick modules, so that the percentage that is shown can be believed.
 
     Raises:
         pytest.UsageError: a test's name has an address, so that workers could not agree on it.
@@ -137,27 +139,72 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"no two processes give this test the same name: {item.nodeid}")
-        module = getattr(item, "module", None)
-        if hasattr(module, "subprocess") and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(_CHILD_TIMEOUT_S))
-        if inspect.iscoroutinefunction(getattr(item, "obj", None)):
-            marker = item.get_closest_marker("timeout")
-            limit_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0)
-            if limit_s:
-                item.stash[_LIMIT_S] = limit_s
-                item.add_marker(pytest.mark.timeout(limit_s + _REPORT_S), append=False)
 
 
-async def _end_in_time(test: Callable[[], Awaitable[object]], limit_s: float) -> None:
-    """Run a test, and cancel it after so many seconds of real time, all shields opened.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a test of which nothing moves any more; see `tests.patience`."""
+    marker = item.get_closest_marker("limit")
+    ending = _Ending(item)
+    WATCH.begin(ending.end, marker and float(marker.args[0]))
+    signal.signal(signal.SIGALRM, ending.interrupt)
+    try:
+        return (yield)
+    finally:
+        WATCH.rest()
+        signal.signal(signal.SIGALRM, _nothing)  # one that comes late ends no other test
 
-    A thread counts them: the test's own clock may be one that jumps.
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def pytest_enter_pdb() -> None:
+    WATCH.rest()
+
+
+class _Ending:
+    """How one test ends that is over a limit: an asynchronous one from within, others by a signal.
+
+    A signal would stop the loop in the middle: trio's loop cannot go on then, and on asyncio the
+    test still occupies the task in which its fixtures are to end.
+    """
+
+    def __init__(self, item: pytest.Item) -> None:
+        self._item, self._reason = item, ""
+        self._told, self._told_s = 0, 0.0
+
+    def end(self, reason: str) -> None:
+        """Called once a second by the watch's thread. A test that goes on is told a second time;
+        then its process is ended, which fails it, and another worker goes on.
+        """
+        self._reason = reason
+        cancel = self._item.stash.get(_CANCEL, None)
+        if cancel is not None:
+            with suppress(anyio.RunFinishedError):
+                cancel(reason)
+        if self._told and time.monotonic() - self._told_s < WATCH.quiet_limit_s / 2:
+            return
+        if self._told > 1:
+            faulthandler.dump_traceback(sys.__stderr__)
+            os._exit(os.EX_SOFTWARE)
+        if self._told or cancel is None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+        self._told, self._told_s = self._told + 1, time.monotonic()
+
+    def interrupt(self, *_: object) -> None:
+        raise Stuck(self._reason)
+
+
+async def _end_from_within(item: pytest.Item, test: Callable[[], Awaitable[object]]) -> None:
+    """Run a test that the watch may cancel, all shields opened.
 
     Raises:
-        TimeoutError: it did not end in time.
+        Stuck: it was cancelled.
     """
-    running, ended = anyio.CancelScope(), threading.Event()
+    running, told = anyio.CancelScope(), ""
     token = anyio.lowlevel.current_token()
+    where: list[str] = []
 
     def end() -> None:
         running.cancel()
@@ -165,51 +212,36 @@ async def _end_in_time(test: Callable[[], Awaitable[object]], limit_s: float) ->
             if isinstance(scope, trio.CancelScope | anyio.CancelScope) and scope.shield:
                 scope.shield = False
 
-    def watch() -> None:
-        pause_s = limit_s
-        with suppress(anyio.RunFinishedError):
-            while not ended.wait(pause_s):
-                anyio.from_thread.run_sync(end, token=token)
-                pause_s = 0.1
+    def cancel(reason: str) -> None:
+        nonlocal told
+        told = reason
+        anyio.from_thread.run_sync(end, token=token)
 
-    threading.Thread(target=watch, name="limit of a test", daemon=True).start()
+    item.stash[_CANCEL] = cancel
     try:
         with running:
-            await test()
+            try:
+                await test()
+            except anyio.get_cancelled_exc_class() as cancelled:
+                where = traceback.format_tb(cancelled.__traceback__)
+                raise
     finally:
-        ended.set()
+        del item.stash[_CANCEL]
     if running.cancelled_caught:
-        raise TimeoutError(f"the test did not end within {limit_s:g} s")
+        raise Stuck("".join([f"{told}, here:\n", *where]))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """End an asynchronous test that hangs from within, also one that hangs in a shielded scope.
-
-    The signal of pytest-timeout stops the loop in the middle: trio's loop cannot go on then, and on
-    asyncio the test still occupies the task in which its fixtures are to end.
-    """
-    test, limit_s = pyfuncitem.obj, pyfuncitem.stash.get(_LIMIT_S, None)
-    if limit_s:
+    """Run an asynchronous test so that it can be ended from within."""
+    test = pyfuncitem.obj
+    if inspect.iscoroutinefunction(test):
 
         @functools.wraps(test)
-        async def limited(**arguments: Any) -> None:
-            await _end_in_time(functools.partial(test, **arguments), limit_s)
+        async def ended(**arguments: Any) -> None:
+            await _end_from_within(pyfuncitem, functools.partial(test, **arguments))
 
-        pyfuncitem.obj = limited
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch the end of a test that has failed, too: pytest stops watching where a test fails."""
-    limit_s = float(item.config.getini("faulthandler_timeout") or 0)
-    if limit_s:
-        faulthandler.dump_traceback_later(
-            limit_s,
-            file=item.config.stash[fault_handler_stderr_fd_key],
-            exit=bool(item.config.getini("faulthandler_exit_on_timeout")),
-        )
+        pyfuncitem.obj = ended
     return (yield)
 
 
@@ -248,10 +280,6 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
         # asyncpg looks for a file of passwords when it connects, which is seldom
         guard.functions["os.stat"].can_block_in("asyncpg/connect_utils.py", {"_read_password_file"})
-        # as pytest-timeout writes where a test hangs
-        guard.functions["io.TextIOWrapper.write"].can_block_in(
-            "pytest_timeout.py", {"timeout_sigalrm"}
-        )
         yield guard
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import anyio
 import msgspec
-import pytest
 
 from remora import Config, Runtime
 from remora.actors.blocks.state import block_progress
@@ -74,7 +73,6 @@ async def talk(directory: Path) -> None:
         await one.settle()
 
 
-@pytest.mark.slow
 def test_kill_while_blocks_work(tmp_path: Path) -> None:
     """S3.12, S3.15, G7: killed again and again, a block's journalled state and its rows hold each
     message that left, once.

@@ -19,7 +19,7 @@ from tests.copies import copy_memory
 from tests.facts import FactModel
 from tests.faults.fact_kills import CONFIG, SESSIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.blocking, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.blocking
 
 
 def run_and_kill(directory: Path, run: int, word: str, after: int) -> list[str]:

@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 def test_the_table(tmp_path: Path) -> None:
     """G3, G4: a line for each fault, nothing lost, doubled or torn; the same figures as JSON."""
     names = ["broken-sync", "long-term-moved", "large-journal"]

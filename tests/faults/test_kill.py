@@ -12,8 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from benchmarks.killing import kill_again_and_again
 from remora import Config, Runtime
 from remora.cli.reader import read_conversations
@@ -22,7 +20,6 @@ from remora.ids import row_id
 KILLS = 3
 
 
-@pytest.mark.slow
 def test_kill_and_replay(tmp_path: Path) -> None:
     """G3, G4, G7, S5.02, S1.11: after any number of kills, one whole run gives the state that an
     unharmed run gives.
@@ -108,7 +105,6 @@ def test_kill_and_replay(tmp_path: Path) -> None:
     anyio.run(check)
 
 
-@pytest.mark.slow
 def test_kill_under_load(tmp_path: Path) -> None:
     """G2, G3, G4, G7, G8: killed while sixteen sessions talk and fold, what the killer heard of is
     there, once and whole.

@@ -54,7 +54,6 @@ anyio.run(main)
 """  # noqa: E501
 
 
-@pytest.mark.slow
 async def test_kill_the_writer(tmp_path: Path) -> None:
     """G3, G6, G7, G13: acknowledged rows are there once, deleted and erased ones are not; of the
     last verb it may be either.

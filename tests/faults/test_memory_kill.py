@@ -22,7 +22,7 @@ from remora.testing import HashEmbedder
 from tests.copies import copy_memory
 from tests.faults.memory_kills import CONFIG, text_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.blocking]
+pytestmark = pytest.mark.blocking
 
 FACT = re.compile(r"fact (\d+) in version (\d+)")
 Versions = dict[int, set[int]]

@@ -39,7 +39,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.slow
 def test_kill_and_go_on(tmp_path: Path) -> None:
     """G4, G7, G12: killed again and again, in the end each row is there once, and the directory of
     before is gone.

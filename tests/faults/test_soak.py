@@ -20,7 +20,6 @@ from remora.messages import Message, Receipt
 SMALL = Extent(load_s=2.0, cycles=1, users=3, sessions=2, elders=1, mortals=1, calm_s=0.4)
 
 
-@pytest.mark.slow
 @pytest.mark.blocking
 def test_all_ends_where_it_began(tmp_path: Path) -> None:
     """G2, G3, G4, G7, G8, G9, G10, G12: under faults nothing is lost, doubled, torn or shown to
@@ -44,7 +43,6 @@ def test_all_ends_where_it_began(tmp_path: Path) -> None:
     assert len({cycle.holding.tasks for cycle in cycles}) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.blocking
 def test_constant_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few seconds of the memory soak: every call is answered, while sessions are forgotten."""

@@ -16,7 +16,7 @@ from remora import Runtime
 from remora.errors import StateConflict
 from tests.faults.state_kills import Expected, change, open_runtime, place_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.blocking]
+pytestmark = pytest.mark.blocking
 
 
 @pytest.mark.parametrize(("when", "commit"), [("before", 12), ("after", 12), ("after", 15)])

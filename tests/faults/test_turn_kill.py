@@ -42,9 +42,7 @@ def where(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
             yield (cluster.dsn(),)
 
 
-@pytest.mark.slow
 @pytest.mark.blocking
-@pytest.mark.timeout(120 + 60 * KILLS)
 def test_kill_within_turns(tmp_path: Path, where: tuple[str, ...]) -> None:
     """G3, G4: what a process heard of is there after any kill, once and whole, and a retry ends
     what was cut.

@@ -12,9 +12,7 @@ from tests.faults.upkeep_kills import KINDS, kill_within
 KILLS = int(os.environ.get("REMORA_KILLS", "2"))
 
 
-@pytest.mark.slow
 @pytest.mark.blocking
-@pytest.mark.timeout(120 + 60 * KILLS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_within_upkeep(kind: str, tmp_path: Path) -> None:
     """G3, G4, G7, G13: nothing is lost, doubled, damaged or refused at the next start, and nothing

@@ -451,7 +451,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.slow
 def test_a_conversation_is_resumed_in_another_process(tmp_path: Path) -> None:
     """What the first process was told, and what its tool found; it ended without closing."""
 

@@ -27,7 +27,6 @@ from tests.workers import end_owner, owner_of, owner_process, write_config
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 in_thread = anyio.to_thread.run_sync

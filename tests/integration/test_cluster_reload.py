@@ -24,7 +24,6 @@ from tests.workers import end_owner, owner_of, write_config
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 GUNICORN = (

@@ -19,7 +19,6 @@ from tests.failures import FAILURES
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 _TRIES = int(os.environ.get("REMORA_FAILURES", "1"))

@@ -126,7 +126,6 @@ async def test_every_mode_of_control(tmp_path: Path) -> None:
         assert (await alice.recall("birthday"))[0].text == "Alice's birthday is March 15."
 
 
-@pytest.mark.slow
 def test_tiers_are_measured(tmp_path: Path) -> None:
     """S2.32: the benchmark of the latency table measures every operation of the document, idle and
     beside 32 loads.

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 ROOT = Path(__file__).parents[2]
 TASKS = sorted((ROOT / "examples" / "first_day").glob("t*.py"))
 
-pytestmark = [pytest.mark.blocking, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.blocking
 
 
 class Endpoint(BaseHTTPRequestHandler):

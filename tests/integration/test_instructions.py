@@ -15,9 +15,7 @@ from benchmarks.instructions import CASES, TOLERANCE, compare
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.blocking  # it waits for processes
-@pytest.mark.timeout(1_700)
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind here")
 def test_no_operation_takes_more_instructions_than_recorded() -> None:
     """S4.31: of the event loop, within the tolerance."""

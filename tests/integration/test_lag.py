@@ -183,7 +183,6 @@ def test_every_verb_has_a_largest_call() -> None:
     assert sorted([*CALLS, *NOT_MEASURED]) == sorted(public_coroutines())
 
 
-@pytest.mark.timeout(600)  # each line is traced: minutes on a busy machine
 def test_no_largest_call_holds_the_event_loop(tmp_path: Path) -> None:
     """Between two turns of the loop a call runs few lines, whatever it carries.
 

@@ -31,7 +31,6 @@ FILES = ROOT / "examples" / "deployment"
 REMORA = [sys.executable, "-m", "remora"]
 pytestmark = [
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 TRIES = 100

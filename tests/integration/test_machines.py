@@ -32,7 +32,6 @@ from tests.processes import stop
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 _SECONDS = 60

@@ -152,7 +152,6 @@ async def test_eight_clients_over_http_lose_nothing(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.slow
 async def test_processes_share_a_memory(tmp_path: Path) -> None:
     """Clients start a process each, as desktop assistants do; the application reads beside them."""
     (tmp_path / "remora.yaml").write_text(

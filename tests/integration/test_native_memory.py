@@ -125,7 +125,6 @@ libc.fclose(file)
 """
 
 
-@pytest.mark.slow
 @_glibc
 @pytest.mark.parametrize(
     ("options", "environment", "most"),

@@ -49,7 +49,6 @@ from tests.verbs import CALLS, World
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 SHARDS = 4

@@ -30,7 +30,6 @@ class Held(MemoryJournal):
         await super().commit()
 
 
-@pytest.mark.slow
 @pytest.mark.blocking  # the benchmark weighs its own process
 async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
     """G10, G3, G4: whoever sends too much is refused, in words that say that nothing ran; what was

@@ -42,7 +42,6 @@ from tests.postgres import Cluster
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.blocking,
-    pytest.mark.timeout(280),
     pytest.mark.filterwarnings("default"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]

@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.blocking  # it waits for processes
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(880)
 def test_smoke(tmp_path: Path) -> None:
     """S4.31: remora and the limits, in each case of each claim: figures, and a row in the page."""
     file, page = tmp_path / "speed.json", tmp_path / "speed.md"

@@ -106,7 +106,6 @@ async def compacted(runtime: Runtime) -> None:
     await (await runtime.internals.long_term()).compact()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_hundred_sessions_are_the_same_elsewhere(tmp_path: Path, form: str) -> None:
     """S4.37, S4.25, S4.38, S3.32: load, history and recall, scores too, of 100 sessions; media are

@@ -25,7 +25,7 @@ from tests.browsing import (
     visit,
 )
 
-pytestmark = [*MARKS, pytest.mark.timeout(900)]
+pytestmark = MARKS
 
 INJECTIONS = [
     "<script>document.title='taken'</script>",

@@ -21,7 +21,7 @@ import pytest
 from tests.browsing import MARKS, WAYS, is_wider, opened, served, started_browser, violations, visit
 from tests.replaying import MODEL, Replayed
 
-pytestmark = [*MARKS, pytest.mark.timeout(900)]
+pytestmark = MARKS
 ROOT = Path(__file__).parents[2]
 SYNTHETIC = ROOT / "benchmarks" / "synthetic" / "chats.jsonl"
 GIVEN = os.environ.get("REMORA_CONVERSATIONS", "")

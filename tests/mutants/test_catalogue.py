@@ -42,8 +42,6 @@ def test_names_are_their_own() -> None:
         assert all((ROOT / test.partition("::")[0]).exists() for test in mutant.tests)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_seeds_notice_it(name: str) -> None:
     """S5.05: the simulation fails when there is something to fail for: within a hundred seeds,

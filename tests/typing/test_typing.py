@@ -17,8 +17,6 @@ CHECKERS = {
 
 
 @pytest.mark.blocking
-@pytest.mark.slow
-@pytest.mark.timeout(600)  # mypy without its cache reads the libraries first
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_programs_and_examples(checker: str) -> None:
     """`use.py` and the examples, strictly: no error, and each refused line is refused. The examples

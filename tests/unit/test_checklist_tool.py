@@ -195,7 +195,6 @@ def test_only_a_passed_test_counts(tree: Path, capsys: pytest.CaptureFixture[str
     assert "S0.03: none of its tests passed" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_pytest_writes_what_is_read(tree: Path) -> None:
     """Real output of pytest is understood: parameters, classes, inherited methods, a state machine."""  # noqa: E501
     tests = tree / "tests" / "unit" / "test_it.py"

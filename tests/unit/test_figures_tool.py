@@ -98,7 +98,6 @@ def test_past_participles(name: str, expected: bool) -> None:
 
 
 @pytest.mark.blocking
-@pytest.mark.timeout(300)
 def test_this_package_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """The checkout itself, with the modules that calls pass: the way of an append leads through its
     actor to the journal.

@@ -1,0 +1,163 @@
+"""Waiting without a limit in real time, so that a busy machine fails no test.
+
+A test is ended when *nothing moves*: for `quiet_limit` seconds its process and their descendants
+together ran, waited for a processor or waited for a disk for less than a tenth of the time. A test
+that waits for what never comes is quiet; one that waits for its turn on a busy machine is not. A
+test that never ends although it is busy is ended by `processor_limit`, seconds of processor time.
+Both are in pyproject.toml; ``@pytest.mark.limit(600)`` gives one test another processor limit.
+
+On Linux, `/proc` has the figures. Elsewhere only the test's own process is seen, and the limits are
+ten times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from inspect import isawaitable
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+__all__ = ["WATCH", "Stuck", "Watch", "until", "wait_until"]
+
+T = TypeVar("T")
+_LINUX = sys.platform == "linux"
+_MOVING = 0.1
+_LOOK_S = 1.0
+_POLL_S = 0.01
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK") if _LINUX else 1.0
+
+
+class Stuck(AssertionError):
+    """Nothing moved, or the processor time of a test is used up."""
+
+
+class Watch:
+    """A thread that measures, once a second, whether this process and its descendants move.
+
+    Attributes:
+        quiet_s: seconds since something moved.
+        quiet_limit_s: after which quiet `end` is called.
+        processor_limit_s: after which processor time `end` is called.
+    """
+
+    def __init__(self) -> None:
+        self.quiet_s = 0.0
+        self.quiet_limit_s = 60.0
+        self.processor_limit_s = 300.0
+        self._end: Callable[[str], None] | None = None
+        self._began_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def begin(self, end: Callable[[str], None], processor_limit_s: float | None = None) -> None:
+        """Watch one test; call `end` with a reason, once a second, from when it is over a limit."""
+        self._limit_s = processor_limit_s or self.processor_limit_s
+        self.quiet_s, self._began_s, self._end = 0.0, processor_s(), end
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="watch of tests", daemon=True)
+            self._thread.start()
+
+    def rest(self) -> None:
+        """End no test until the next one begins: this one is over, or in a debugger."""
+        self._end = None
+
+    def _run(self) -> None:
+        at_s, before = time.monotonic(), dict(_activity())
+        while True:
+            time.sleep(_LOOK_S)
+            now_s, now = time.monotonic(), dict(_activity())
+            # a machine that was suspended was not quiet for all that time
+            elapsed_s = min(now_s - at_s, 2 * _LOOK_S)
+            moved_s = sum(max(0.0, spent - before.get(task, 0.0)) for task, spent in now.items())
+            self.quiet_s = 0.0 if moved_s >= _MOVING * elapsed_s else self.quiet_s + elapsed_s
+            at_s, before = now_s, now
+            end = self._end
+            if end is None:
+                continue
+            if self.quiet_s >= self.quiet_limit_s:
+                end(f"nothing moved for {self.quiet_s:.0f} s")
+            elif processor_s() - self._began_s >= self._limit_s:
+                end(f"{self._limit_s:.0f} s of processor time are used up")
+
+
+WATCH = Watch()
+"""That of this process."""
+
+
+async def until(condition: Callable[[], T | Awaitable[T]], what: str = "") -> T:
+    """Return the first true value of a condition, which is asked a hundred times a second.
+
+    Raises:
+        Stuck: nothing moves any more.
+    """
+    while True:
+        answer = condition()
+        value: T = await answer if isawaitable(answer) else answer  # type: ignore[assignment]
+        if value:
+            return value
+        _give_up_if_stuck(what)
+        await anyio.sleep(_POLL_S)
+
+
+def wait_until(condition: Callable[[], T], what: str = "") -> T:
+    """`until`, for a test without a loop."""
+    while not (value := condition()):
+        _give_up_if_stuck(what)
+        time.sleep(_POLL_S)
+    return value
+
+
+def _give_up_if_stuck(what: str) -> None:
+    # before the test itself is ended, so that the reason is told
+    if WATCH.quiet_s >= WATCH.quiet_limit_s - 2 * _LOOK_S:
+        raise Stuck(f"nothing moves, and it is not so: {what or 'what the test waits for'}")
+
+
+def processor_s() -> float:
+    """Processor time of this process and its descendants so far, those that ended included."""
+    if not _LINUX:
+        return time.process_time()
+    return sum(sum(map(int, fields[11:15])) for fields in _family().values()) * _TICK_S
+
+
+def _activity() -> Iterator[tuple[str, float]]:
+    """Of each thread of the family: seconds that it ran, or waited for a processor or a disk."""
+    if not _LINUX:
+        yield "", time.process_time()
+        return
+    for pid in _family():
+        with suppress(OSError):  # it has ended meanwhile
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    ran, waited, _ = (task / "schedstat").read_text().split()
+                    yield task.name, (int(ran) + int(waited)) / 1e9
+                    if _fields(task / "stat")[0] == "D":
+                        yield f"{task.name} {time.monotonic()}", _LOOK_S
+
+
+def _family() -> dict[int, list[str]]:
+    """This process and its descendants: the fields of `/proc/PID/stat` from the state on."""
+    every: dict[int, list[str]] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                fields = every[int(entry.name)] = _fields(entry / "stat")
+                children[int(fields[1])].append(int(entry.name))
+    found, ahead = {}, [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        found[pid] = every[pid]
+        ahead += children[pid]
+    return found
+
+
+def _fields(stat: Path) -> list[str]:
+    return stat.read_text().rpartition(") ")[2].split()
