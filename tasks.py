@@ -155,6 +155,7 @@ def lint(*words: str) -> None:
     setup()
     run(PYTHON, "-m", "ruff", "check", *words)
     run(PYTHON, "-m", "ruff", "format", "--check")
+    run(PYTHON, "-m", "tools.lint")
 
 
 def format_(*words: str) -> None:

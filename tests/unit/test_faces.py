@@ -86,30 +86,27 @@ VERBS: dict[type, str] = {
 }
 
 
-@pytest.mark.parametrize("path", CLASSES)
-def test_public_classes_show_their_public_path(path: str) -> None:
+def test_public_classes_show_their_public_path() -> None:
     """In reprs and tracebacks, and where a pickle looks for them. A name in two public modules has
     the shorter path.
     """
-    one: Any = CLASSES[path]
-    shown = f"{one.__module__}.{one.__qualname__}"
-    assert shown in {path, f"remora.{one.__name__}"}
-    assert PUBLIC[shown] is one
-    assert pickle.loads(pickle.dumps(one)) is one
-    assert shown in repr(one) or issubclass(one, Enum)
+    for path, thing in CLASSES.items():
+        one: Any = thing
+        shown = f"{one.__module__}.{one.__qualname__}"
+        assert shown in {path, f"remora.{one.__name__}"}
+        assert PUBLIC[shown] is one
+        assert pickle.loads(pickle.dumps(one)) is one
+        assert shown in repr(one) or issubclass(one, Enum)
 
 
-@pytest.mark.parametrize("path", STRUCTS)
-def test_their_annotations_still_resolve(path: str) -> None:
-    """In the module that defines the class: its public module does not have the names."""
-    one = CLASSES[path]
-    hints = typing.get_type_hints(one)
-    assert not any(isinstance(hint, str) for hint in hints.values())
-    assert {field.name for field in msgspec.structs.fields(one)} <= set(hints)
-
-
-def test_structs_can_still_be_decoded() -> None:
-    """By msgspec, which resolves annotations when it first needs them."""
+def test_annotations_of_structs_resolve() -> None:
+    """In the module that defines the class, where its public module does not have the names; and
+    when msgspec decodes, which resolves annotations when it first needs them.
+    """
+    for path in STRUCTS:
+        hints = typing.get_type_hints(CLASSES[path])
+        assert not any(isinstance(hint, str) for hint in hints.values()), path
+        assert {field.name for field in msgspec.structs.fields(CLASSES[path])} <= set(hints), path
     for one in (Message(role="user", content="hi"), Receipt((1,), ("id",)), remora.BufferPolicy()):
         assert msgspec.json.decode(msgspec.json.encode(one), type=type(one)) == one
     assert Config.from_dict({"buffer": {"token_limit": 7}}).buffer.token_limit == 7
@@ -123,12 +120,11 @@ def returned(annotation: Any) -> list[type]:
     return [annotation] if own else []
 
 
-@pytest.mark.parametrize("handle", VERBS, ids=lambda handle: handle.__name__)
-def test_what_methods_return_has_a_public_path(handle: type) -> None:
+def test_what_methods_return_has_a_public_path() -> None:
     """So that an application can annotate what it keeps."""
     paths = {id(one) for one in CLASSES.values()}
     names = {"BackupReport": remora.results.BackupReport, "Progress": object}
-    for name in VERBS[handle].split():
+    for handle, name in ((one, name) for one, verbs in VERBS.items() for name in verbs.split()):
         verb = getattr(handle, name, None)
         verb = verb.fget if isinstance(verb, property) else getattr(verb, "__func__", verb)
         if name == "internals" or not callable(verb):
@@ -154,31 +150,27 @@ def test_a_runtime_says_where_it_is_and_whether_it_is_open() -> None:
     assert repr(scope.as_("zoe")) == "SharedMember('team', 'zoe', in memory, not opened)"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_errors_cross_processes() -> None:
+    """A pool of processes pickles what a worker raises."""
+    for error in (
         errors.MailboxFull("full", limit="bytes"),
         errors.NotGranted("no", scope="team", who="zoe"),
         errors.DirectoryLocked("locked", path=Path("memory"), pid=7, since=None),
         errors.NoDeadLetter("none", ids=("flush-7-120",)),
         errors.OwnerFailed("it ends at once", log="Traceback …"),
         errors.ProtocolMismatch("upgrade the owner", theirs=1, ours=2),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_errors_cross_processes(error: errors.RemoraError) -> None:
-    """A pool of processes pickles what a worker raises."""
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert (str(copy), vars(copy)) == (str(error), vars(error))
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert (str(copy), vars(copy)) == (str(error), vars(error))
 
 
-@pytest.mark.parametrize("handle", VERBS, ids=lambda handle: handle.__name__)
-def test_public_verbs_are_the_listed_ones(handle: type) -> None:
+def test_public_verbs_are_the_listed_ones() -> None:
     """Nothing of the kernel is among what an editor completes."""
-    public = {name for name in dir(handle) if not name.startswith("_")}
-    current = {name for name in public if not hasattr(getattr(handle, name), "__deprecated__")}
-    assert current == set(VERBS[handle].split())
+    for handle, verbs in VERBS.items():
+        public = {name for name in dir(handle) if not name.startswith("_")}
+        current = {name for name in public if not hasattr(getattr(handle, name), "__deprecated__")}
+        assert current == set(verbs.split()), handle
 
 
 IMPLEMENTATIONS = ("remora.storage.memory.", "remora.testing.simulation.")
@@ -197,16 +189,16 @@ def documented() -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}", member
 
 
-@pytest.mark.parametrize(("path", "thing"), list(documented()))
-def test_docstrings_are_for_callers(path: str, thing: Any) -> None:
+def test_docstrings_are_for_callers() -> None:
     """The first line is a sentence of its own; no docstring has a code of a requirement, which
     means nothing to a reader.
     """
-    text = inspect.getdoc(thing) or ""
-    first, _, rest = text.partition("\n")
-    assert re.search(r"[\w`\")…][.:]{1,2}$", first), f"{path}: {first!r}"
-    assert not rest or rest.startswith("\n"), f"{path}: the first line goes on"
-    assert not re.search(r"\b(?:G\d+|S\d\.\d\d)\b", text), path
+    for path, thing in documented():
+        text = inspect.getdoc(thing) or ""
+        first, _, rest = text.partition("\n")
+        assert re.search(r"[\w`\")…][.:]{1,2}$", first), f"{path}: {first!r}"
+        assert not rest or rest.startswith("\n"), f"{path}: the first line goes on"
+        assert not re.search(r"\b(?:G\d+|S\d\.\d\d)\b", text), path
 
 
 def test_a_closed_runtime_has_no_internals() -> None:

@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
-import pytest
+from tools.lint.source import Function, Source
 
-import remora
-
-ROOT = Path(remora.__file__).parent
-SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
+__all__ = ["process_state", "shared_variables"]
 
 CHANGES = re.compile(
     r"""
@@ -100,39 +95,61 @@ CONTAINERS = {
     "set", "dict", "list", "deque", "defaultdict", "OrderedDict", "Counter", "WeakSet",
     "WeakKeyDictionary", "WeakValueDictionary",
 }  # fmt: skip
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions_of(tree: ast.AST) -> Iterator[tuple[Function | None, ast.AST]]:
-    """Every node with the function that it stands in; a decorator stands outside."""
-    left: list[tuple[Function | None, ast.AST]] = [(None, tree)]
-    while left:
-        inside, node = left.pop()
-        yield inside, node
-        own = node if isinstance(node, Function) else None
-        for child in ast.iter_child_nodes(node):
-            of_body = own is not None and child in own.body
-            left.append((own if of_body else inside, child))
+def process_state(files: Sequence[Source]) -> Iterator[str]:
+    """No coroutine changes what the whole process shares; other places are on the list above."""
+    modules = {
+        file.name.removeprefix("remora/"): file
+        for file in files
+        if file.name.startswith("remora/") and file.name.endswith(".py")
+    }
+    changed = {module: _changes(file) for module, file in modules.items()}
+    contexts = _changing_contexts(modules, changed)
+    for module, file in modules.items():
+        yield from _violations(file, module, changed[module], contexts)
+    if len(modules) < 2:  # an example of a rule's test
+        return
+    places = {
+        f"{module} {function.name}" if function is not None else module
+        for module, found in changed.items()
+        for function, _ in found
+    }
+    for place in {*ALLOWED, *OWN_PROCESS} - places:
+        yield f"{place}: changes nothing of the process: take it off the list"
 
 
-def imported_modules(tree: ast.AST) -> set[str]:
+def shared_variables(files: Sequence[Source]) -> Iterator[str]:
+    """A variable of a module that functions change is named above, with why threads may."""
+    found = {
+        f"{file.name.removeprefix('remora/')} {name}"
+        for file in files
+        if file.name.startswith("remora/") and file.name.endswith(".py")
+        for name in _shared_in(file)
+    }
+    yield from (f"{place}: functions change this variable" for place in sorted(found - set(SHARED)))
+    if len(files) > 1:
+        yield from (f"{place}: no function changes it" for place in sorted(set(SHARED) - found))
+
+
+def _imported_modules(file: Source) -> set[str]:
     """Names that are modules here."""
     return {
         (one.asname or one.name).partition(".")[0]
-        for node in ast.walk(tree)
+        for _, node in file.nodes
         if isinstance(node, ast.Import)
         for one in node.names
     }
 
 
-def root_of(node: ast.AST) -> str:
+def _root_of(node: ast.AST) -> str:
     """The name that a chain of attributes and subscripts begins with."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def targets_of(node: ast.AST) -> list[ast.expr]:
+def _targets_of(node: ast.AST) -> list[ast.expr]:
     """What a statement assigns to or deletes, where that is part of something else."""
     match node:
         case ast.Assign(targets=targets) | ast.Delete(targets=targets):
@@ -145,31 +162,29 @@ def targets_of(node: ast.AST) -> list[ast.expr]:
     return [one for one in every if isinstance(one, ast.Attribute | ast.Subscript)]
 
 
-@cache
-def changes(source: str) -> Sequence[tuple[Function | None, str]]:
+def _changes(file: Source) -> list[tuple[Function | None, str]]:
     """What a module's code changes of the process, with the function that does."""
-    tree = ast.parse(source)
-    modules = imported_modules(tree)
+    modules = _imported_modules(file)
     found = []
-    for function, node in functions_of(tree):
-        if isinstance(node, ast.Call) and CHANGES.fullmatch(dotted(node.func)):
-            found.append((function, dotted(node.func)))
+    for function, node in file.nodes:
+        if isinstance(node, ast.Call) and CHANGES.fullmatch(_dotted(node.func)):
+            found.append((function, _dotted(node.func)))
         found += [
             (function, ast.unparse(target))
-            for target in targets_of(node)
-            if root_of(target) in modules
+            for target in _targets_of(node)
+            if _root_of(target) in modules
         ]
     return found
 
 
-def dotted(node: ast.AST) -> str:
+def _dotted(node: ast.AST) -> str:
     """A name with attributes; what else an attribute is of is left out."""
     if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
+        return f"{_dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def waits(nodes: list[ast.stmt]) -> bool:
+def _waits(nodes: list[ast.stmt]) -> bool:
     """Whether other tasks may run while these statements do."""
     inner = [one for statement in nodes for one in ast.walk(statement)]
     return any(
@@ -177,75 +192,79 @@ def waits(nodes: list[ast.stmt]) -> bool:
     )
 
 
-def name_of(node: ast.AST) -> str:
+def _name_of(node: ast.AST) -> str:
     """The last name of what is called."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-@cache
-def changing_contexts() -> set[str]:
+def _changing_contexts(
+    modules: Mapping[str, Source],
+    changed: Mapping[str, Sequence[tuple[Function | None, str]]],
+) -> set[str]:
     """Context managers that change something of the process, or call what does next to them."""
     found = set()
-    for source in SOURCES.values():
-        changing = {function.name for function, _ in changes(source) if function is not None}
+    for module, file in modules.items():
+        changing = {function.name for function, _ in changed[module] if function is not None}
         found |= {
             node.name
-            for node in ast.walk(ast.parse(source))
+            for _, node in file.nodes
             if isinstance(node, Function)
             and any("contextmanager" in ast.unparse(one) for one in node.decorator_list)
-            and not changing.isdisjoint({node.name, *calls_in(node)})
+            and not changing.isdisjoint({node.name, *_calls_in(node)})
         }
     return found
 
 
-def calls_in(function: Function) -> set[str]:
+def _calls_in(function: Function) -> set[str]:
     """The last names of what a function calls."""
-    return {name_of(node) for node in ast.walk(function) if isinstance(node, ast.Call)}
+    return {_name_of(node) for node in ast.walk(function) if isinstance(node, ast.Call)}
 
 
-def violations(source: str, module: str, contexts: set[str]) -> list[str]:
+def _violations(
+    file: Source,
+    module: str,
+    changed: Sequence[tuple[Function | None, str]],
+    contexts: set[str],
+) -> Iterator[str]:
     """What a module does that two tasks at once must not."""
-    found = []
-    for function, what in changes(source):
+    for function, what in changed:
         place = f"{module} {function.name}" if function is not None else module
         if isinstance(function, ast.AsyncFunctionDef):
             if place not in OWN_PROCESS:
-                found.append(f"{place}: a coroutine changes the process: {what}")
+                yield f"{place}: a coroutine changes the process: {what}"
         elif place not in ALLOWED:
-            found.append(f"{place}: changes the process: {what}")
-    for function, node in functions_of(ast.parse(source)):
+            yield f"{place}: changes the process: {what}"
+    for function, node in file.nodes:
         if isinstance(node, ast.AsyncFunctionDef) and any(
-            name_of(one) in contexts for one in node.decorator_list
+            _name_of(one) in contexts for one in node.decorator_list
         ):
-            found.append(f"{module} {node.name}: a coroutine function is decorated")
+            yield f"{module} {node.name}: a coroutine function is decorated"
         if not isinstance(function, ast.AsyncFunctionDef):
             continue
-        if isinstance(node, ast.With) and waits(node.body):
-            names = {name_of(item.context_expr) for item in node.items} & contexts
-            found += [f"{module} {function.name}: {one} is open across an await" for one in names]
-        resets = isinstance(node, ast.Call) and name_of(node) == "reset" and len(node.args) == 1
+        if isinstance(node, ast.With) and _waits(node.body):
+            names = {_name_of(item.context_expr) for item in node.items} & contexts
+            yield from (f"{module} {function.name}: {one} is open across an await" for one in names)
+        resets = isinstance(node, ast.Call) and _name_of(node) == "reset" and len(node.args) == 1
         if resets and any(isinstance(one, ast.Yield) for one in ast.walk(function)):
-            found.append(f"{module} {function.name}: its caller's context may be another one")
-    return found
+            yield f"{module} {function.name}: its caller's context may be another one"
 
 
-def shared_variables(source: str) -> set[str]:
+def _shared_in(file: Source) -> set[str]:
     """Variables of a module that its functions change."""
-    tree = ast.parse(source)
     held = {
         target.id
-        for node in ast.iter_child_nodes(tree)
+        for node in file.tree.body
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
         and (
             isinstance(node.value, ast.Dict | ast.List | ast.Set)
-            or (isinstance(node.value, ast.Call) and name_of(node.value) in CONTAINERS)
+            or (isinstance(node.value, ast.Call) and _name_of(node.value) in CONTAINERS)
         )
     }
     changed = set()
-    for function, node in functions_of(tree):
+    for function, node in file.nodes:
         if function is None:
             continue
         if isinstance(node, ast.Global):
@@ -254,62 +273,5 @@ def shared_variables(source: str) -> set[str]:
             owner = node.func.value
             if node.func.attr in MUTATORS and isinstance(owner, ast.Name) and owner.id in held:
                 changed.add(owner.id)
-        changed.update({root_of(target) for target in targets_of(node)} & held)
+        changed.update({_root_of(target) for target in _targets_of(node)} & held)
     return changed
-
-
-@pytest.mark.parametrize("module", sorted(SOURCES))
-def test_no_task_changes_what_is_shared(module: str) -> None:
-    assert violations(SOURCES[module], module, changing_contexts()) == []
-
-
-def test_every_exception_is_needed() -> None:
-    """A place that changes nothing any more leaves the list."""
-    found = {
-        f"{module} {function.name}" if function is not None else module
-        for module, source in SOURCES.items()
-        for function, _ in changes(source)
-    }
-    assert sorted(found) == sorted([*ALLOWED, *OWN_PROCESS])
-
-
-def test_every_variable_of_a_module_is_guarded() -> None:
-    """A new one is named, with the reason why several threads may change it."""
-    found = [f"{module} {one}" for module in SOURCES for one in shared_variables(SOURCES[module])]
-    assert sorted(found) == sorted(SHARED)
-
-
-@pytest.mark.parametrize(
-    "banned",
-    [
-        "async def f():\n with warnings.catch_warnings():\n  await g()",
-        "async def f():\n logging.getLogger('a').setLevel(10)",
-        "import os\nasync def f():\n os.environ['A'] = 'b'",
-        "import sys\nasync def f():\n sys.excepthook, before = g, sys.excepthook",
-        "import sys\ndef f():\n sys.path[:] = []",
-        "import logging as log\ndef f():\n log.basicConfig = g",
-        "import os\ndef f():\n del os.environ['A']",
-        "def f():\n os.umask(0)",
-        "def f():\n loop.add_signal_handler(2, g)",
-        "async def f():\n with frequent_switches():\n  await g()",
-        "async def f():\n with frequent_switches(), g():\n  async for _ in h():\n   pass",
-        "@frequent_switches()\nasync def f():\n pass",
-        "async def f():\n token = v.set(1)\n try:\n  yield\n finally:\n  v.reset(token)",
-    ],
-)
-def test_what_is_banned_is_seen(banned: str) -> None:
-    """The check sees each of them."""
-    assert violations(banned, "elsewhere.py", changing_contexts())
-
-
-@pytest.mark.parametrize(
-    "shared",
-    [
-        "a = {}\ndef f():\n a[1] = 2",
-        "a = set()\ndef f():\n a.add(1)",
-        "def f():\n global a\n a = 1",
-    ],
-)
-def test_what_is_shared_is_seen(shared: str) -> None:
-    """The check sees each of them."""
-    assert shared_variables(shared) == {"a"}

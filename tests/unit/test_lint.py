@@ -1,0 +1,88 @@
+"""The repository's own rules (`tools.lint`) see what they are for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.lint.code import private_parts
+from tools.lint.documents import examples, links, listings
+from tools.lint.lancedb import lancedb
+from tools.lint.process import process_state, shared_variables
+from tools.lint.source import Source, sources
+
+CONTEXT = "@contextmanager\ndef often():\n os.umask(0)\n yield\n"
+BANNED = {
+    lancedb: [
+        "lance.query().where(f\"user_id = '{user}'\")",
+        'lance.delete("id = \'" + id_ + "\'")',
+        "lance.delete(\"id = '%s'\" % id_)",
+        "lance.delete(\"id = '{}'\".format(id_))",
+        "lance.update(values, where=col('a') == lit(b))",
+        "lance.count_rows(expr.to_sql())",
+        "lance.query().fast_search()",
+        "lance.tags.create('a', 1)",
+        "lance.query().to_list()",
+        "lance.add([{'a': 1}])",
+        "lance.add([row for row in rows])",
+        "lance.merge_insert('id')",
+        "lance.optimize(cleanup_older_than=timedelta(0))",
+        "lance.optimize(cleanup_older_than=timedelta())",
+        "lance.set_lsm_write_spec(spec)",
+    ],
+    process_state: [
+        "async def f():\n with warnings.catch_warnings():\n  await g()",
+        "async def f():\n logging.getLogger('a').setLevel(10)",
+        "import os\nasync def f():\n os.environ['A'] = 'b'",
+        "import sys\nasync def f():\n sys.excepthook, before = g, sys.excepthook",
+        "import sys\ndef f():\n sys.path[:] = []",
+        "import logging as log\ndef f():\n log.basicConfig = g",
+        "import os\ndef f():\n del os.environ['A']",
+        "def f():\n os.umask(0)",
+        "def f():\n loop.add_signal_handler(2, g)",
+        f"{CONTEXT}async def f():\n with often():\n  await g()",
+        f"{CONTEXT}async def f():\n with often(), g():\n  async for _ in h():\n   pass",
+        f"{CONTEXT}@often()\nasync def f():\n pass",
+        "async def f():\n token = v.set(1)\n try:\n  yield\n finally:\n  v.reset(token)",
+    ],
+    shared_variables: [
+        "a = {}\ndef f():\n a[1] = 2",
+        "a = set()\ndef f():\n a.add(1)",
+        "def f():\n global a\n a = 1",
+    ],
+}
+
+
+def test_what_is_banned_is_seen() -> None:
+    """G6, G7, G13, S2.18: each of them."""
+    for rule, texts in BANNED.items():
+        for text in texts:
+            assert list(rule([Source("remora/elsewhere.py", text)])), (rule.__name__, text)
+
+
+def test_private_parts_are_seen() -> None:
+    source = """
+from remora.x import _a
+journal._b = 1
+setattr(journal, "_c", 2)
+patch.setattr("remora.x._d", 3)
+patch.setattr(remora.x, "_e", 4)
+getattr(journal, "_f")
+value._replace(a=self._own, b=super()._own, c=getattr(self, "_own"), d=value.__doc__)
+"""
+    found = {line[-2:] for line in private_parts([Source("tests/elsewhere.py", source)])}
+    assert found == {"_a", "_b", "_c", "_d", "_e", "_f"}
+
+
+@pytest.mark.blocking
+def test_guides_are_whole() -> None:
+    """S3.31, S4.32: links lead somewhere, a reader finds every page and example from its index, and
+    code in a guide is an example's own.
+    """
+    pages = sources()
+    for rule in (examples, links, listings):
+        assert list(rule(pages)) == []
+    page = (
+        "[a](nowhere.md) [b](#nothing)\n<!-- examples/quickstart.py -->\n```python\nno code\n```\n"
+    )
+    broken = [Source("docs/how-to/cookbook.md", page)]
+    assert [len(list(rule(broken))) for rule in (examples, links, listings)] == [1, 2, 1]
