@@ -17,7 +17,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
 from tests.patience import WATCH, Stuck
 from tests.sqlite import BreakableConnection, Connections
+from tests.zygote import cold_start, forked_children
 
 settings.register_profile(
     "ci",
@@ -72,7 +73,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _enter(context: AbstractContextManager[object]) -> Callable[[], object]:
+    """Enter a context; returns what leaves it."""
+    stack = ExitStack()
+    stack.enter_context(context)
+    return stack.close
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("numprocesses", None):  # whose workers are no programs of tests
+        config.add_cleanup(_enter(forked_children()))
     WATCH.quiet_limit_s = float(config.getini("quiet_limit"))
     WATCH.processor_limit_s = float(config.getini("processor_limit"))
     if config.getoption("--probes") is not None:
@@ -149,7 +159,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     WATCH.begin(ending.end, marker and float(marker.args[0]))
     signal.signal(signal.SIGALRM, ending.interrupt)
     try:
-        return (yield)
+        with cold_start() if item.get_closest_marker("cold") else nullcontext():
+            return (yield)
     finally:
         WATCH.rest()
         signal.signal(signal.SIGALRM, _nothing)  # one that comes late ends no other test
@@ -278,6 +289,10 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
     with blockbuster_ctx() as guard:
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
+        # a child is forked from a process that answers at once
+        for call in ("socket.socket.recv", "socket.socket.sendall", "socket.socket.sendmsg"):
+            if call in guard.functions:
+                guard.functions[call].can_block_in("tests/zygote.py", {"_ask"})
         # asyncpg looks for a file of passwords when it connects, which is seldom
         guard.functions["os.stat"].can_block_in("asyncpg/connect_utils.py", {"_read_password_file"})
         yield guard

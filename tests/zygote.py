@@ -1,0 +1,280 @@
+"""Children of tests that need a fresh process, but not a fresh import.
+
+A test starts programs by ``subprocess`` or ``anyio`` as an application would. Where the program is
+this interpreter with ``-m`` or ``-c``, it is forked from a *zygote*: a process that has imported
+what most of them import, which takes a second or two, and has done nothing else. All else about
+the child is as if it had been started: its arguments, environment, directory, descriptors and
+signals, and its parent is the test's process, which is a subreaper. It dies with that process.
+
+A test that is about a start from nothing is marked ``cold``. A program also starts cold if it
+looks at ``sys.modules``, if it has options or variables of the interpreter, or if its directory
+has a package of the same name as one of this repository.
+
+Linux only; elsewhere every program starts cold.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import fcntl
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = ["cold_start", "die_with_parent", "forked_children", "serve"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PRELOADED = (
+    "asyncio", "http.client", "json", "logging", "ssl", "anyio._backends._asyncio", "aiosqlite",
+    "filelock", "lance_namespace", "numpy", "pyarrow", "pyarrow.compute", "pyarrow.dataset",
+    "pydantic", "rich", "sentencex", "structlog", "tiktoken", "wordllama", "yaml",
+    "remora.api.runtime", "remora.testing",
+)  # fmt: skip
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_HIGH = 300
+_SERVE = "from tests.zygote import serve; serve()"
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+def die_with_parent(how: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends."""
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
+
+
+_cold = types.SimpleNamespace(on=False)
+
+
+def _be_subreaper(flag: int) -> None:
+    assert _prctl is not None
+    _prctl(_PR_SET_CHILD_SUBREAPER, flag, 0, 0, 0)
+
+
+# -- in the process of tests -----------------------------------------------------------------------
+
+
+@contextmanager
+def forked_children() -> Iterator[None]:
+    """Within, programs that can be are forked from a zygote, which the first of them starts."""
+    if _prctl is None:
+        yield
+        return
+    start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    signature = inspect.signature(start)
+    zygote = _Zygote()
+
+    @functools.wraps(start)
+    def execute(*arguments: Any, **options: Any) -> None:
+        asked = signature.bind(*arguments, **options).arguments
+        if _cold.on or not (_can_be_forked(asked) and zygote.execute(asked)):
+            start(*arguments, **options)
+
+    subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
+        zygote.close()
+
+
+@contextmanager
+def cold_start() -> Iterator[None]:
+    """Within, every program is started from nothing."""
+    before, _cold.on = _cold.on, True
+    try:
+        yield
+    finally:
+        _cold.on = before
+
+
+def _can_be_forked(asked: dict[str, Any]) -> bool:
+    words = asked["args"]
+    if isinstance(words, str | bytes) or asked["shell"] or asked["preexec_fn"] is not None:
+        return False
+    words = list(map(os.fsdecode, words))
+    if words[0] != sys.executable or words[1:2] not in (["-m"], ["-c"]) or len(words) < 3:
+        return False
+    if any(asked[name] not in (None, -1) for name in ("executable", "uid", "gid", "gids", "umask")):
+        return False
+    environment = os.environ if asked["env"] is None else asked["env"]
+    if {k: v for k, v in environment.items() if k.startswith("PYTHON")} != _own_variables():
+        return False
+    directory = Path(os.fsdecode(asked["cwd"] or "."))
+    if directory.resolve() != ROOT and any(
+        (directory / name).exists() for name in ("remora", "tests")
+    ):
+        return False
+    looks = words[1] == "-c" and "sys.modules" in words[2]
+    return not looks and words[2] not in {"pytest", _SERVE}
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+
+
+class _Zygote:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def execute(self, asked: dict[str, Any]) -> bool:
+        """Start a child; False if that is impossible. See ``subprocess.Popen._execute_child``."""
+        child = asked["self"]
+        inherited = [
+            own if given == -1 else given
+            for own, given in enumerate((asked["p2cread"], asked["c2pwrite"], asked["errwrite"]))
+        ]
+        passed = sorted(asked["pass_fds"])
+        request = {
+            "words": list(map(os.fsdecode, asked["args"])),
+            "environment": dict(os.environ if asked["env"] is None else asked["env"]),
+            "directory": str(Path(os.fsdecode(asked["cwd"] or ".")).resolve()),
+            "session": bool(asked["start_new_session"]),
+            "group": asked.get("process_group", -1),
+            "descriptors": [0, 1, 2, *passed],
+        }
+        with self._lock:
+            pid = self._ask(request, [*inherited, *passed])
+        if not pid:
+            return False
+        child.pid, child._child_created = pid, True
+        child._close_pipe_fds(
+            *(
+                asked[name]
+                for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            )
+        )
+        return True
+
+    def _ask(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        connection = self._connect()
+        try:
+            text = json.dumps(request).encode()
+        except TypeError:  # what no environment can have: the real start says so
+            return 0
+        try:
+            # only for this moment: what other processes leave behind is the system's to end
+            _be_subreaper(1)
+            socket.send_fds(connection, [struct.pack("!I", len(text))], descriptors)
+            connection.sendall(text)
+            (pid,) = struct.unpack("!I", connection.recv(4, socket.MSG_WAITALL))
+        except (OSError, struct.error):  # it ended: the next request starts another
+            self.close()
+            return 0
+        finally:
+            _be_subreaper(0)
+        return int(pid)
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _SERVE],
+                    cwd=ROOT,
+                    stdin=theirs,
+                    stdout=subprocess.DEVNULL,
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                )
+        return self._socket
+
+    def close(self) -> None:
+        if self._socket is not None and self._process is not None:
+            self._socket.close()
+            self._socket = None
+            self._process.wait()
+
+
+# -- in the zygote ---------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Fork a child for each request on descriptor 0. Returns at its end, and never in a child."""
+    threads = os.environ.pop("OPENBLAS_NUM_THREADS")
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    assert threads, "numpy's library must have started no threads"
+    assert threading.active_count() == 1
+    connection = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    gc.collect()
+    gc.freeze()
+    while head := _receive(connection):
+        request, descriptors = head
+        reading, writing = os.pipe()
+        between = os.fork()
+        if not between:
+            os.close(reading)
+            pid = os.fork()
+            if pid:
+                os.write(writing, struct.pack("!I", pid))
+                os._exit(0)
+            os.close(writing)
+            connection.close()
+            _be_child(request, descriptors)
+            return
+        os.close(writing)
+        answer = os.read(reading, 4)
+        os.close(reading)
+        os.waitpid(between, 0)  # from here on the child's parent is the process of tests
+        for one in descriptors:
+            os.close(one)
+        connection.sendall(answer)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    head, descriptors, _, _ = socket.recv_fds(connection, 4, 64)
+    if not head:
+        return None
+    (length,) = struct.unpack("!I", head)
+    text = connection.recv(length, socket.MSG_WAITALL)
+    return json.loads(text), descriptors
+
+
+def _be_child(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Run the program; what it raises is the interpreter's to report, as ever."""
+    between = os.getppid()
+    high = [fcntl.fcntl(one, fcntl.F_DUPFD, _HIGH) for one in descriptors]
+    os.closerange(3, _HIGH)
+    for one, wanted in zip(high, request["descriptors"], strict=True):
+        os.dup2(one, wanted)
+        os.close(one)
+    while os.getppid() == between:
+        os.sched_yield()
+    die_with_parent()
+    if request["session"]:
+        os.setsid()
+    if request["group"] is not None and request["group"] >= 0:
+        os.setpgid(0, request["group"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.orig_argv[:] = words = request["words"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if words[1] == "-m":
+        sys.path[0], sys.argv[:] = request["directory"], words[2:]
+        runpy._run_module_as_main(words[2])  # type: ignore[attr-defined]
+    else:
+        sys.argv[:] = ["-c", *words[3:]]
+        exec(compile(words[2], "<string>", "exec"), main.__dict__)
