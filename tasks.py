@@ -1,23 +1,25 @@
 """The task runner: one word for each thing a developer does. Needs only Python 3.11 or newer.
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
-    python3 tasks.py unit      install, and run the quick tests: most of them
-    python3 tasks.py test      install, and run all tests
-    python3 tasks.py check     lint, types, imports, package, site, tests, frameworks, checklist: CI
-    python3 tasks.py build     the sdist and the wheel into dist/, checked, and tried by themselves
-    python3 tasks.py site      the documents and the API as web pages: build/site/index.html
+    python3 tasks.py quick     lint, types and the nearest tests of what changed: a minute
+    python3 tasks.py unit      the tests without real servers and processes: two minutes
+    python3 tasks.py test      every behaviour, with real SQLite, LanceDB, PostgreSQL, HTTP
+    python3 tasks.py check     what CI runs: lint, types, package, site, test, a framework
+    python3 tasks.py nightly   all the rest, with a report: build/nightly.md
 
-Also: setup, lint, types, typescript (the client's types), imports, prop, prop-soak, soak,
-memory-soak, fault, frameworks, mutants, bench, checklist, format, browser and pooler (Debian's
-Chromium and PgBouncer, for root). Words after the task go to the tool, as in
-``python3 tasks.py test -k recall``.
+Also: setup, lint, format, types, typescript (the client's types), imports, pytest (every test, the
+nightly ones too), prop, fault, prop-soak, soak, memory-soak, frameworks, coverage, mutants, bench,
+build (sdist and wheel, tried by themselves), site (the documents as web pages:
+build/site/index.html), checklist, browser and pooler (Debian's Chromium and PgBouncer, for root).
+Words after the task go to the tool, as in ``python3 tasks.py test -k recall``; ``quick --since
+main`` looks at what differs from a commit.
 Tests run in one process per CPU; ``-n 0`` runs them in one, as a debugger needs it.
 Inside an active virtual environment that one is used, otherwise ``.venv`` is made.
 
 ``soak 60`` is an hour of mixed load with faults and kills, ``memory-soak 60`` an hour of load on
 data of constant size, whose memory must not grow, ``prop-soak`` the property tests with
-thousands of examples; ``mutants`` plants bugs into a copy of the package and shows that the suite
-notices each, in about 45 minutes; names choose some.
+thousands of examples; ``mutants`` changes operators of the package, after ``coverage``, and shows
+which changes no test notices.
 """
 
 from __future__ import annotations
@@ -77,16 +79,14 @@ def demo(*words: str) -> None:
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 """What tests drive, the first that is there."""
 
-LONGEST_S = 1_800
-"""After this, a process whose test not even a signal ends is ended, and the test has failed."""
+NOT_NIGHTLY = ("-m", "not nightly")
 
 
 def pytest(*words: str, **environment: str) -> None:
     """Run tests, in as many processes as there are CPUs."""
     setup()
     workers = ("-n", str(cpus()), "--dist", "worksteal")
-    watch = ("-o", f"faulthandler_timeout={LONGEST_S}", "-o", "faulthandler_exit_on_timeout=true")
-    run(PYTHON, "-m", "pytest", *workers, *watch, *words, **environment)
+    run(PYTHON, "-m", "pytest", *workers, *words, **environment)
 
 
 def cpus() -> int:
@@ -95,22 +95,48 @@ def cpus() -> int:
     return min(usable, 8)
 
 
-def test(*words: str) -> None:
-    pytest(*words)
+def quick(*words: str) -> None:
+    """Lint, types, and the tests that are nearest to what changed, in one process."""
+    setup()
+    lint()
+    run(BIN / "dmypy", "run", "--timeout", "7200")
+    run(PYTHON, "-m", "tools.quick", *words)
 
 
 def unit(*words: str) -> None:
-    pytest("tests/unit", "tests/simulation", *words)
+    pytest("tests/unit", "tests/simulation", "tests/property", *NOT_NIGHTLY, *words)
+
+
+def test(*words: str) -> None:
+    pytest(*NOT_NIGHTLY, *words)
+
+
+def nightly(*words: str) -> None:
+    setup()
+    run(PYTHON, "-m", "tools.nightly", *words)
+
+
+def coverage(*words: str) -> None:
+    """Run every test but those of the night, and write which of them execute which lines."""
+    setup()
+    data = ROOT / "build" / "coverage"
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(parents=True)
+    measured = (PYTHON, "-m", "coverage")
+    workers = ("-n", str(cpus()), "--dist", "worksteal", "-p", "tools.coverage_contexts")
+    run(*measured, "run", "-m", "pytest", *workers, *NOT_NIGHTLY, *words)
+    run(*measured, "combine", "--quiet")
+    run(*measured, "report", "--skip-covered", "--skip-empty")
 
 
 def prop(*words: str) -> None:
-    pytest("tests/property", *words)
+    pytest("tests/property", *NOT_NIGHTLY, *words)
 
 
 def prop_soak(*words: str) -> None:
     where = ("tests/property", "tests/simulation/test_seeds.py")
     seeds = os.environ.get("REMORA_SEEDS", "50")
-    endless = ("-o", "timeout=0", "-o", "faulthandler_timeout=0")
+    endless = ("-o", "quiet_limit=1000000", "-o", "processor_limit=1000000")
     pytest(*where, *endless, *words, REMORA_HYPOTHESIS="soak", REMORA_SEEDS=seeds)
 
 
@@ -136,16 +162,14 @@ def fault(*words: str) -> None:
 
 def mutants(*words: str) -> None:
     setup()
-    run(
-        PYTHON,
-        "-m",
-        "tests.mutants.plant",
-        *(words or ("--all", "--table", "docs/how-to/testing.md")),
-    )
+    run(PYTHON, "-m", "tools.mutants", *words)
 
 
 def frameworks(*words: str) -> None:
-    """Adapters of frameworks that developers do not install; those that pip cannot are skipped."""
+    """Adapters of frameworks that developers do not install; those that pip cannot are skipped.
+
+    ``changed`` is one of them: that whose adapter changed last, else each in its turn.
+    """
     setup()
     results = ("--results", ROOT / "build" / "frameworks.json")
     run(PYTHON, "-m", "benchmarks.frameworks", "own", *words, *results)
@@ -238,15 +262,19 @@ def check() -> None:
     pooler()
     # one word: a file that is there would be taken for tests
     test(f"--junitxml={junit}", "--probes=build/probes.txt")
-    frameworks()
+    frameworks("changed")
     checklist("--check", "--junit", junit)
 
 
 TASKS: dict[str, Callable[..., None]] = {
     "setup": setup,
     "demo": demo,
-    "test": test,
+    "quick": quick,
     "unit": unit,
+    "test": test,
+    "pytest": pytest,
+    "nightly": nightly,
+    "coverage": coverage,
     "prop": prop,
     "prop-soak": prop_soak,
     "soak": soak,

@@ -8,6 +8,7 @@ import faulthandler
 import functools
 import gc
 import inspect
+import json
 import logging
 import os
 import signal
@@ -57,6 +58,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("REMORA_HYPOTHESIS", "ci"))
 
 _OBSERVED = pytest.StashKey[Counter[str]]()
+_SECONDS = pytest.StashKey[dict[str, float]]()
+_SECONDS_FILE = Path(__file__).parents[1] / "build" / "seconds.json"
+"""Processor time of each test, its children's included: for `tools.quick` and `tools.mutants`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +87,7 @@ def _enter(context: AbstractContextManager[object]) -> Callable[[], object]:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("numprocesses", None):  # whose workers are no programs of tests
         config.add_cleanup(_enter(forked_children()))
+    config.stash[_SECONDS] = {}
     WATCH.quiet_limit_s = float(config.getini("quiet_limit"))
     WATCH.processor_limit_s = float(config.getini("processor_limit"))
     if config.getoption("--probes") is not None:
@@ -94,9 +99,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Add what a worker of pytest-xdist counted; one that crashed has failed a test."""
-    counts = getattr(node, "workeroutput", {}).get("probes")
-    if counts is not None:
-        node.config.stash[_OBSERVED].update(counts)
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[_SECONDS].update(output.get("seconds", {}))
+    if "probes" in output:
+        node.config.stash[_OBSERVED].update(output["probes"])
 
 
 def _unreached(config: pytest.Config) -> list[str]:
@@ -105,13 +111,20 @@ def _unreached(config: pytest.Config) -> list[str]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     table: Path | None = session.config.getoption("--probes")
+    seconds = session.config.stash[_SECONDS]
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["seconds"] = seconds
+        if table is not None:
+            session.config.workeroutput["probes"] = dict(session.config.stash[_OBSERVED])
+        return
+    if seconds:
+        known = json.loads(_SECONDS_FILE.read_text()) if _SECONDS_FILE.exists() else {}
+        _SECONDS_FILE.parent.mkdir(exist_ok=True)
+        _SECONDS_FILE.write_text(json.dumps(known | seconds, indent=0))
     if table is None:
         return
     width = max(map(len, PROBES))
     counts = session.config.stash[_OBSERVED]
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["probes"] = dict(counts)
-        return
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(
         "".join(f"{name:<{width}} {counts[name]:>10}  {told}\n" for name, told in PROBES.items()),
@@ -155,7 +168,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End a test of which nothing moves any more; see `tests.patience`."""
     marker = item.get_closest_marker("limit")
-    ending = _Ending(item)
+    ending, began_s = _Ending(item), sum(os.times()[:4])
     WATCH.begin(ending.end, marker and float(marker.args[0]))
     signal.signal(signal.SIGALRM, ending.interrupt)
     try:
@@ -164,6 +177,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     finally:
         WATCH.rest()
         signal.signal(signal.SIGALRM, _nothing)  # one that comes late ends no other test
+        item.config.stash[_SECONDS][item.nodeid] = round(sum(os.times()[:4]) - began_s, 3)
 
 
 def _nothing(*_: object) -> None:

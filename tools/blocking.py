@@ -129,7 +129,7 @@ def _origin(name: str, module: Any) -> str:
 
 def _format(text: str) -> str:
     for command in (["check", "--select", "I", "--fix", "--quiet"], ["format"]):
-        text = subprocess.run(  # noqa: S603 - constants
+        text = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", STUB, "-"],
             input=text,
             capture_output=True,

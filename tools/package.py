@@ -108,7 +108,7 @@ def try_wheel(wheel: Path, version: str) -> None:
 def _run(*command: str | Path, in_: Path = ROOT) -> None:
     print("+", *command, flush=True)
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=in_, check=False)  # noqa: S603  # commands of ours
+    done = subprocess.run(words, cwd=in_, check=False)  # commands of ours
     if done.returncode:
         raise SystemExit(done.returncode)
 

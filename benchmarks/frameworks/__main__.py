@@ -219,6 +219,25 @@ def _run_own(frameworks: Sequence[str], venvs: Path, results: Path) -> bool:
     return not any(row[2]["failed"] for row in rows if row is not None)
 
 
+def last_changed(frameworks: Sequence[str]) -> str:
+    """That whose adapter changed within a day of the last commit; else each in its turn."""
+
+    def git(*words: str) -> list[str]:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    seconds = int(git("log", "-1", "--format=%ct")[0])
+    changed = git("log", f"--since={seconds - 86_400}", "--name-only", "--format=")
+    stems = {Path(name).stem for name in changed}
+    touched = [
+        name
+        for name in frameworks
+        if not stems.isdisjoint({*OWN[name].modules, Path(OWN[name].test).stem})
+    ]
+    offered = touched or frameworks
+    return offered[seconds // 3_600 % len(offered)]
+
+
 def main() -> None:
     """Run a framework's suites, or write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frameworks")
@@ -226,7 +245,9 @@ def main() -> None:
     runs = commands.add_parser("run")
     runs.add_argument("framework", choices=sorted(SUITES))
     runs.add_argument("checkout", type=Path)
-    own = commands.add_parser("own", help="remora's tests of an adapter, with the framework")
+    own = commands.add_parser(
+        "own", help="remora's tests of an adapter, with the framework; `changed` chooses one"
+    )
     own.add_argument("frameworks", metavar="FRAMEWORK", nargs="*")
     for one in (runs, own):
         one.add_argument("--venvs", type=Path, default=ROOT / "build" / "frameworks")
@@ -238,9 +259,11 @@ def main() -> None:
     if given.command == "run":
         _run(given.framework, given.checkout.absolute(), given.venvs, given.results)
     elif given.command == "own":
-        if unknown := set(given.frameworks) - set(OWN):
+        if unknown := set(given.frameworks) - {*OWN, "changed"}:
             parser.error(f"no framework {', '.join(unknown)}: choose from {', '.join(OWN)}")
         every = [name for name, suite in OWN.items() if not _is_installed(suite.distribution)]
+        if given.frameworks == ["changed"]:
+            given.frameworks = [last_changed(every)]
         if not _run_own(given.frameworks or every, given.venvs, given.results):
             sys.exit(1)
     else:
