@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import numpy as np
 import pytest
 
 from remora import Config, Context, Runtime
-from remora.config import LongTermConfig, RecallConfig
+from remora.config import RecallConfig
 from remora.models.ports import embed_texts
 from remora.recall.question import Question
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
-from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_row
+from tests.lance import lance
 
 pytestmark = pytest.mark.anyio
 
@@ -54,20 +51,6 @@ QUERIES = (
 )
 
 
-@asynccontextmanager
-async def lance(path: Path) -> AsyncIterator[LanceStore]:
-    store = await LanceStore.open(
-        path,
-        dimension=DIMENSION,
-        config=LongTermConfig(batch_ms=1.0, shards=1, compact_fragments=1),
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.run)
-        yield store
-        tasks.cancel_scope.cancel()
-    await store.aclose()
-
-
 async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
     """S2.28, S4.39: the same rows match by words, and vectors are as near: who outgrows memory is
     searched as before.
@@ -84,7 +67,7 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
         for user in ("alice", "bob")
         for n, text in enumerate(TEXTS)
     ]
-    async with lance(tmp_path) as store:
+    async with lance(tmp_path, batch_ms=1.0, compact_fragments=1) as store:
         await store.add(
             rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=False
         )

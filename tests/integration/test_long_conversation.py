@@ -19,6 +19,7 @@ from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.shard import MOST_UNINDEXED
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow, Scope
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 DIMENSION = 32
@@ -198,9 +199,7 @@ async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interv
             more = rows_of("alice", len(rows), MOST_UNINDEXED + 1)
             await store.add(more, vectors_of(more), may_exist=False)
             (shard,) = store.tables.shards.values()
-            with anyio.fail_after(60):
-                while shard.unindexed:
-                    await anyio.sleep(0)
+            await until(lambda: not shard.unindexed, "all rows are indexed")
             tasks.cancel_scope.cancel()
     finally:
         await store.aclose()
