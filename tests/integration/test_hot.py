@@ -112,7 +112,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
     above hot_rows, too.
     """
     config = Config.from_dict(
-        {"recall": {"hot_rows": 8, "cache": 0}, "long_term": {"batch_ms": 1.0}}
+        {"recall": {"hot_rows": 8, "cache": 0, "deadline_s": 600}, "long_term": {"batch_ms": 1.0}}
     )
     async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:
         alice = runtime.user("alice")
@@ -152,7 +152,9 @@ async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
     """S2.29, S4.39: what `load` shows does not depend on what is in memory: not at the first time,
     nor after a restart.
     """
-    config = Config.from_dict({"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0}})
+    config = Config.from_dict(
+        {"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0, "deadline_s": 600}}
+    )
     contexts: list[Context] = []
     for _ in range(2):
         async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:

@@ -29,7 +29,9 @@ async def texts(user: Any, query: str = "tea", **options: Any) -> list[str]:
 
 
 def configured(**recall: Any) -> Config:
-    return Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": recall})
+    return Config.from_dict(
+        {"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 600, **recall}}
+    )
 
 
 class Refusing(MemoryStore):

@@ -276,10 +276,10 @@ async def test_what_cannot_be_read_back_is_not_taken() -> None:
 async def test_a_damaged_session_fails_alone(tmp_path: Path) -> None:
     """G11: one unreadable row is that session's trouble, although hundreds are read at once."""
     call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    message: dict[str, Any] = {"role": "assistant", "tool_calls": [call]}
     async with Runtime(tmp_path, config=CONFIG) as runtime:
         for number in range(10):
-            chat = runtime.session("alice", f"{number}")
-            await chat.append({"role": "assistant", "tool_calls": [call]})
+            await runtime.session("alice", f"{number}").append(message)
         sid = (await runtime.session("alice", "3").inspect()).sid
         damage = "UPDATE messages SET chat = x'81aa746f6f6c5f63616c6c73c1' WHERE pos >> 32 = "
         await change_rows(tmp_path / "journal.db", f"{damage}{sid}")
@@ -478,7 +478,8 @@ async def test_native_cancellation_while_closing(tmp_path: Path) -> None:
 async def test_odd_queries(tmp_path: Path) -> None:
     """S2.12: half an emoji, quotes and operators are text to search for."""
     queries = ("cut \ud83d", "", "   ", '"unclosed', "a AND (b OR", "the", "🚀", "x" * 5_000)
-    async with Runtime(tmp_path, embedder=HashEmbedder()) as runtime:
+    config = Config.from_dict({"recall": {"deadline_s": 600}})
+    async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append(user("hello there"))
         await chat.flush()

@@ -27,6 +27,7 @@ WORDS = Config.from_dict(
         "tokens": {"counter": "heuristic"},
         "models": {"embedder": "none"},
         "long_term": {"batch_ms": 5, "prune_interval_s": 60},
+        "recall": {"deadline_s": 600},
     }
 )
 

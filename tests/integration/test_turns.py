@@ -24,6 +24,7 @@ from remora.errors import (
 from remora.runtime.probes import count_probes
 from tests.harness import user
 from tests.integration.conftest import PLAIN, PLAIN_TREE, Open
+from tests.integration.remembering import CONFIG
 
 pytestmark = pytest.mark.anyio
 CALL: dict[str, Any] = {
@@ -172,7 +173,8 @@ async def test_what_a_key_names(open_runtime: Open) -> None:
         chat = runtime.session("alice", "one")
         await chat.append(user("Before"), key="r1")
         await answer(chat, "What?", "That.", key="r1")
-        for number, given in enumerate(("Other?", [user("What?"), user("More?")])):
+        others: tuple[Any, ...] = ("Other?", [user("What?"), user("More?")])
+        for number, given in enumerate(others):
             with pytest.raises(KeyConflict, match="message 2"):
                 async with chat.turn(given, key="r1"):
                     raise AssertionError
@@ -343,6 +345,9 @@ async def test_misuse(open_runtime: Open) -> None:
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
         turn = chat.turn("hi")
+        call: Any
+        given: Any
+        told: str | None
         for call in (turn.reply("no"), turn.load()):
             with pytest.raises(TurnClosed, match="enter the turn first"):
                 await call
@@ -410,7 +415,7 @@ async def test_after_a_restart(tmp_path: Path) -> None:
 
 async def test_the_users_text_is_what_is_recalled(tmp_path: Path) -> None:
     """Unless the caller says otherwise."""
-    async with Runtime(tmp_path) as runtime:
+    async with Runtime(tmp_path, config=CONFIG) as runtime:
         alice = runtime.user("alice")
         await alice.remember("Alice is allergic to peanuts.")
         await runtime.settle()
