@@ -43,7 +43,7 @@ CALL: dict[str, Any] = {
         {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     ],
 }
-RESULT = {"role": "tool", "tool_call_id": "c", "content": "seen"}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "c", "content": "seen"}
 
 
 def said(messages: Sequence[Any]) -> list[str]:
@@ -230,7 +230,7 @@ async def test_policy_that_makes_no_sense() -> None:
             BufferPolicy(**{"above_messages": 5, "keep_messages": 5, **misspelt})
     for none in ("window", 5):
         with pytest.raises(InvalidInput, match="policy"):
-            Runtime.in_memory(config=PLAIN, policy=none)  # type: ignore[arg-type]
+            Runtime.in_memory(config=PLAIN, policy=none)
     async with session(lambda _: None) as chat:
         with pytest.raises(InvalidInput, match="policy"):
             await chat.append(user("a"))

@@ -67,6 +67,7 @@ async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
     assert await found(session="none such") == set()
     listed = await alice.memories("preference", session=s, agent="x")
     assert [memory.text for memory in listed] == [f"tea {s} x preference"]
+    wrong: dict[str, Any]
     for wrong in (
         {"types": "rumour"},
         {"types": []},
