@@ -477,32 +477,40 @@ async def test_truncate() -> None:
             await chat.truncate_to_size(-1)
 
 
-async def test_clear_and_size_survive_a_restart(tmp_path: Path) -> None:
-    """S4.16, S1.14, S4.06: after a clear the size is 0, also after a restart; the other session has
-    nothing to do with it.
+async def test_what_survives_a_restart(tmp_path: Path) -> None:
+    """S0.21, S1.14, S4.05, S4.06, S4.16: the load is the same to the byte, and the runtime's
+    summarizer goes on with it. After a clear the size is 0, also after a restart; the other session
+    has nothing to do with it.
     """
     options: Any = {
         "config": PLAIN,
-        "policy": BufferPolicy.window(2, fold="summary"),
+        "policy": BufferPolicy.window(3, fold="summary"),
         "summarizer": FirstWordsSummarizer(),
     }
     async with Runtime(tmp_path, **options) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
-        await chat.append([user("a"), user("b"), user("c")])
-        await other.append(user("other"))
-        await chat.settle()
-        assert (await chat.load()).summary == "a"
-        assert await chat.clear() == 2
+        for number in range(6):
+            for each in (chat, other):
+                await each.append(user(f"m{number}"))
+                await each.settle()
+        before, state = (await other.load()).messages, await other.state_dict()
+        assert (await chat.load()).summary == "m0 m1 m2"
+        assert await chat.clear() == 3
         assert (await chat.size(), (await chat.load()).messages) == (0, [])
     async with Runtime(tmp_path, **options) as runtime:
         chat, other = runtime.session("alice", "one"), runtime.session("alice", "two")
         assert (await chat.size(), (await chat.load()).messages) == (0, [])
-        assert said((await other.load()).messages) == ["other"]
-        await chat.append([user("d"), user("e"), user("f")])
+        assert (await other.load()).messages == before
+        await chat.append([user(text) for text in "defg"])
         await chat.settle()
         assert (await chat.load()).summary == "d", (
             "the next overflow starts without the old summary"
         )
+        copy = runtime.session("alice", "copy")
+        await copy.load_state_dict(state)
+        await copy.append(user("m6"))
+        await copy.settle()
+        assert (await copy.load()).summary == "m0 m1 m2 m3"
 
 
 async def test_duplicates(tmp_path: Path) -> None:
@@ -601,28 +609,6 @@ async def test_states_that_are_none() -> None:
         assert said(await chat.get_messages()) == ["kept"]
         await chat.load_state_dict({"other": 1}, strict=False)
         assert await chat.get_messages() == []
-
-
-async def test_restored_session_summarizes_on(tmp_path: Path) -> None:
-    """S0.21, S4.05: after a restart the load is the same to the byte, and the runtime's summarizer
-    goes on with it.
-    """
-    options: Any = {
-        "policy": BufferPolicy.window(3, fold="summary"),
-        "summarizer": FirstWordsSummarizer(),
-    }
-    async with session(where=tmp_path, **options) as chat:
-        for number in range(6):
-            await chat.append(user(f"m{number}"))
-            await chat.settle()
-        before, state = (await chat.load()).messages, await chat.state_dict()
-    async with session(where=tmp_path, **options) as chat:
-        assert (await chat.load()).messages == before
-        copy = await chat.fork("copy")
-        await copy.load_state_dict(state)
-        await copy.append(user("m6"))
-        await copy.settle()
-        assert (await copy.load()).summary == "m0 m1 m2 m3"
 
 
 # -- size ------------------------------------------------------------------------------------------
