@@ -118,23 +118,19 @@ async def test_messages_of_a_dropped_model_summary_count_as_lost(small: Config) 
 
 async def test_a_burst_that_a_summary_has_no_room_for_is_degraded() -> None:
     """G6: eight senders, and a slow model that keeps every tag, but not within a summary."""
-
-    class Slow(Model):
-        async def summarize(
-            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
-        ) -> str:
-            await anyio.sleep(0.01)
-            return await super().summarize(previous, lines, max_tokens=max_tokens)
+    model = Model()
+    model.gate = anyio.Event()
 
     async def send(chat: Any, first: int) -> None:
         for number in range(first, first + 100):
             await chat.append(message(number))
 
-    async with opened(Slow(), buffer={"token_limit": 4_000, "summary_tokens": 400}) as runtime:
+    async with opened(model, buffer={"token_limit": 4_000, "summary_tokens": 400}) as runtime:
         chat = runtime.session("alice", "chat")
         async with anyio.create_task_group() as tasks:
             for writer in range(8):
                 tasks.start_soon(send, chat, 1 + 100 * writer)
+        model.gate.set()
         await chat.settle()
         lost = await check(chat)
         assert len(lost) > 100
