@@ -72,6 +72,7 @@ def config(**sections: Any) -> Config:
         "tokens": {"counter": "heuristic"},
         "supervisor": {"backoff_s": 0.01, "max_attempts": 3},
         "long_term": {"batch_ms": 5},
+        "recall": {"deadline_s": 600},
     }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, List, Optional  # noqa: UP035
 
 import anyio
@@ -15,6 +16,7 @@ from remora.blocks import (
     ChatMessage,
 )
 from remora.tokens import CallableCounter
+from tests.harness import user
 
 WORDS = CallableCounter(str.split)
 
@@ -81,13 +83,29 @@ def config(**sections: Any) -> Config:
     """Folds above 210 words, counted by a function; jobs are retried at once, twice."""
     tree: dict[str, Any] = {
         "buffer": {"token_limit": 300, "token_flush_size": 40, "summary_tokens": 80},
-        "long_term": {"batch_ms": 5},
+        "long_term": {"batch_ms": 5, "shards": 2},
         "supervisor": {"backoff_s": 0.01, "max_attempts": 2},
         "models": {"embedder": "none"},
     }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}
     return Config.from_dict(tree)
+
+
+def opened(where: Path, *blocks: BaseMemoryBlock[Any], **options: Any) -> Runtime:
+    """A runtime that has these blocks, and counts words."""
+    given = {"config": config(), "counter": WORDS, "blocks": blocks or None, **options}
+    return Runtime(where, **given)
+
+
+async def fill(runtime: Runtime, chat: Session, count: int = 12) -> list[int]:
+    """Append more than the buffer holds, and wait for what follows. Returns the numbers of what is
+    out of the buffer, from the first message of the session on.
+    """
+    if count:
+        await chat.append([user(f"message {n} " + "x " * 20) for n in range(count)])
+    await runtime.settle()
+    return list(range(1, (await chat.inspect()).watermarks.archived_through + 1))
 
 
 async def seen(chat: Session, name: str) -> list[int]:

@@ -9,5 +9,6 @@ CONFIG = Config.from_dict(
         "long_term": {"batch_ms": 1},
         "journal": {"durability": "process"},
         "tokens": {"counter": "heuristic"},
+        "recall": {"deadline_s": 600},
     }
 )

@@ -27,7 +27,11 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def config(**sections: Any) -> Config:
-    tree: dict[str, Any] = {"tokens": {"counter": "heuristic"}, "long_term": {"batch_ms": 5}}
+    tree: dict[str, Any] = {
+        "tokens": {"counter": "heuristic"},
+        "long_term": {"batch_ms": 5},
+        "recall": {"deadline_s": 600},
+    }
     for name, values in sections.items():
         tree[name] = {**tree.get(name, {}), **values}
     return Config.from_dict(tree)
@@ -195,7 +199,12 @@ async def test_one_limit_lowers_what_depends_on_it(*, limit: int, model: bool) -
     """With `buffer.token_limit` alone, contexts fit, and summaries and profiles fit into them."""
     chat_model = Obedient() if model else None
     options = Config.from_dict(
-        {"buffer": {"token_limit": limit}, "models": {"embedder": "none"}, "long_term": OFF}
+        {
+            "buffer": {"token_limit": limit},
+            "models": {"embedder": "none"},
+            "long_term": OFF,
+            "synopsis": {"deadline_s": 600},
+        }
     )
     async with Runtime.in_memory(config=options, chat_model=chat_model) as runtime:
         chat = runtime.session("alice", "one")
@@ -229,7 +238,8 @@ async def test_no_profile_without_a_model_unless_asked_for() -> None:
     so; `synopsis` gives it to whoever asks.
     """
     for shown, status in (("with_model", "off"), ("never", "off"), ("always", "ok")):
-        tree = {"synopsis": {"shown": shown}, "models": {"embedder": "none"}, "long_term": OFF}
+        synopsis = {"shown": shown, "deadline_s": 600}
+        tree = {"synopsis": synopsis, "models": {"embedder": "none"}, "long_term": OFF}
         async with Runtime.in_memory(config=Config.from_dict(tree)) as runtime:
             person = runtime.user("alice")
             await person.session("one").append(user("I moved to Lisbon, and my name is Alice."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 import remora.config
-from remora import Config, Runtime
+from remora import Config, ErasureReceipt, Runtime
 from remora.blocks import FactExtractionMemoryBlock, VectorMemoryBlock
 from remora.cli.main import main
 from remora.errors import (
     CommitFailed,
     ErasureDelayed,
     ErasureInProgress,
-    InvalidInput,
     LongTermError,
     NotGranted,
     ReentrantAsk,
@@ -32,6 +31,8 @@ from remora.storage.lance.store import LanceStore
 from remora.storage.memory.store import MemoryStore
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.testing import HashEmbedder
+from tests.copies import copy_memory
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,7 @@ CONFIG = Config.from_dict(
         "journal": {"durability": "process"},
         "tokens": {"counter": "heuristic"},
         "supervisor": {"max_attempts": 1, "backoff_s": 0.01},
+        "recall": {"deadline_s": 600},
     }
 )
 CANARY = "qzvk"
@@ -57,7 +59,8 @@ def runtime_on(directory: Path, **options: Any) -> Runtime:
         FactExtractionMemoryBlock(name="facts", priority=1),
         VectorMemoryBlock(name="vectors", priority=2),
     ]
-    return Runtime(directory, config=CONFIG, embedder=EMBEDDER, blocks=blocks, **options)
+    given = {"config": CONFIG, "embedder": EMBEDDER, "blocks": blocks, **options}
+    return Runtime(directory, **given)
 
 
 def traces(directory: Path, *needles: bytes) -> list[str]:
@@ -151,79 +154,131 @@ async def needles(runtime: Runtime, user: str) -> list[bytes]:
     ]
 
 
+class Life(NamedTuple):
+    """A closed memory in which `USER` and bob left every kind of row."""
+
+    directory: Path
+    needles: list[bytes]
+    of_bob: int
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    directory = tmp_path_factory.mktemp("lived") / "memory"
+
+    async def live() -> Life:
+        async with runtime_on(directory) as runtime:
+            for user in (USER, "bob"):
+                await lead_a_life(runtime, user)
+            of_bob = await (await runtime.internals.long_term()).rows("bob")
+            return Life(directory, await needles(runtime, USER), len(of_bob))
+
+    return anyio.run(live)
+
+
 @pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with runtime_on(tmp_path / "memory") as opened:
+def life(lived: Life, tmp_path: Path) -> Life:
+    return lived._replace(directory=copy_memory(lived.directory, tmp_path / "memory"))
+
+
+@pytest.fixture
+async def runtime(life: Life) -> AsyncIterator[Runtime]:
+    async with runtime_on(life.directory) as opened:
         yield opened
 
 
-async def test_no_byte_is_left(runtime: Runtime, tmp_path: Path) -> None:
-    """G13: canaries in every field of every kind of row: none in any file once the user is
-    forgotten; others lose nothing.
+async def test_no_byte_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G10, G13: canaries in every field of every kind of row: none in any file once the user is
+    forgotten. Until then nothing of the user runs, so nothing new can be taken for what is to go;
+    others are served, and lose nothing. Afterwards the user is as if they had never been.
     """
-    await lead_a_life(runtime, USER)
-    await lead_a_life(runtime, "bob")
-    sought = await needles(runtime, USER)
-    before = await traces_of(tmp_path / "memory", *sought)
-    assert {name.split("/")[0].split(":")[0] for name in before} >= {"journal.db-wal", "longterm"}
-    bob = runtime.user("bob")
-    history = await bob.session("plainone").history()
-    recalled = [one.text for one in await bob.recall("plainword3")]
-    rows = await (await runtime.internals.long_term()).rows("bob")
+    directory = tmp_path / "memory"
+    begun, go = anyio.Event(), anyio.Event()
+    erase = LanceStore.erase
 
-    receipt = await runtime.user(USER).forget()
+    async def slow(self: LanceStore, *arguments: Any) -> int:
+        begun.set()
+        await go.wait()
+        return await erase(self, *arguments)
 
-    assert await traces_of(tmp_path / "memory", *sought) == []
-    assert receipt.long_term > 20
-    assert receipt.journal["messages"] == 34
-    assert all(
-        receipt.journal[table] > 0
-        for table in ("actors", "messages", "folds", "facets", "memories")
-    )
-    assert await bob.session("plainone").history() == history
-    assert [one.text for one in await bob.recall("plainword3")] == recalled
-    assert await (await runtime.internals.long_term()).rows("bob") == rows
+    monkeypatch.setattr(LanceStore, "erase", slow)
+    async with runtime_on(directory) as runtime:
+        who, bob = runtime.user(USER), runtime.user("bob")
+        await lead_a_life(runtime, USER)
+        await lead_a_life(runtime, "bob")
+        sought = await needles(runtime, USER)
+        before = await traces_of(directory, *sought)
+        assert {name.split("/")[0].split(":")[0] for name in before} >= {
+            "journal.db-wal",
+            "longterm",
+        }
+        history = await bob.session("plainone").history()
+        recalled = [one.text for one in await bob.recall("plainword3")]
+        rows = await (await runtime.internals.long_term()).rows("bob")
+        receipts: list[ErasureReceipt] = []
+
+        async def forget() -> None:
+            receipts.append(await who.forget())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(forget)
+            await begun.wait()
+            for refused in (
+                who.session("new").append({"role": "user", "content": "x"}),
+                who.session("new").load(),
+                who.recall("x"),
+                who.remember("x"),
+                who.learn("x"),
+            ):
+                with pytest.raises(ErasureInProgress):
+                    await refused
+            await runtime.session("carol", "s").append(spoken("carol", "s", 0))
+            context = await bob.session("new").load(query="plainword3")
+            assert context.sources.long_term.status in {"ok", "omitted"}
+            assert await bob.recall("plainword4")
+            go.set()
+
+        assert await traces_of(directory, *sought) == []
+        assert receipts[0].long_term > 20
+        assert receipts[0].journal["messages"] == 34
+        assert all(
+            receipts[0].journal[table] > 0
+            for table in ("actors", "messages", "folds", "facets", "memories")
+        )
+        assert await bob.session("plainone").history() == history
+        assert [one.text for one in await bob.recall("plainword3")] == recalled
+        assert await (await runtime.internals.long_term()).rows("bob") == rows
+
+        chat = who.session(f"{CANARY}one")
+        assert await who.sessions() == []
+        assert await chat.history() == []
+        assert (await chat.load(query=f"{CANARY}word3")).messages == []
+        assert await who.recall(f"{CANARY}word3") == []
+        assert await who.search_working(f"{CANARY}learned") == []
+        assert await who.memories() == []
+        assert (await who.synopsis()).state == "empty"
+        counts = await runtime.counts(USER)
+        assert (counts.sessions, counts.messages, counts.memories, counts.pending_jobs) == (
+            0, 0, 0, 0,
+        )  # fmt: skip
+        receipt = await chat.append(spoken(USER, f"{CANARY}one", 0), key=f"{USER}-{CANARY}one-0")
+        assert not receipt.duplicate, "the keys went with the rest"
+        assert receipt.seqs == (1,)
+        await chat.flush()
+        await runtime.settle()
+        assert len(await who.recall(f"{CANARY}word0")) == 1
 
 
-async def test_forgotten_is_new(runtime: Runtime) -> None:
-    """G13: afterwards the user is as if they had never been, and everything works for them."""
-    await lead_a_life(runtime, USER)
-    who = runtime.user(USER)
-    await who.forget()
-    chat = who.session(f"{CANARY}one")
-    assert await who.sessions() == []
-    assert await chat.history() == []
-    assert (await chat.load(query=f"{CANARY}word3")).messages == []
-    assert await who.recall(f"{CANARY}word3") == []
-    assert await who.search_working(f"{CANARY}learned") == []
-    assert await who.memories() == []
-    assert (await who.synopsis()).state == "empty"
-    counts = await runtime.counts(USER)
-    assert (counts.sessions, counts.messages, counts.memories, counts.pending_jobs) == (0, 0, 0, 0)
-    receipt = await chat.append(spoken(USER, f"{CANARY}one", 0), key=f"{USER}-{CANARY}one-0")
-    assert not receipt.duplicate, "the keys went with the rest"
-    assert receipt.seqs == (1,)
-    await chat.flush()
-    await runtime.settle()
-    assert len(await who.recall(f"{CANARY}word0")) == 1
-
-
-async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
+async def test_a_session_alone(runtime: Runtime, life: Life) -> None:
     """G13: a session goes with what the user's own actor holds of it; the user's other sessions
     stay.
     """
-    await lead_a_life(runtime, USER)
-    who = runtime.user(USER)
+    who, gone = runtime.user(USER), f"{CANARY}one"
     kept = await who.session(f"{CANARY}two").history()
-    receipt = await who.session(f"{CANARY}one").forget()
+    receipt = await who.session(gone).forget()
     assert receipt.journal["messages"] == 17
-    gone = f"{CANARY}one"
-    assert (
-        await traces_of(
-            tmp_path / "memory", gone.encode(), row_id(SessionKey(USER, gone), 3).encode()
-        )
-        == []
-    )
+    sought = (gone.encode(), row_id(SessionKey(USER, gone), 3).encode())
+    assert await traces_of(life.directory, *sought) == []
     assert await who.session(gone).history() == []
     assert await who.session(f"{CANARY}two").history() == kept
     assert [one.text for one in await who.memories(["fact", "preference"])] == [
@@ -237,67 +292,6 @@ async def test_a_session_alone(runtime: Runtime, tmp_path: Path) -> None:
         f"{CANARY}two",
         "",
     }
-
-
-async def test_others_are_served_meanwhile(runtime: Runtime) -> None:
-    """G13, G10: while one is forgotten, another's appends, loads and recalls all succeed."""
-    await lead_a_life(runtime, USER)
-    await lead_a_life(runtime, "bob")
-    done = anyio.Event()
-    rounds = 0
-
-    async def serve() -> None:
-        nonlocal rounds
-        chat = runtime.session("bob", "plainone")
-        while not done.is_set():
-            await chat.append(spoken("bob", "plainone", 100 + rounds))
-            assert (await chat.load(query="plainword3")).sources["long_term"].status in {
-                "ok",
-                "late",
-                "omitted",
-            }
-            assert await runtime.user("bob").recall(f"plainword{rounds % 10}")
-            rounds += 1
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve)
-        await runtime.user(USER).forget()
-        done.set()
-    assert rounds
-
-
-async def test_whoever_asks_meanwhile_is_told(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """G13: until it is done nothing of the user runs, so nothing new can be taken for what is to
-    go.
-    """
-    await lead_a_life(runtime, USER)
-    begun, go = anyio.Event(), anyio.Event()
-    erase = LanceStore.erase
-
-    async def slow(self: LanceStore, *arguments: Any) -> int:
-        begun.set()
-        await go.wait()
-        return await erase(self, *arguments)
-
-    monkeypatch.setattr(LanceStore, "erase", slow)
-    who = runtime.user(USER)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(who.forget)
-        await begun.wait()
-        for refused in (
-            who.session("new").append({"role": "user", "content": "x"}),
-            who.session("new").load(),
-            who.recall("x"),
-            who.remember("x"),
-            who.learn("x"),
-        ):
-            with pytest.raises(ErasureInProgress):
-                await refused
-        await runtime.session("bob", "s").append({"role": "user", "content": "not concerned"})
-        go.set()
-    await who.session("new").append({"role": "user", "content": "x"})
 
 
 async def test_appends_in_flight(runtime: Runtime) -> None:
@@ -324,37 +318,31 @@ async def test_appends_in_flight(runtime: Runtime) -> None:
     assert await chat.history() == []
 
 
-async def test_forgetting_nobody(runtime: Runtime) -> None:
-    """G13: a user that never was is forgotten without a fuss, and twice at once is once."""
+async def test_callers(runtime: Runtime, life: Life) -> None:
+    """G11, G13: a user that never was is forgotten without a fuss; a cancelled caller takes nothing
+    along, the erasure goes on to its end; several at once are one.
+    """
     receipt = await runtime.user("nobody").forget()
     assert receipt.long_term == 0
     assert sum(receipt.journal.values()) == 0
-    await lead_a_life(runtime, USER)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(runtime.user(USER).forget)
-    assert await runtime.user(USER).sessions() == []
-
-
-async def test_the_caller_may_leave(runtime: Runtime, tmp_path: Path) -> None:
-    """G11, G13: a cancelled caller takes nothing along; the erasure goes on to its end."""
-    await lead_a_life(runtime, USER)
-    sought = await needles(runtime, USER)
     with anyio.move_on_after(0):
         await runtime.user(USER).forget()
     await runtime.user("nobody").forget()  # erased in the order of asking
-    assert await traces_of(tmp_path / "memory", *sought) == []
+    assert await traces_of(life.directory, *life.needles) == []
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(runtime.user("bob").forget)
+    assert await runtime.user("bob").sessions() == []
 
 
-@pytest.mark.parametrize("step", ["long-term", "scrub", "note"])
-async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(LanceStore, "erase"), (SqliteJournal, "scrub"), (SqliteJournal, "finish_erasure")],
+)
+async def test_a_crash_half_way(
+    life: Life, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G13: whatever it died at, the next start finishes it, and refuses the user until then."""
-    directory = tmp_path / "memory"
-    owner, name = {
-        "long-term": (LanceStore, "erase"),
-        "scrub": (SqliteJournal, "scrub"),
-        "note": (SqliteJournal, "finish_erasure"),
-    }[step]
     reached = anyio.Event()
 
     async def never(*_: Any) -> None:
@@ -362,9 +350,7 @@ async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.M
         await anyio.sleep_forever()
 
     with monkeypatch.context() as patched:
-        async with runtime_on(directory) as runtime:
-            await lead_a_life(runtime, USER)
-            sought = await needles(runtime, USER)
+        async with runtime_on(life.directory) as runtime:
             patched.setattr(owner, name, never)
             async with anyio.create_task_group() as tasks:
 
@@ -375,21 +361,29 @@ async def test_a_crash_half_way(tmp_path: Path, step: str, monkeypatch: pytest.M
                 tasks.start_soon(asked)
                 await reached.wait()
                 await runtime.aclose()
-    async with runtime_on(directory) as runtime:
+    async with runtime_on(life.directory) as runtime:
         await runtime.user("nobody").forget()
-        assert await traces_of(directory, *sought) == []
+        assert await traces_of(life.directory, *life.needles) == []
         await runtime.session(USER, "s").append({"role": "user", "content": "welcome back"})
         assert await runtime.internals.journal.erasures() == []
 
 
-async def test_long_term_memory_is_away(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """G13, G6: while files cannot be rewritten it is tried again, and who asked waits; what cannot
-    mend itself is told.
+async def test_failures(runtime: Runtime, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G4, G6, G13: where the journal refuses, nothing is forgotten, and the user is served as
+    before. While files cannot be rewritten it is tried again, and who asked waits; what cannot mend
+    itself is told.
     """
-    await lead_a_life(runtime, USER)
-    sought = await needles(runtime, USER)
+    who = runtime.user(USER)
+
+    async def full(*_: Any) -> None:
+        raise CommitFailed("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteJournal, "erase", full)
+        with pytest.raises(CommitFailed):
+            await who.forget()
+    assert len(await who.session(f"{CANARY}one").history()) == 16
+    assert await who.recall(f"{CANARY}word3")
     erase, failures = LanceStore.erase, [True, True]
 
     async def failing(self: LanceStore, *arguments: Any) -> int:
@@ -399,9 +393,9 @@ async def test_long_term_memory_is_away(
         return await erase(self, *arguments)
 
     monkeypatch.setattr(LanceStore, "erase", failing)
-    receipt = await runtime.user(USER).forget()
+    receipt = await who.forget()
     assert receipt.long_term > 20
-    assert await traces_of(tmp_path / "memory", *sought) == []
+    assert await traces_of(life.directory, *life.needles) == []
 
     async def broken(*_: Any) -> int:
         raise LongTermError("broken", retryable=False)
@@ -410,21 +404,6 @@ async def test_long_term_memory_is_away(
     with pytest.raises(ErasureDelayed, match="broken") as told:
         await runtime.user("bob").forget()
     assert not told.value.retryable
-
-
-async def test_the_journal_refuses(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4, G13: where the journal refuses, nothing is forgotten, and the user is served as before."""  # noqa: E501
-    await lead_a_life(runtime, USER)
-
-    async def full(*_: Any) -> None:
-        raise CommitFailed("full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SqliteJournal, "erase", full)
-        with pytest.raises(CommitFailed):
-            await runtime.user(USER).forget()
-    assert len(await runtime.session(USER, f"{CANARY}one").history()) == 16
-    assert await runtime.user(USER).recall(f"{CANARY}word3")
 
 
 async def test_not_from_within_a_job(tmp_path: Path) -> None:
@@ -441,28 +420,10 @@ async def test_not_from_within_a_job(tmp_path: Path) -> None:
                 raised.append(e)
             return "a summary"
 
-    async with Runtime(
-        tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Tactless()
-    ) as opened:
+    async with runtime_on(tmp_path / "memory", summarizer=Tactless()) as opened:
         await talk(opened, "ann", "s")
         await opened.settle()
     assert isinstance(raised[0], ReentrantAsk)
-
-
-async def test_switched_off_long_term_memory(tmp_path: Path) -> None:
-    """G13: rows of a time when long-term memory was switched on are found as well."""
-    directory = tmp_path / "memory"
-    async with runtime_on(directory) as runtime:
-        await lead_a_life(runtime, USER)
-        sought = await needles(runtime, USER)
-    off = msgspec.structs.replace(
-        CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, enabled=False)
-    )
-    async with Runtime(directory, config=off, embedder=EMBEDDER) as runtime:
-        with pytest.raises(InvalidInput):
-            await runtime.user(USER).recall("x")
-        await runtime.user(USER).forget()
-        assert await traces_of(directory, *sought) == []
 
 
 async def test_in_memory() -> None:
@@ -482,22 +443,13 @@ async def test_in_memory() -> None:
 
 @pytest.mark.blocking
 def test_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    life: Life, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G13: ``remora forget`` asks, or is told --yes; says what went; and a session alone can go."""
-    directory = tmp_path / "memory"
-
-    async def live() -> list[bytes]:
-        async with runtime_on(directory) as runtime:
-            await lead_a_life(runtime, USER)
-            await lead_a_life(runtime, "bob")
-            return await needles(runtime, USER)
-
-    sought = anyio.run(live)
-    where = ["--dir", str(directory)]
+    where = ["--dir", str(life.directory)]
     assert main(["forget", USER, *where]) == 1
     assert "--yes" in capsys.readouterr().err
-    assert traces(directory, *sought)
+    assert traces(life.directory, *life.needles)
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))
     assert main(["forget", USER, *where]) == 1
     assert "nothing was erased" in capsys.readouterr().out
@@ -508,7 +460,7 @@ def test_from_the_command_line(
     shown = capsys.readouterr().out
     assert "17 messages" in shown
     assert "long-term rows" in shown
-    assert traces(directory, *sought) == []
+    assert traces(life.directory, *life.needles) == []
     assert main(["forget", "nobody", *where, "--yes"]) == 0
     assert "there was nothing" in capsys.readouterr().out
     assert main(["show", "bob", "plainone", *where]) == 0
@@ -519,21 +471,22 @@ class Terminal(io.StringIO):
         return True
 
 
-async def test_a_shared_scope(runtime: Runtime, tmp_path: Path) -> None:
+async def test_a_shared_scope(tmp_path: Path) -> None:
     """G13, S4.33: its owner has a shared scope erased, nobody else."""
-    scope = runtime.shared("team")
-    owner, member = scope.as_("ann"), scope.as_("bo")
-    await owner.claim()
-    await owner.grant("bo", "write")
-    await member.remember(f"{CANARY} of the team")
-    await owner.settle()
-    with pytest.raises(NotGranted):
-        await member.forget()
-    receipt = await owner.forget()
-    assert receipt.long_term == 1
-    assert await traces_of(tmp_path / "memory", CANARY.encode(), b"shared/team") == []
-    with pytest.raises(NotGranted):
-        await owner.memories()
+    async with runtime_on(tmp_path) as runtime:
+        scope = runtime.shared("team")
+        owner, member = scope.as_("ann"), scope.as_("bo")
+        await owner.claim()
+        await owner.grant("bo", "write")
+        await member.remember(f"{CANARY} of the team")
+        await owner.settle()
+        with pytest.raises(NotGranted):
+            await member.forget()
+        receipt = await owner.forget()
+        assert receipt.long_term == 1
+        assert await traces_of(tmp_path, CANARY.encode(), b"shared/team") == []
+        with pytest.raises(NotGranted):
+            await owner.memories()
 
 
 # -- what was found by breaking it -----------------------------------------------------------------
@@ -547,17 +500,14 @@ async def test_rows_that_wait_for_a_commit(tmp_path: Path, session: str | None) 
     slow = msgspec.structs.replace(
         CONFIG, long_term=msgspec.structs.replace(CONFIG.long_term, batch_ms=600_000.0)
     )
-    async with Runtime(tmp_path / "memory", config=slow, embedder=EMBEDDER) as runtime:
+    async with runtime_on(tmp_path / "memory", config=slow, blocks=None) as runtime:
         store = await runtime.internals.long_term()
         for user in (USER, "bob"):
-            await runtime.session(user, f"{CANARY}s").append(
-                [spoken(user, f"{CANARY}s", number) for number in range(6)]
-            )
-            await runtime.session(user, f"{CANARY}s").flush()
+            chat = runtime.session(user, f"{CANARY}s")
+            await chat.append([spoken(user, f"{CANARY}s", number) for number in range(6)])
+            await chat.flush()
         assert isinstance(store, LanceStore)
-        with anyio.fail_after(60):
-            while store.writer.queued < 2:
-                await anyio.sleep(0.001)
+        await until(lambda: store.writer.queued >= 2, "both flushes are queued")
         who = runtime.user(USER)
         await (who.forget() if session is None else who.session(session).forget())
         await store.writer.commit_queued()
@@ -570,6 +520,7 @@ async def test_recalls_beside(runtime: Runtime) -> None:
     """G13: whatever was being recalled while the user was forgotten, nothing of it is held, or
     served afterwards.
     """
+    await runtime.user(USER).forget()
     for turn in range(4):
         await talk(runtime, USER, f"{CANARY}one")
         await runtime.settle()
@@ -610,33 +561,19 @@ class Stuck(HashEmbedder):
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["late", "never"])
-async def test_while_it_is_embedded_anew(tmp_path: Path, answers: bool) -> None:
+async def test_while_it_is_embedded_anew(life: Life, answers: bool) -> None:
     """G13: what is being embedded anew of a user who is forgotten is given up, and does not come
     back; the others' goes on.
     """
-    directory = tmp_path / "memory"
-    async with runtime_on(directory) as runtime:
-        await lead_a_life(runtime, USER)
-        await lead_a_life(runtime, "bob")
-        sought = await needles(runtime, USER)
-        of_bob = len(await (await runtime.internals.long_term()).rows("bob"))
     embedder = Stuck()
-    blocks = [
-        FactExtractionMemoryBlock(name="facts", priority=1),
-        VectorMemoryBlock(name="vectors", priority=2),
-    ]
-    async with Runtime(
-        directory, config=CONFIG, embedder=embedder, blocks=blocks, reembed=True
-    ) as runtime:
+    async with runtime_on(life.directory, embedder=embedder, reembed=True) as runtime:
         await embedder.reached.wait()
-        with anyio.fail_after(60):
-            await runtime.user(USER).forget()
+        await runtime.user(USER).forget()
         if answers:
             embedder.go.set()
-        with anyio.fail_after(60):
-            await runtime.reembedded()
-        assert len(await (await runtime.internals.long_term()).rows("bob")) == of_bob
-        assert await traces_of(directory, *sought) == []
+        await runtime.reembedded()
+        assert len(await (await runtime.internals.long_term()).rows("bob")) == life.of_bob
+        assert await traces_of(life.directory, *life.needles) == []
 
 
 @pytest.mark.parametrize("elsewhere", ["store", "uri"])
@@ -675,9 +612,7 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
                 await go.wait()
             return "summary"
 
-    async with Runtime(
-        tmp_path / "memory", config=CONFIG, embedder=EMBEDDER, summarizer=Hanging()
-    ) as runtime:
+    async with runtime_on(tmp_path, blocks=None, summarizer=Hanging()) as runtime:
         chat = runtime.session("ann", "s")
         for number in range(40):
             await chat.append(spoken("ann", "s", number))
@@ -690,11 +625,11 @@ async def test_closed_before_it_began(tmp_path: Path) -> None:
                 go.set()
 
             tasks.start_soon(asked)
-            with anyio.fail_after(60), pytest.raises(ErasureInProgress):
+            with pytest.raises(ErasureInProgress):
                 while True:  # until it has begun
                     await anyio.lowlevel.checkpoint()
                     await runtime.user("ann").recall("x")
             await runtime.aclose()
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=EMBEDDER) as runtime:
+    async with runtime_on(tmp_path, blocks=None) as runtime:
         assert len(await runtime.session("ann", "s").history()) == 40
         assert (await runtime.user("ann").forget()).journal["messages"] == 40

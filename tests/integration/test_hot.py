@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
 import numpy as np
 import pytest
 
 from remora import Config, Context, Runtime
-from remora.config import LongTermConfig, RecallConfig
+from remora.config import RecallConfig
 from remora.models.ports import embed_texts
 from remora.recall.question import Question
 from remora.recall.user_index import SearchedRows, Sessions, UserIndex, find_matches
-from remora.storage.lance.store import LanceStore
 from remora.storage.ports import EVERYTHING
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_row
+from tests.lance import lance
 
 pytestmark = pytest.mark.anyio
 
@@ -54,20 +51,6 @@ QUERIES = (
 )
 
 
-@asynccontextmanager
-async def lance(path: Path) -> AsyncIterator[LanceStore]:
-    store = await LanceStore.open(
-        path,
-        dimension=DIMENSION,
-        config=LongTermConfig(batch_ms=1.0, shards=1, compact_fragments=1),
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.run)
-        yield store
-        tasks.cancel_scope.cancel()
-    await store.aclose()
-
-
 async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
     """S2.28, S4.39: the same rows match by words, and vectors are as near: who outgrows memory is
     searched as before.
@@ -84,7 +67,7 @@ async def test_memory_finds_what_lancedb_finds(tmp_path: Path) -> None:
         for user in ("alice", "bob")
         for n, text in enumerate(TEXTS)
     ]
-    async with lance(tmp_path) as store:
+    async with lance(tmp_path, batch_ms=1.0, compact_fragments=1) as store:
         await store.add(
             rows, await embed_texts(EMBEDDER, [row.content for row in rows]), may_exist=False
         )
@@ -129,7 +112,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
     above hot_rows, too.
     """
     config = Config.from_dict(
-        {"recall": {"hot_rows": 8, "cache": 0}, "long_term": {"batch_ms": 1.0}}
+        {"recall": {"hot_rows": 8, "cache": 0, "deadline_s": 600}, "long_term": {"batch_ms": 1.0}}
     )
     async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:
         alice = runtime.user("alice")
@@ -169,7 +152,9 @@ async def test_a_context_is_the_same_from_memory(tmp_path: Path) -> None:
     """S2.29, S4.39: what `load` shows does not depend on what is in memory: not at the first time,
     nor after a restart.
     """
-    config = Config.from_dict({"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0}})
+    config = Config.from_dict(
+        {"long_term": {"batch_ms": 1.0}, "recall": {"cache": 0, "deadline_s": 600}}
+    )
     contexts: list[Context] = []
     for _ in range(2):
         async with Runtime(tmp_path, config=config, embedder=EMBEDDER) as runtime:

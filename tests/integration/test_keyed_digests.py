@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -20,7 +20,7 @@ import pytest
 from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.cli.main import main
-from remora.errors import ErasureInProgress, InvalidId, LongTermError, RuntimeClosed
+from remora.errors import ErasureInProgress, InvalidId, LongTermError
 from remora.ids import UNKEYED, Digests, session_key, user_key
 from remora.maintenance.offline import offline
 from remora.maintenance.repair import repair
@@ -30,6 +30,7 @@ from remora.storage.erasure_notes import DIGEST_KEYS
 from remora.storage.lance.store import LanceStore
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION
+from tests.copies import copy_memory
 from tests.golden.directory import answers, finish, open_runtime
 from tests.integration.test_golden_directory import GOLDEN, changes, without_access
 from tests.lance import digest_keys, digests_of, lance, put, rows_of
@@ -42,7 +43,7 @@ CONFIG = Config.from_dict(
         "long_term": {"batch_ms": 1, "shards": 2},
         "journal": {"durability": "process"},
         "tokens": {"counter": "heuristic"},
-        "recall": {"deadline_s": 60},
+        "recall": {"deadline_s": 600},
         "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02},
     }
 )
@@ -75,9 +76,9 @@ def runtime_on(directory: Path, embedder: HashEmbedder | None = None, **options:
     )
 
 
-async def fill(directory: Path, **options: Any) -> dict[str, Any]:
+async def fill(where: Path) -> dict[str, Any]:
     """Messages, memories, working memory and a block's rows of three users; what is stored."""
-    async with runtime_on(directory, **options) as runtime:
+    async with runtime_on(where) as runtime:
         for user in USERS:
             for session in ("one", "two"):
                 chat = runtime.session(user, session)
@@ -104,11 +105,39 @@ async def held(runtime: Runtime, users: Sequence[str] = USERS) -> dict[str, Any]
     return found
 
 
+class Filled(NamedTuple):
+    """A closed memory that `fill` left, and what it held."""
+
+    where: Path
+    held: dict[str, Any]
+
+
+def filled_at(where: Path) -> Filled:
+    return Filled(where, anyio.run(fill, where))
+
+
+@pytest.fixture(scope="module")
+def of_today(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return filled_at(tmp_path_factory.mktemp("today") / "memory")
+
+
+@pytest.fixture(scope="module")
+def of_before_keys(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    with pytest.MonkeyPatch.context() as before_keys:
+        before_keys.setattr(index_directory, "draw_key", lambda *_: "")
+        return filled_at(tmp_path_factory.mktemp("earlier") / "memory")
+
+
 @pytest.fixture
-def before_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """New directories get no key, as before there were keys; undo it to have today's code."""
-    monkeypatch.setattr(index_directory, "draw_key", lambda *_: "")
-    return monkeypatch
+def memory(of_today: Filled, tmp_path: Path) -> Filled:
+    """A copy of a memory that has a key."""
+    return of_today._replace(where=copy_memory(of_today.where, tmp_path / "memory"))
+
+
+@pytest.fixture
+def earlier(of_before_keys: Filled, tmp_path: Path) -> Filled:
+    """A copy of one that has none, as before there were keys."""
+    return of_before_keys._replace(where=copy_memory(of_before_keys.where, tmp_path / "memory"))
 
 
 def traces(directory: Path, *needles: str) -> list[str]:
@@ -150,79 +179,91 @@ def test_digests_of_before_stay() -> None:
 # -- a new memory ----------------------------------------------------------------------------------
 
 
-async def test_nobody_can_compute_them(tmp_path: Path) -> None:
+async def test_nobody_can_compute_them(memory: Filled, tmp_path: Path) -> None:
     """G13: no file has a digest that can be computed from an id; the key is in the journal alone,
     and another directory has another.
     """
-    for name in ("one", "two"):
-        await fill(tmp_path / name)
-    own = digests_of(tmp_path / "one")
-    (key,), (other,) = digest_keys(tmp_path / "one"), digest_keys(tmp_path / "two")
+    where, another = memory.where, tmp_path / "another"
+    async with runtime_on(another) as runtime:
+        await runtime.user(VICTIM).remember(["keeps bees"])
+        await runtime.settle()
+    own = digests_of(where)
+    (key,), (other,) = digest_keys(where), digest_keys(another)
     assert len(key) == 64
     assert key != other
-    computed = [user_key(VICTIM), session_key(VICTIM, "one")]
-    assert traces(tmp_path, *computed) == []
-    assert traces(tmp_path / "one" / "longterm", own.user(VICTIM))
-    assert traces(tmp_path / "two", own.user(VICTIM)) == []
-    assert {line.partition(".")[0] for line in traces(tmp_path / "one", key)} == {"journal"}
-    found = await verify(tmp_path / "one", CONFIG, deep=True)
+    assert traces(tmp_path, user_key(VICTIM), session_key(VICTIM, "one")) == []
+    assert traces(where / "longterm", own.user(VICTIM))
+    assert traces(another / "longterm", digests_of(another).user(VICTIM))
+    assert traces(another, own.user(VICTIM)) == []
+    assert {line.partition(".")[0] for line in traces(where, key)} == {"journal"}
+    found = await verify(where, CONFIG, deep=True)
     assert found.findings == ()
 
 
-async def test_the_key_is_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_key_is_shown_nowhere(
+    memory: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """G13: not in log lines at DEBUG, exports, or what `verify`, `repair` and errors say."""
     caplog.set_level(logging.DEBUG)
-    memory = tmp_path / "memory"
-    await fill(memory)
-    (key,) = digest_keys(memory)
-    async with runtime_on(memory) as runtime:
+    where = memory.where
+    (key,) = digest_keys(where)
+    async with runtime_on(where) as runtime:
+        await runtime.session(VICTIM, "one").append(says("of ferries"))
+        await runtime.settle()
         (tmp_path / "exported").mkdir()
         await runtime.export(tmp_path / "exported" / "all.jsonl")
         await runtime.export(tmp_path / "exported" / "tables")
         store = await runtime.internals.long_term()
         assert isinstance(store, LanceStore)
         assert key not in f"{store.tables.digests!r} {runtime!r} {runtime.internals.index!r}"
-    async with offline(memory, CONFIG) as opened:
+    async with offline(where, CONFIG) as opened:
         assert key not in repr(opened)
-    set_keys(memory, json.dumps(["0" * 64]))
-    told = repr([await verify(memory, CONFIG, deep=True), await repair(memory, CONFIG)])
+    set_keys(where, json.dumps(["0" * 64]))
+    told = repr([await verify(where, CONFIG, deep=True), await repair(where, CONFIG)])
     assert "another key" in told
     lines = [logging.Formatter().format(record) for record in caplog.records]
     assert not [one for one in (*lines, told) if key in one or "0" * 64 in one]
     assert traces(tmp_path / "exported", key) == []
 
 
-async def test_copies_are_found_by_the_same_key(tmp_path: Path) -> None:
+async def test_copies_are_found_by_the_same_key(memory: Filled, tmp_path: Path) -> None:
     """G7: a backup has the journal's key, and so do its tables; an import has a key of its own."""
-    before = await fill(tmp_path / "memory")
-    async with runtime_on(tmp_path / "memory") as runtime:
+    where, before = memory
+    async with runtime_on(where) as runtime:
         await runtime.backup(tmp_path / "backup")
         await runtime.export(tmp_path / "all.jsonl")
-    assert digest_keys(tmp_path / "backup") == digest_keys(tmp_path / "memory")
+    assert digest_keys(tmp_path / "backup") == digest_keys(where)
     assert (await verify(tmp_path / "backup", CONFIG, deep=True)).findings == ()
     async with runtime_on(tmp_path / "backup") as runtime:
         assert await held(runtime) == before
         await runtime.user(VICTIM).forget()
-    assert traces(tmp_path / "backup", CANARY, digests_of(tmp_path / "memory").user(VICTIM)) == []
+    assert traces(tmp_path / "backup", CANARY, digests_of(where).user(VICTIM)) == []
     async with runtime_on(tmp_path / "imported") as runtime:
         await runtime.import_(tmp_path / "all.jsonl")
         await runtime.settle()
         recalled = await runtime.user("bob").recall("bees", limit=1)
         assert recalled[0].text == "bob keeps bees"
-    assert digest_keys(tmp_path / "imported") != digest_keys(tmp_path / "memory")
+    assert digest_keys(tmp_path / "imported") != digest_keys(where)
 
 
 # -- a memory of before there were keys ------------------------------------------------------------
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    """A copy of the files that an earlier remora left."""
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that an earlier remora left."""
+    place = tmp_path_factory.mktemp("golden")
     with tarfile.open(GOLDEN / "version-0.1" / "files.tar.xz") as files:
         # Python 3.11.0 to 3.11.3 have no filters
         options: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        files.extractall(tmp_path, **options)
-    return tmp_path
+        files.extractall(place, **options)
+    return place
+
+
+@pytest.fixture(params=["memory", "killed", "backup"])
+def directory(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Path:
+    """A copy of each of its directories."""
+    return copy_memory(golden / request.param, tmp_path / request.param)
 
 
 async def golden_answers(directory: Path) -> dict[str, Any]:
@@ -232,10 +273,8 @@ async def golden_answers(directory: Path) -> dict[str, Any]:
         return without_access(await answers(runtime))
 
 
-@pytest.mark.parametrize("name", ["memory", "killed", "backup"])
-async def test_an_earlier_directory_is_used_as_it_is(golden: Path, name: str) -> None:
+async def test_an_earlier_directory_is_used_as_it_is(directory: Path) -> None:
     """G7, G13: opened by today's code it keeps its digests; users are erased down to the bytes."""
-    directory = golden / name
     await golden_answers(directory)
     assert digest_keys(directory) == [""]
     assert directories(directory) == ["longterm"]
@@ -246,12 +285,10 @@ async def test_an_earlier_directory_is_used_as_it_is(golden: Path, name: str) ->
     assert traces(directory / "longterm", user_key("alice"))
 
 
-@pytest.mark.parametrize("name", ["memory", "killed", "backup"])
 async def test_an_earlier_directory_gets_a_key_by_command(
-    golden: Path, name: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """G7, G13: `remora reembed` gives it keyed digests; it answers as before, and is whole."""
-    directory = golden / name
     before = await golden_answers(directory)
     where = ["--dir", str(directory)]
 
@@ -278,59 +315,52 @@ async def test_an_earlier_directory_gets_a_key_by_command(
     assert traces(directory, *gone) == []
 
 
-async def test_no_model_is_called_for_it(tmp_path: Path, before_keys: pytest.MonkeyPatch) -> None:
+async def test_no_model_is_called_for_it(earlier: Filled) -> None:
     """G7: every row, vector and answer stays as it is, those of memory blocks included, and nothing
     is embedded; so it can be done while the runtime serves.
     """
-    before = await fill(tmp_path)
-    before_keys.undo()
-    assert digest_keys(tmp_path) == [""]
+    where, before = earlier
+    assert digest_keys(where) == [""]
     embedder = CountingEmbedder()
-    async with runtime_on(tmp_path, embedder) as runtime:
+    async with runtime_on(where, embedder) as runtime:
         assert runtime.reembedding is None, "it is not begun without being asked for"
-    async with runtime_on(tmp_path, embedder, reembed=True) as runtime:
+    async with runtime_on(where, embedder, reembed=True) as runtime:
         await runtime.reembedded()
         assert embedder.texts == 0
         assert await held(runtime) == before
-    assert directories(tmp_path) == ["longterm-2"]
-    assert len(digest_keys(tmp_path)) == 1
-    assert traces(tmp_path, user_key(VICTIM)) == []
-    async with runtime_on(tmp_path, embedder, reembed=True) as runtime:
+    assert directories(where) == ["longterm-2"]
+    assert len(digest_keys(where)) == 1
+    assert traces(where, user_key(VICTIM)) == []
+    async with runtime_on(where, embedder, reembed=True) as runtime:
         assert runtime.reembedding is None, "once is enough"
-    assert (await verify(tmp_path, CONFIG, deep=True)).findings == ()
+    assert (await verify(where, CONFIG, deep=True)).findings == ()
 
 
-async def test_another_embedder_gives_it_a_key_too(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch
-) -> None:
+async def test_another_embedder_gives_it_a_key_too(earlier: Filled) -> None:
     """G7: vectors of another embedder are not taken over."""
-    await fill(tmp_path)
-    before_keys.undo()
+    where = earlier.where
     embedder = CountingEmbedder(96)
-    async with runtime_on(tmp_path, embedder, reembed=True) as runtime:
+    async with runtime_on(where, embedder, reembed=True) as runtime:
         await runtime.reembedded()
         assert embedder.texts > 3 * 28
         store = await runtime.internals.long_term()
         vectors = (await store.embedded_rows("bob"))[1]
         assert vectors is not None
         assert vectors.shape[1] == 96
-    assert len(digest_keys(tmp_path)[0]) == 64
+    assert len(digest_keys(where)[0]) == 64
 
 
-async def test_a_directory_that_is_gone_gets_a_key(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch
-) -> None:
+async def test_a_directory_that_is_gone_gets_a_key(earlier: Filled) -> None:
     """G7: no row needs the empty key any more."""
-    before = await fill(tmp_path)
-    before_keys.undo()
-    (tmp_path / "longterm").rename(tmp_path / "moved-away")
-    async with runtime_on(tmp_path) as runtime:
+    where, before = earlier
+    (where / "longterm").rename(where / "moved-away")
+    async with runtime_on(where) as runtime:
         await runtime.reembedded()
         found = await held(runtime)
     for user in USERS:  # what memory blocks had stored is gone with the directory
         kept = {row.id for row, _ in before[user][0] if row.memory_type != "block"}
         assert {row.id for row, _ in found[user][0]} == kept
-    assert len(digest_keys(tmp_path)[0]) == 64
+    assert len(digest_keys(where)[0]) == 64
 
 
 class _Stuck:
@@ -353,90 +383,82 @@ class _Stuck:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 4])
-async def test_cut_off_and_gone_on_with(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch, calls: int
-) -> None:
+async def test_cut_off_and_gone_on_with(earlier: Filled, calls: int) -> None:
     """G7, G12: closed in the middle; the next start goes on, whatever it is asked."""
-    before = await fill(tmp_path)
-    before_keys.undo()
+    where, before = earlier
     with pytest.MonkeyPatch.context() as patched:
         stuck = _Stuck(patched, calls)
-        async with runtime_on(tmp_path, reembed=True):
+        async with runtime_on(where, reembed=True):
             await stuck.reached.wait()
-    assert directories(tmp_path) == ["longterm", "longterm-2"]
-    assert digest_keys(tmp_path)[1:] == [""]
-    async with runtime_on(tmp_path) as runtime:
+    assert directories(where) == ["longterm", "longterm-2"]
+    assert digest_keys(where)[1:] == [""]
+    async with runtime_on(where) as runtime:
         await runtime.reembedded()
         assert await held(runtime) == before
-    assert directories(tmp_path) == ["longterm-2"]
-    assert len(digest_keys(tmp_path)) == 1
+    assert directories(where) == ["longterm-2"]
+    assert len(digest_keys(where)) == 1
 
 
 @pytest.mark.parametrize("calls", [0, 4])
 async def test_forgotten_in_the_middle(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch, calls: int
+    earlier: Filled, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     """G13: a user and a session are forgotten while rows are under both keys: no byte is left of
     them when `forget` returns, nor in the end.
     """
-    before = await fill(tmp_path)
-    before_keys.undo()
-    stuck = _Stuck(before_keys, calls)
-    async with runtime_on(tmp_path, reembed=True) as runtime:
+    where, before = earlier
+    stuck = _Stuck(monkeypatch, calls)
+    async with runtime_on(where, reembed=True) as runtime:
         await stuck.reached.wait()
         stuck.free.set()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runtime.user(VICTIM).forget)
             tasks.start_soon(runtime.session("bob", "one").forget)
-        gone = [CANARY, user_key(VICTIM), digests_of(tmp_path).user(VICTIM), "of ferries and b"]
-        assert traces(tmp_path, *gone[:3]) == []
+        gone = [CANARY, user_key(VICTIM), digests_of(where).user(VICTIM), "of ferries and b"]
+        assert traces(where, *gone[:3]) == []
         await runtime.reembedded()
         left = await held(runtime, ("bob", "erin"))
         assert {row.session for row, _ in left["bob"][0]} <= {"two", ""}
         assert left["erin"] == before["erin"]
-    assert traces(tmp_path, *gone[:3]) == []
+    assert traces(where, *gone[:3]) == []
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before it", "in the middle"])
-async def test_an_erasure_that_crashed(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch, *, begun: bool
-) -> None:
+async def test_an_erasure_that_crashed(earlier: Filled, *, begun: bool) -> None:
     """G13: the journal has forgotten, and the process died before long-term memory had: with a note
     of before there were keys, or one that was left in the middle of the change.
     """
-    before = await fill(tmp_path)
-    before_keys.undo()
+    where, before = earlier
     if begun:
         with pytest.MonkeyPatch.context() as patched:
             stuck = _Stuck(patched, 1)
-            async with runtime_on(tmp_path, reembed=True):
+            async with runtime_on(where, reembed=True):
                 await stuck.reached.wait()
-    async with offline(tmp_path, CONFIG) as memory:
-        await memory.journal.erase(VICTIM)
-        await memory.journal.erase("bob", "one")
-        notes = await memory.journal.erasures()
+    async with offline(where, CONFIG) as opened:
+        await opened.journal.erase(VICTIM)
+        await opened.journal.erase("bob", "one")
+        notes = await opened.journal.erasures()
         assert [len(note.owners) for note in notes] == [1 + begun] * 2
         assert (user_key(VICTIM), "") in notes[0].owners
-    found = await verify(tmp_path, CONFIG)
+    found = await verify(where, CONFIG)
     assert {one.kind for one in found.findings} == {"erasure"}, found.findings
-    async with runtime_on(tmp_path, reembed=True) as runtime:
+    async with runtime_on(where, reembed=True) as runtime:
         assert await runtime.retry_erasures() == []
-        assert traces(tmp_path, user_key(VICTIM), digests_of(tmp_path).user(VICTIM)) == []
+        assert traces(where, user_key(VICTIM), digests_of(where).user(VICTIM)) == []
         await runtime.reembedded()
         left = await held(runtime, ("bob", "erin"))
         assert {row.session for row, _ in left["bob"][0]} <= {"two", ""}
         assert left["erin"] == before["erin"]
         assert (await runtime.session(VICTIM, "one").append(says("back"))).seqs == (1,)
         await runtime.user(VICTIM).forget()
-    assert traces(tmp_path, CANARY) == []
+    assert traces(where, CANARY) == []
 
 
 async def test_forgotten_as_the_rebuild_ends(
-    tmp_path: Path, before_keys: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    earlier: Filled, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """G13: old directories are not removed while an erasure has them open; it does not fail."""
-    await fill(tmp_path)
-    before_keys.undo()
+    where = earlier.where
     complete, erase, asked = anyio.Event(), LanceStore.erase, anyio.Event()
 
     async def erase_as_it_ends(store: LanceStore, *owner: Any) -> int:
@@ -445,10 +467,10 @@ async def test_forgotten_as_the_rebuild_ends(
         await anyio.wait_all_tasks_blocked()
         return await erase(store, *owner)
 
-    async with offline(tmp_path, CONFIG) as memory:
-        await memory.journal.erase(VICTIM)
-    before_keys.setattr(LanceStore, "erase", erase_as_it_ends)
-    async with runtime_on(tmp_path, reembed=True) as runtime:
+    async with offline(where, CONFIG) as opened:
+        await opened.journal.erase(VICTIM)
+    monkeypatch.setattr(LanceStore, "erase", erase_as_it_ends)
+    async with runtime_on(where, reembed=True) as runtime:
         change = runtime.internals.journal.change_settings
 
         async def change_settings(settings: dict[str, str]) -> None:
@@ -457,39 +479,39 @@ async def test_forgotten_as_the_rebuild_ends(
                 complete.set()
             await change(settings)
 
-        before_keys.setattr(runtime.internals.journal, "change_settings", change_settings)
+        monkeypatch.setattr(runtime.internals.journal, "change_settings", change_settings)
         await runtime.reembedded()
         assert await runtime.retry_erasures() == []
-    assert traces(tmp_path, CANARY, user_key(VICTIM)) == []
+    assert traces(where, CANARY, user_key(VICTIM)) == []
     assert "erasure_failed" not in caplog.text
-    assert directories(tmp_path) == ["longterm-2"]
+    assert directories(where) == ["longterm-2"]
 
 
 async def test_refused_while_it_is_erased_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G13: a note under a key refuses the user, and nobody else, as one without a key did."""
-    await fill(tmp_path)
-    async with offline(tmp_path, CONFIG) as memory:
-        await memory.journal.erase(VICTIM)
+    where = memory.where
+    async with offline(where, CONFIG) as opened:
+        await opened.journal.erase(VICTIM)
 
     async def broken(*_: Any) -> int:
         raise LongTermError("away", retryable=True)
 
     with monkeypatch.context() as away:
         away.setattr(LanceStore, "erase", broken)
-        async with runtime_on(tmp_path) as runtime:
+        async with runtime_on(where) as runtime:
             (waiting,) = runtime.erasures(VICTIM)
             assert runtime.erasures() == [waiting]
             assert runtime.erasures("bob") == []
             with pytest.raises(InvalidId):
                 runtime.erasures("")
-            assert waiting.user_key == digests_of(tmp_path).user(VICTIM)
+            assert waiting.user_key == digests_of(where).user(VICTIM)
             for ask in (runtime.user(VICTIM).memories, runtime.session(VICTIM, "new").load):
                 with pytest.raises(ErasureInProgress):
                     await ask()
             assert await runtime.session("bob", "one").history()
-    async with runtime_on(tmp_path) as runtime:
+    async with runtime_on(where) as runtime:
         assert await runtime.retry_erasures() == []
         await runtime.session(VICTIM, "one").append(says("back"))
 
@@ -505,39 +527,32 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("value", LOST.values(), ids=LOST)
-async def test_a_lost_key_is_noticed(tmp_path: Path, value: str | None) -> None:
+@pytest.mark.parametrize(
+    ("value", "repaired"), [*((value, False) for value in LOST.values()), (None, True)]
+)
+async def test_a_lost_key_is_noticed(memory: Filled, value: str | None, *, repaired: bool) -> None:
     """G6, G7, G13: tables that no digest fits are no empty tables: `verify` names them, the next
     start writes the rows again, and who is forgotten then leaves no byte in what was put aside.
+    `remora repair` says what it puts aside.
     """
-    before = await fill(tmp_path)
-    own = digests_of(tmp_path).user(VICTIM)
-    set_keys(tmp_path, value)
-    found = await verify(tmp_path, CONFIG)
+    where, before = memory
+    own = digests_of(where).user(VICTIM)
+    set_keys(where, value)
+    found = await verify(where, CONFIG)
     assert any("another key" in one.detail for one in found.findings), found.findings
-    async with runtime_on(tmp_path) as runtime:
+    if repaired:
+        report = await repair(where, CONFIG)
+        assert any("quarantine" in line for line in report.done)
+    async with runtime_on(where) as runtime:
         await runtime.reembedded()
         now = await held(runtime)
         for user in USERS:  # what memory blocks had stored is put aside
             kept = {row.id for row, _ in before[user][0] if row.memory_type != "block"}
             assert {row.id for row, _ in now[user][0]} == kept
-        assert traces(tmp_path / "longterm" / "quarantine", own)
+        assert traces(where / "longterm" / "quarantine", own)
         await runtime.user(VICTIM).forget()
-        assert traces(tmp_path, CANARY, own) == []
-    assert (await verify(tmp_path, CONFIG, deep=True)).findings == ()
-
-
-async def test_a_lost_key_is_repaired(tmp_path: Path) -> None:
-    """G7: `remora repair` says what it put aside, and the next start fills it."""
-    await fill(tmp_path)
-    set_keys(tmp_path, None)
-    report = await repair(tmp_path, CONFIG)
-    assert any("quarantine" in line for line in report.done)
-    async with runtime_on(tmp_path) as runtime:
-        await runtime.reembedded()
-        recalled = await runtime.user("bob").recall("bees", limit=1)
-        assert recalled[0].text == "bob keeps bees"
-    assert (await verify(tmp_path, CONFIG, deep=True)).findings == ()
+        assert traces(where, CANARY, own) == []
+    assert (await verify(where, CONFIG, deep=True)).findings == ()
 
 
 async def test_tables_of_another_key_at_an_address(tmp_path: Path) -> None:
@@ -570,35 +585,23 @@ async def test_a_few_damaged_rows_are_no_other_key(tmp_path: Path) -> None:
 # -- stores that are not LanceDB in the directory --------------------------------------------------
 
 
-async def test_a_store_of_the_applications_own(tmp_path: Path) -> None:
+async def test_a_store_of_the_applications_own(memory: Filled) -> None:
     """G13: it is asked by digests that it can compute, also where LanceDB was used before."""
     from remora.storage.memory.store import MemoryStore  # noqa: PLC0415
 
-    await fill(tmp_path)
+    where = memory.where
     store = MemoryStore(64)
     for enabled in (True, False):
         long_term = {"enabled": enabled, "batch_ms": 1, "shards": 2}
         config = Config.from_dict({"long_term": long_term, "tokens": {"counter": "heuristic"}})
-        async with Runtime(
-            tmp_path, config=config, embedder=HashEmbedder(), store=store
-        ) as runtime:
+        async with Runtime(where, config=config, embedder=HashEmbedder(), store=store) as runtime:
             await put_rows(store)
             await runtime.session("erin", "one").append(says("hello"))
             await runtime.user("erin").forget()
             assert await store.rows("erin") == []
-            assert traces(tmp_path, digests_of(tmp_path).user("erin")) == []
+            assert traces(where, digests_of(where).user("erin")) == []
 
 
 async def put_rows(store: Any) -> None:
     rows = rows_of("erin", range(3))
     await store.add(rows, np.ones((3, 64), np.float32), may_exist=True)
-
-
-async def test_in_memory() -> None:
-    """G13: a runtime without a directory forgets, too."""
-    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
-        await runtime.user("alice").remember("Keeps bees")
-        await runtime.settle()
-        assert (await runtime.user("alice").forget()).long_term == 1
-    with pytest.raises(RuntimeClosed):
-        await runtime.user("alice").memories()

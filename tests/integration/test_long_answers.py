@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
+from remora import Config, Runtime
 from remora.actors.session.messages import Resummarize
 from remora.ids import SessionKey
 from remora.jobs.repair import Resummarizer
@@ -15,8 +17,17 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
 from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal
-from remora.testing import VirtualClock
-from tests.integration.test_lost_messages import TAG, Model, check, fill, message, opened
+from remora.testing import ScriptedChatModel, VirtualClock
+from tests.integration.test_lost_messages import (
+    TAG,
+    Model,
+    check,
+    fill,
+    is_summarized,
+    message,
+    opened,
+)
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -73,40 +84,53 @@ async def test_a_model_that_never_obeys_leaves_a_fallback_that_names_what_it_los
             await fill(chat, 1, 25)
             assert len(await check(chat)) > 5
             calls = len(model.calls)
-            with anyio.fail_after(60):
-                while not counts["repair_postponed"] or len(model.calls) < calls + 3:
-                    await anyio.sleep(0.01)
-                await chat.settle()
+            await until(
+                lambda: counts["repair_postponed"] and len(model.calls) >= calls + 3,
+                "repairs are attempted",
+            )
+            await chat.settle()
             assert len(await check(chat)) > 5
             model.heeds = 1
             await fill(chat, 26, 8)
             await fill(chat, 34, 8)
-            with anyio.fail_after(60):
-                while (await chat.load()).sources["summary"].status != "ok":
-                    await anyio.sleep(0.01)
+            await until(partial(is_summarized, chat), "the model's summary is there")
             assert await check(chat) == set()
     assert counts["summary_too_long"]
 
 
+async def test_messages_of_a_dropped_model_summary_count_as_lost(small: Config) -> None:
+    """Where a fallback summary has no room for what the model had summarized before, that is named
+    as degraded, from the first message on.
+    """
+    model = ScriptedChatModel([" ".join(f"fact{number}" for number in range(22))])
+    with count_probes() as counts:
+        async with Runtime.in_memory(config=small, chat_model=model) as runtime:
+            chat = runtime.session("alice", "chat")
+            for number in range(40):
+                text = f"Sentence {number} is about gardens and what grows in them."
+                await chat.append({"role": "user", "content": text})
+                await chat.settle()
+            degraded = (await chat.inspect()).degraded
+    assert counts["prose_dropped"]
+    assert degraded is not None
+    assert degraded.first == 1
+
+
 async def test_a_burst_that_a_summary_has_no_room_for_is_degraded() -> None:
     """G6: eight senders, and a slow model that keeps every tag, but not within a summary."""
-
-    class Slow(Model):
-        async def summarize(
-            self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
-        ) -> str:
-            await anyio.sleep(0.01)
-            return await super().summarize(previous, lines, max_tokens=max_tokens)
+    model = Model()
+    model.gate = anyio.Event()
 
     async def send(chat: Any, first: int) -> None:
         for number in range(first, first + 100):
             await chat.append(message(number))
 
-    async with opened(Slow(), buffer={"token_limit": 4_000, "summary_tokens": 400}) as runtime:
+    async with opened(model, buffer={"token_limit": 4_000, "summary_tokens": 400}) as runtime:
         chat = runtime.session("alice", "chat")
         async with anyio.create_task_group() as tasks:
             for writer in range(8):
                 tasks.start_soon(send, chat, 1 + 100 * writer)
+        model.gate.set()
         await chat.settle()
         lost = await check(chat)
         assert len(lost) > 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,11 @@ from remora.storage.lance.search import LanceSearch
 from remora.storage.lance.shard import MOST_UNINDEXED
 from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow, Scope
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 DIMENSION = 32
 WORDS = ["amber", "bridge", "copper", "delta", "ember", "fjord", "garnet", "harbour", "island"]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # LanceDB needs it
 
 
 def rows_of(user: str, first: int, count: int) -> list[MemoryRow]:
@@ -112,8 +109,9 @@ async def test_vectors_found_do_not_depend_on_their_index(
     """
     monkeypatch.setattr(indices, "MANY_ROWS", 1_000)
     monkeypatch.setattr(search, "MANY_ROWS", 1_000)
-    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
-    try:
+    async with aclosing(
+        await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    ) as store:
         await fill(store, "alice", 2_000)
         await fill(store, "bob", 300)
         (shard,) = store.tables.shards.values()
@@ -134,8 +132,6 @@ async def test_vectors_found_do_not_depend_on_their_index(
         assert [lists["vector"] for lists in after + erased] == 3 * vectors
         assert all(len(lists["vector"]) == 40 for lists in before + few)
         assert await answers(store, "bob", scope) == [{}, {}, {}]
-    finally:
-        await store.aclose()
 
 
 async def test_rows_that_move_during_a_search_are_found(
@@ -150,16 +146,15 @@ async def test_rows_that_move_during_a_search_are_found(
         await table.optimize()
         return await fetch(self, table, *rest)
 
-    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
-    try:
+    async with aclosing(
+        await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    ) as store:
         await fill(store, "alice", 1_200)
         before = await answers(store, "alice", Scope(session="s1"))
         monkeypatch.setattr(LanceSearch, "fetch", compact_and_fetch)
         moved = await answers(store, "alice", Scope(session="s1"))
         assert [lists["vector"] for lists in moved] == [lists["vector"] for lists in before]
         assert all(len(lists["vector"]) == 40 for lists in before)
-    finally:
-        await store.aclose()
 
 
 async def test_words_found_do_not_depend_on_compaction(tmp_path: Path) -> None:
@@ -189,8 +184,9 @@ async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interv
     tmp_path: Path,
 ) -> None:
     """The writer has the words of a bulk indexed at once, while it runs."""
-    store = await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
-    try:
+    async with aclosing(
+        await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+    ) as store:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.run)
             rows = rows_of("alice", 0, 3 * MOST_UNINDEXED)
@@ -198,20 +194,17 @@ async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interv
             more = rows_of("alice", len(rows), MOST_UNINDEXED + 1)
             await store.add(more, vectors_of(more), may_exist=False)
             (shard,) = store.tables.shards.values()
-            with anyio.fail_after(60):
-                while shard.unindexed:
-                    await anyio.sleep(0)
+            await until(lambda: not shard.unindexed, "all rows are indexed")
             tasks.cancel_scope.cancel()
-    finally:
-        await store.aclose()
 
 
 async def test_a_large_table_is_rewritten_in_parts(tmp_path: Path) -> None:
     """G13: an erasure that copies the table in several parts leaves every other row, in order, in
     one fragment, and none of the user's.
     """
-    store = await LanceStore.open(tmp_path / "lance", dimension=None, config=config())
-    try:
+    async with aclosing(
+        await LanceStore.open(tmp_path / "lance", dimension=None, config=config())
+    ) as store:
         others = [row for user in ("zoe", "adam") for row in rows_of(user, 0, 9_000)]
         mine = rows_of("bob", 0, 500)
         async with anyio.create_task_group() as tasks:
@@ -229,5 +222,3 @@ async def test_a_large_table_is_rewritten_in_parts(tmp_path: Path) -> None:
             found = await store.rows(user)
             assert [row.seq for row in found] == list(range(9_000))
         assert list(await store.verify(deep=True)) == []
-    finally:
-        await store.aclose()

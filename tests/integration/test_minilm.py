@@ -66,12 +66,12 @@ class Gated:
 
     def run(self, _: None, inputs: dict[str, Any]) -> list[Any]:
         self.busy.set()
-        assert self.open.wait(60)
+        self.open.wait()
         shape = inputs["input_ids"].shape
         self.computed.append(shape[0])
         if self.left is not None and shape[0] > 1:
             anyio.from_thread.run_sync(self.left)
-            assert self.gone.wait(60)
+            self.gone.wait()
         return [np.ones((*shape, 384), np.float32)]
 
 
@@ -91,7 +91,7 @@ async def test_calls_that_were_given_up_keep_nothing_and_stop(gated: Gated) -> N
     async with anyio.create_task_group() as tasks:
         for n in range(3):
             tasks.start_soon(mine.rank, f"question {n}", MANY)
-        await anyio.to_thread.run_sync(gated.busy.wait, 30)
+        await anyio.to_thread.run_sync(gated.busy.wait)
         tasks.cancel_scope.cancel()
     mine.clear()
     gated.open.set()
@@ -117,7 +117,7 @@ async def test_a_runtime_with_it(tmp_path: Path) -> None:
     config = Config.from_dict(
         {
             "models": {"reranker": "minilm"},
-            "recall": {"rerank_deadline_s": 60.0, "rerank_weight": 1.0},
+            "recall": {"rerank_deadline_s": 600.0, "rerank_weight": 1.0},
             "tokens": {"counter": "heuristic"},
         }
     )
@@ -145,6 +145,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 def test_the_missing_extra_names_its_install() -> None:
     program = "import sys; sys.modules['onnxruntime'] = None; import remora.models.minilm"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert 'needs onnxruntime: pip install "remora[minilm]"' in done.stderr

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from remora import BufferPolicy, Config, Runtime, Session
 from remora.errors import InvalidId, InvalidInput
@@ -54,10 +55,7 @@ async def test_rewind_survives_a_restart_and_undoes_a_clear(tmp_path: Path) -> N
     goes back before it.
     """
     for start in (0, 1):
-        async with Runtime(
-            tmp_path, config=PLAIN, policy=SUMMARY, summarizer=FirstWordsSummarizer()
-        ) as runtime:
-            chat = runtime.session("alice", "chat")
+        async with session(SUMMARY, where=tmp_path, summarizer=FirstWordsSummarizer()) as chat:
             if start == 0:
                 await talk(chat, 1, 5)
                 await chat.clear()
@@ -71,7 +69,7 @@ async def test_rewind_survives_a_restart_and_undoes_a_clear(tmp_path: Path) -> N
 
 async def test_rewind_leaves_long_term_memory(tmp_path: Path) -> None:
     """S4.05, G7: what was rewound or deleted is recalled no more; what stays is there once."""
-    config = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
+    config = replace(PLAIN, long_term=Config().long_term)
     async with Runtime(tmp_path, config=config) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append([user(f"secret number {number} is zebra{number}") for number in range(6)])

@@ -29,7 +29,9 @@ async def texts(user: Any, query: str = "tea", **options: Any) -> list[str]:
 
 
 def configured(**recall: Any) -> Config:
-    return Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": recall})
+    return Config.from_dict(
+        {"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 600, **recall}}
+    )
 
 
 class Refusing(MemoryStore):
@@ -91,8 +93,12 @@ async def test_what_is_said_in_one_chat_is_known_in_another(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("hot_mb", [0, 64])
 async def test_scopes_hold_for_what_is_not_indexed(hot_mb: int) -> None:
-    """Agents, sessions and types narrow a recall as they do for indexed rows."""
-    async with in_memory(store=Refusing(16), config=configured(hot_mb=hot_mb)) as user:
+    """Agents, sessions and types narrow a recall as they do for indexed rows. What one member of a
+    shared scope records, another one finds.
+    """
+    config, store = configured(hot_mb=hot_mb), Refusing(16)
+    async with Runtime.in_memory(config=config, embedder=HashEmbedder(16), store=store) as runtime:
+        user = runtime.user("ann")
         await user.session("one").append(said("tea at one"))
         await user.session("two").append(said("tea at two"))
         await user.remember("tea is a fact", session="one")
@@ -107,12 +113,6 @@ async def test_scopes_hold_for_what_is_not_indexed(hot_mb: int) -> None:
         assert await texts(user.agent("cook")) == ["tea of the cook"]
         context = await user.session("three").load(query="tea")
         assert "tea of the cook" not in {one.text for one in context.memories}
-
-
-async def test_members_of_a_shared_scope_recall_at_once() -> None:
-    """What one member records, another one finds."""
-    embedder = HashEmbedder(16)
-    async with Runtime.in_memory(embedder=embedder, store=Refusing(16)) as runtime:
         scope = runtime.shared("kitchen")
         await scope.as_("ann").claim()
         await scope.as_("ann").grant("bob", "read")
@@ -245,7 +245,9 @@ class Watched(MemoryJournal):
 
 
 async def test_only_what_changed_is_read() -> None:
-    """The first recall looks for all of a user's sessions; later ones read those with a write."""
+    """The first recall looks for all of a user's sessions; later ones read those with a write.
+    Without long-term memory there is no tail to search, and nothing is read for one.
+    """
     journal = Watched()
     async with in_memory(journal=journal) as user:
         for name in ("one", "two"):
@@ -257,6 +259,13 @@ async def test_only_what_changed_is_read() -> None:
         assert len(await texts(user)) == 3
         await texts(user, "other tea")
         assert journal.asked == [None, ["two"]]
+    journal = Watched()
+    config = Config.from_dict({"long_term": {"enabled": False}})
+    async with in_memory(journal=journal, config=config, store=None) as user:
+        await user.session("one").append(said("tea"))
+        context = await user.session("two").load(query="tea")
+        assert context.sources["long_term"].status == "off"
+        assert journal.asked == []
 
 
 async def test_a_journal_that_cannot_be_read_fails_no_recall() -> None:
@@ -324,14 +333,3 @@ async def test_dead_letters_are_found() -> None:
         assert await texts(user) == ["tea one", "tea two"]
         await user.session("one").append(said("tea three"))
         assert await texts(user) == ["tea one", "tea three", "tea two"]
-
-
-async def test_nothing_changes_without_long_term_memory() -> None:
-    """There is no tail to search, and nothing is read for one."""
-    journal = Watched()
-    config = Config.from_dict({"long_term": {"enabled": False}})
-    async with Runtime.in_memory(config=config, journal=journal) as runtime:
-        await runtime.session("ann", "one").append(said("tea"))
-        context = await runtime.session("ann", "two").load(query="tea")
-        assert context.sources["long_term"].status == "off"
-        assert journal.asked == []

@@ -1,26 +1,24 @@
-"""Whose memories are found, how often they were, and which are pruned."""
+"""Whose memories are found, how often they were, which are pruned, and who may use shared ones."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remora import Config, Runtime, quote_memories
-from remora.actors.user.messages import InspectUser, UserView
-from remora.errors import (
-    InvalidInput,
-)
+from remora.actors.user.messages import ChangeMemory, DeleteMemories, InspectUser, UserView
+from remora.errors import InvalidId, InvalidInput, NoSuchMemory, NotGranted
 from remora.ids import UserKey, memory_id
+from remora.recall.memory import Memory
 from remora.testing import HashEmbedder
 from tests.integration.remembering import CONFIG
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -41,8 +39,8 @@ async def accesses(runtime: Runtime, user: str = "alice") -> dict[str, int]:
 
 async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
     """S4.17: session, agent and type each narrow the result, and together what holds of all."""
-    alice = runtime.user("alice")
-    for session in (None, "s", "t"):
+    alice, s = runtime.user("alice"), "s%' OR ''='"
+    for session in (None, s, "t"):
         for agent in (None, "x", "y"):
             for kind in ("fact", "preference"):
                 await alice.remember(
@@ -54,23 +52,25 @@ async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
         return {memory.text for memory in await alice.recall("tea", limit=50, **scope)}
 
     assert len(await found()) == 18
-    assert await found(session="s") == {
-        f"tea s {a} {k}" for a in (None, "x", "y") for k in ("fact", "preference")
+    assert await found(session=s) == {
+        f"tea {s} {a} {k}" for a in (None, "x", "y") for k in ("fact", "preference")
     }
     assert await found(agent="x") == {
-        f"tea {s} x {k}" for s in (None, "s", "t") for k in ("fact", "preference")
+        f"tea {name} x {k}" for name in (None, s, "t") for k in ("fact", "preference")
     }
-    assert await found(types="fact", session="s", agent="x") == {"tea s x fact"}
+    assert await found(types="fact", session=s, agent="x") == {f"tea {s} x fact"}
     assert await found(types=["fact", "preference"], session="t", agent="y") == {
         "tea t y fact",
         "tea t y preference",
     }
     assert await found(types=["procedural"]) == set()
     assert await found(session="none such") == set()
-    listed = await alice.memories("preference", session="s", agent="x")
-    assert [memory.text for memory in listed] == ["tea s x preference"]
+    listed = await alice.memories("preference", session=s, agent="x")
+    assert [memory.text for memory in listed] == [f"tea {s} x preference"]
+    wrong: dict[str, Any]
     for wrong in (
         {"types": "rumour"},
+        {"types": []},
         {"session": "\n"},
         {"agent": ""},
         {"limit": 0},
@@ -78,6 +78,8 @@ async def test_each_scope_narrows_and_all_must_hold(runtime: Runtime) -> None:
     ):
         with pytest.raises(InvalidInput):
             await alice.recall("tea", **wrong)
+    with pytest.raises(InvalidInput):
+        await alice.memories([])
 
 
 async def test_an_agent_finds_its_own_and_nothing_else(runtime: Runtime) -> None:
@@ -85,7 +87,7 @@ async def test_an_agent_finds_its_own_and_nothing_else(runtime: Runtime) -> None
     user's, or common.
     """
     alice = runtime.user("alice")
-    scout, scribe = alice.agent("scout"), alice.agent("scribe")
+    scout, scribe = alice.agent("scout"), alice.agent("s' OR ''='")
     await scout.remember("The treasure is under the oak")
     await scribe.remember("The treasure is a myth")
     await alice.remember("The treasure is gone")
@@ -115,64 +117,6 @@ async def test_an_agent_finds_its_own_and_nothing_else(runtime: Runtime) -> None
     assert await scout.remember("It rains") != await scribe.remember("It rains")
 
 
-_HOSTILE = [
-    "a",
-    "a:b",
-    "a:b:c",
-    "b",
-    "a' OR 1=1 --",
-    'a" OR ""="',
-    "a%",
-    "_",
-    "ä",
-    "a\u0308",
-    "用户",
-    "\\",
-    "{}",
-    "🜁",
-    "A",
-]
-_NAMES = st.one_of(
-    st.sampled_from(_HOSTILE),
-    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
-)
-_round = itertools.count()
-
-
-@settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    st.lists(
-        st.tuples(_NAMES, _NAMES, _NAMES), min_size=2, max_size=6, unique_by=lambda case: case[0]
-    )
-)
-async def test_users_never_meet(runtime: Runtime, triples: list[tuple[str, str, str]]) -> None:
-    """S2.31: whatever users, sessions, agents and contents are called, no handle finds another's,
-    and no two ids are equal.
-    """
-    number = next(_round)
-    ids: dict[str, str] = {}
-    for user, session, agent in triples:
-        handle = runtime.user(f"{user} {number}")
-        (id_,) = await handle.remember(f"our secret word {session}", session=session, agent=agent)
-        assert id_ not in ids
-        ids[id_] = handle.id
-    await runtime.settle()
-    for user, session, agent in triples:
-        handle = runtime.user(f"{user} {number}")
-        mine = [id_ for id_, owner in ids.items() if owner == handle.id]
-        everyone = [handle.recall(f"secret {other}", limit=50) for other, _, _ in triples]
-        narrowed = [
-            handle.recall("secret", session=session),
-            handle.recall("secret", agent=agent),
-            handle.memories(),
-        ]
-        for call in (*everyone, *narrowed):
-            assert [memory.id for memory in await call] == mine
-
-
 @given(
     st.lists(
         st.tuples(st.text(), st.text(), st.text(min_size=1)), min_size=2, max_size=2, unique=True
@@ -196,82 +140,54 @@ def test_memory_ids_do_not_collide(pair: list[tuple[str, str, str]]) -> None:
 
 
 async def test_order_by_importance(runtime: Runtime) -> None:
-    """S2.18, S2.20: listed by importance, the older first among equals; or by age."""
+    """S2.18, S2.20: listed by importance, the older first among equals; or by age. Of memories that
+    answer equally well, the more important comes first, whichever was recorded first.
+    """
     alice = runtime.user("alice")
-    for content, importance in (("a", 0.2), ("b", 0.9), ("c", 0.2), ("d", 0.5), ("e", 1.0)):
-        await alice.remember(content, importance=importance)
+    for name, importance in (("a", 0.2), ("b", 0.9), ("c", 0.2), ("d", 0.5), ("e", 1.0)):
+        await alice.remember(f"tea {name}", importance=importance)
     await alice.settle()
-    assert [memory.text for memory in await alice.memories(order="importance")] == [
-        "e",
-        "b",
-        "d",
-        "a",
-        "c",
-    ]
-    assert [memory.text for memory in await alice.memories(order="importance", limit=2)] == [
-        "e",
-        "b",
-    ]
-    assert [memory.text for memory in await alice.memories()] == ["a", "b", "c", "d", "e"]
+
+    def names(memories: list[Memory]) -> str:
+        return "".join(memory.text[-1] for memory in memories)
+
+    assert names(await alice.memories(order="importance")) == "ebdac"
+    assert names(await alice.memories(order="importance", limit=2)) == "eb"
+    assert names(await alice.memories()) == "abcde"
+    levels = (("p", 0.1), ("q", 0.9), ("r", 0.5))
+    await alice.remember([{"content": f"milk {name}", "importance": n} for name, n in levels])
+    await alice.settle()
+    assert names(await alice.recall("milk", limit=3)) == "qrp"
     for wrong in ({"order": "size"}, {"limit": -1}):
         with pytest.raises(InvalidInput):
             await alice.memories(**wrong)
 
 
-async def test_the_more_important_surfaces_first(runtime: Runtime) -> None:
-    """S2.20: of two memories that answer equally well, the more important comes first, whichever
-    was recorded first.
-    """
-    alice = runtime.user("alice")
-    await alice.remember(
-        [
-            {"content": f"tea {name}", "importance": level}
-            for name, level in (("p", 0.1), ("q", 0.9), ("r", 0.5))
-        ]
-    )
-    await alice.settle()
-    assert [memory.text[-1] for memory in await alice.recall("tea")] == ["q", "r", "p"]
-
-
 async def test_each_retrieval_counts_once(runtime: Runtime) -> None:
-    """S2.21, S4.39: a recall counts once for each memory that it returned, from the cache or not; a
-    listing does not count.
+    """S2.21, S4.39, G5: a recall counts once for each memory that it returned, from the cache or
+    not; a listing does not count. The figures of a hundred recalls are no commit of their own.
     """
     alice = runtime.user("alice")
     tea, milk = await alice.remember(["likes green tea", "dislikes milk"])
     await alice.settle()
     assert await accesses(runtime) == {}
-    for times in (1, 2, 3):
+    commits = runtime.statistics().log.commits
+    for times in range(1, 101):
         await alice.recall("tea", limit=1)
         assert await accesses(runtime) == {tea: times}
+    assert runtime.statistics().log.commits == commits
     await alice.recall_many(["milk", "tea"], limit=1)
-    assert await accesses(runtime) == {tea: 4, milk: 1}
     await alice.recall("milk", limit=1)
-    assert await accesses(runtime) == {tea: 4, milk: 2}
     await alice.memories()
     await runtime.user("bob").recall("tea")
-    assert await accesses(runtime) == {tea: 4, milk: 2}
+    assert await accesses(runtime) == {tea: 101, milk: 2}
     assert await accesses(runtime, "bob") == {}
     chat = alice.session("s")
     await chat.append({"role": "user", "content": "Which tea?"})
     context = await chat.load(query="green tea")
     shown = {memory.id for memory in context.memories}
-    assert await accesses(runtime) == {tea: 4 + (tea in shown), milk: 2 + (milk in shown)}
+    assert await accesses(runtime) == {tea: 101 + (tea in shown), milk: 2 + (milk in shown)}
     assert tea in shown
-
-
-async def test_counting_waits_for_nothing(runtime: Runtime) -> None:
-    """S2.21, G5: a recall writes nothing: the figures of a hundred recalls are no commit of their
-    own.
-    """
-    alice = runtime.user("alice")
-    await alice.remember("likes green tea")
-    await alice.settle()
-    commits = runtime.statistics().log.commits
-    for _ in range(100):
-        await alice.recall("tea")
-    assert runtime.statistics().log.commits == commits
-    assert list((await accesses(runtime)).values()) == [100]
 
 
 async def test_a_write_is_seen_by_the_next_recall(runtime: Runtime) -> None:
@@ -356,24 +272,14 @@ async def test_pruning(runtime: Runtime, options: dict[str, Any], left: list[str
 
 async def test_pruned_messages_stay_in_the_history(runtime: Runtime) -> None:
     """S4.41: pruning takes messages out of long-term memory, and not out of what was said; they do
-    not come back.
+    not come back. No bound, no such strategy, a number that means nothing: refused, and nothing
+    goes.
     """
     alice = runtime.user("alice")
     chat = alice.session("s")
     await chat.append([{"role": "user", "content": f"tea number {n}"} for n in range(6)])
     await chat.flush()
     await chat.settle()
-    await alice.prune(keep=2, strategy="fifo")
-    assert len(await alice.memories()) == 2
-    assert len(await chat.history()) == 6
-    assert sorted(await runtime.internals.journal.pruned_seqs(chat.key)) == [1, 2, 3, 4]
-
-
-async def test_pruning_needs_to_know_how(runtime: Runtime) -> None:
-    """S4.41: no bound, no such strategy, a number that means nothing: refused, and nothing goes."""
-    alice = runtime.user("alice")
-    await alice.remember("stays")
-    await alice.settle()
     for wrong in (
         {},
         {"keep": -1},
@@ -384,37 +290,35 @@ async def test_pruning_needs_to_know_how(runtime: Runtime) -> None:
         {"strategy": "fifo", "max_age_s": 5.0},
         {"strategy": "age", "max_age_s": float("nan")},
         {"keep": 1, "types": ["rumour"]},
+        {"keep": 0, "types": []},  # no type is not every type
     ):
         with pytest.raises(InvalidInput):
             await alice.prune(**wrong)
-    assert len(await alice.memories()) == 1
+    assert len(await alice.memories()) == 6
+    await alice.prune(keep=2, strategy="fifo")
+    assert len(await alice.memories()) == 2
+    assert len(await chat.history()) == 6
+    assert sorted(await runtime.internals.journal.pruned_seqs(chat.key)) == [1, 2, 3, 4]
 
 
 async def test_the_supervisor_prunes(tmp_path: Path) -> None:
     """S4.27, S4.41: users over their bound are pruned on schedule, by the configured strategy;
     others are left alone.
     """
+    bounds = {"max_user_rows": 3, "prune": "importance", "prune_interval_s": 0.05}
     config = Config.from_dict(
-        {
-            "long_term": {
-                "batch_ms": 1,
-                "max_user_rows": 3,
-                "prune": "importance",
-                "prune_interval_s": 0.05,
-            },
-            "tokens": {"counter": "heuristic"},
-        }
+        {"long_term": {"batch_ms": 1, **bounds}, "tokens": {"counter": "heuristic"}}
     )
     async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
         alice, bob = runtime.user("alice"), runtime.user("bob")
         await bob.remember([f"bob {n}" for n in range(3)])
         await alice.remember([{"content": f"alice {n}", "importance": n / 10} for n in range(8)])
-        with anyio.fail_after(60):
-            await runtime.settle()
-            while len(await alice.memories()) > 3:
-                runs = runtime.statistics().schedule["prune"].runs
-                while runtime.statistics().schedule["prune"].runs == runs:
-                    await anyio.sleep(0.01)
+        await runtime.settle()
+
+        async def is_pruned() -> bool:
+            return len(await alice.memories()) <= 3
+
+        await until(is_pruned, "alice is pruned")
         await runtime.settle()
         assert [memory.text for memory in await alice.memories()] == [
             "alice 5",
@@ -423,3 +327,157 @@ async def test_the_supervisor_prunes(tmp_path: Path) -> None:
         ]
         assert len(await bob.memories()) == 3
         assert runtime.statistics().schedule["prune"].failures == 0
+
+
+# -- sharing ---------------------------------------------------------------------------------------
+
+
+async def test_one_writes_the_granted_read(runtime: Runtime) -> None:
+    """S4.33: in a shared scope one writes and the granted read; nobody else does, before or after."""  # noqa: E501
+    scope = runtime.shared("project")
+    lead, reader, stranger = scope.as_("lead"), scope.as_("reader"), scope.as_("stranger")
+    early: list[Awaitable[object]] = [lead.remember("too early"), lead.recall("x"), lead.members()]
+    for call in early:
+        with pytest.raises(NotGranted):
+            await call
+    await lead.claim()
+    await lead.grant("reader")
+    (id_,) = await lead.remember("The launch is in May", type="context", importance=0.9)
+    await lead.settle()
+    (hit,) = await reader.recall("launch")
+    assert (hit.id, hit.text, hit.type, hit.agent) == (
+        id_,
+        "The launch is in May",
+        "context",
+        "lead",
+    )
+    assert [memory.id for memory in await reader.memories()] == [id_]
+    assert await reader.members() == {"lead": "own", "reader": "read"}
+    refused: list[Awaitable[object]] = [
+        reader.remember("mine"),
+        reader.grant("stranger"),
+        reader.claim(),
+        reader.revoke("lead"),
+        stranger.recall("launch"),
+        stranger.remember("x"),
+        stranger.memories(),
+        stranger.members(),
+        stranger.grant("stranger"),
+    ]
+    for call in refused:
+        with pytest.raises(NotGranted) as caught:
+            await call
+        assert caught.value.scope == "project"
+        assert caught.value.who in {"reader", "stranger"}
+        assert "\x1f" not in str(caught.value)
+    assert [
+        item.content for item in await runtime.internals.journal.memories("\x1fshared/project")
+    ] == ["The launch is in May"]
+
+
+async def test_rights_change_and_last(tmp_path: Path) -> None:
+    """S4.33: grants outlive a restart; a right that was taken away is gone at once; the last owner
+    stays.
+    """
+    async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        lead = runtime.shared("project").as_("lead")
+        await lead.grant("writer", "write")
+    async with Runtime(tmp_path, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        scope = runtime.shared("project")
+        lead, writer = scope.as_("lead"), scope.as_("writer")
+        await writer.remember("The launch is in May")
+        await lead.remember("The launch is in May")
+        await lead.settle()
+        assert {hit.agent for hit in await writer.recall("launch")} == {"lead", "writer"}
+        assert [hit.agent for hit in await writer.recall("launch", by="lead")] == ["lead"]
+        with pytest.raises(InvalidInput):
+            await writer.remember([{"content": "forged", "agent": "lead"}])
+        assert len(await writer.recall("launch")) == 2
+        await lead.revoke("writer")
+        for call in (writer.recall("launch"), writer.remember("x")):
+            with pytest.raises(NotGranted):
+                await call
+        with pytest.raises(NotGranted):
+            await lead.revoke("lead")
+        with pytest.raises(InvalidInput):
+            await lead.grant("writer", "rule")  # type: ignore[arg-type]
+        assert await lead.members() == {"lead": "own"}
+
+
+async def test_nothing_leaks_out_of_a_shared_scope(runtime: Runtime) -> None:
+    """S4.33, S2.31: no user, agent or other scope finds what is shared, whatever it is called; and
+    no user's id names a scope.
+    """
+    owner = runtime.shared("project").as_("lead")
+    await owner.claim()
+    await owner.remember("The launch is in May")
+    await runtime.user("project").remember("A launch of my own")
+    await runtime.settle()
+    for user in ("lead", "shared/project", "shared", "/project"):
+        assert await runtime.user(user).recall("launch") == []
+        assert await runtime.user(user).agent("lead").recall("launch") == []
+    assert [hit.text for hit in await runtime.user("project").recall("launch")] == [
+        "A launch of my own"
+    ]
+    assert [hit.text for hit in await owner.recall("launch")] == ["The launch is in May"]
+    other = runtime.shared("project2").as_("lead")
+    await other.claim()
+    assert await other.recall("launch") == []
+    for name in ("\x1fshared/project", "shared\x1f"):
+        with pytest.raises(InvalidId):
+            runtime.user(name)
+        with pytest.raises(InvalidId):
+            runtime.shared(name)
+        with pytest.raises(InvalidId):
+            runtime.shared("project").as_(name)
+
+
+async def test_members_correct_what_they_recorded(runtime: Runtime) -> None:
+    """A writer changes and deletes its own memories, an owner everybody's, and nobody else any; who
+    recorded it stays on it, and nothing shows what it said before.
+    """
+    scope = runtime.shared("project")
+    lead, scout, reader = scope.as_("lead"), scope.as_("scout"), scope.as_("reader")
+    await lead.claim()
+    await lead.grant("scout", "write")
+    await lead.grant("reader")
+    (leads,) = await lead.remember("The launch is in May")
+    (scouts,) = await scout.remember("The venue is in Porto")
+    changed = await scout.update_memory(scouts, "The venue is in Braga", metadata={"sure": True})
+    assert (changed.id, changed.agent, changed.text) == (scouts, "scout", "The venue is in Braga")
+    assert await reader.memory(scouts) == changed
+    with pytest.raises(NoSuchMemory):
+        await scout.update_memory(leads, "The launch is in June")
+    assert await scout.delete_memories(leads) == 0
+    for member in (reader, scope.as_("stranger")):
+        with pytest.raises(NotGranted):
+            await member.update_memory(scouts, "The venue is in Faro")
+        with pytest.raises(NotGranted):
+            await member.delete_memories([scouts, leads])
+    with pytest.raises(NotGranted):
+        await scope.as_("stranger").memory(scouts)
+    assert (await lead.update_memory(scouts, importance=0.9)).agent == "scout"
+    assert {one.text for one in await reader.recall("venue launch")} == {
+        "The launch is in May", "The venue is in Braga",
+    }  # fmt: skip
+    await lead.revoke("scout")
+    with pytest.raises(NotGranted):
+        await scout.delete_memories(scouts)
+    assert await lead.delete_memories([scouts, leads]) == 2
+    await lead.settle()
+    assert await reader.recall("venue launch") == []
+    assert await lead.memories() == []
+
+
+async def test_the_actor_itself_checks_who_changes(runtime: Runtime) -> None:
+    """A right that is revoked between the handle's check and the change is gone."""
+    scope = runtime.shared("project")
+    lead = scope.as_("lead")
+    await lead.claim()
+    (id_,) = await lead.remember("The launch is in May")
+    key = UserKey("\x1fshared/project")
+    registry = runtime.internals.registry
+    for message in (ChangeMemory(id_, "stranger", 1, "x"), DeleteMemories((id_,), "stranger")):
+        with pytest.raises(NotGranted):
+            await registry.ask(key, message)
+    assert (await lead.memory(id_)) is not None

@@ -9,32 +9,32 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from remora import BufferPolicy, Config, Message, Runtime
 from remora.cli.render import print_session
 from remora.models.ports import Line
+from remora.storage.memory import MemoryStore
 from remora.storage.records import SummarizeSpec
 from remora.testing import ChatResponse, ScriptedChatModel
 from tests.harness import user
 from tests.integration.test_buffers import PLAIN, Recording, said, session
 
 pytestmark = pytest.mark.anyio
-FAST = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-        "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02, "max_attempts": 2},
-    }
+FAST = replace(
+    PLAIN,
+    supervisor=replace(PLAIN.supervisor, backoff_s=0.01, max_backoff_s=0.02, max_attempts=2),
 )
+BY_WINDOW = BufferPolicy.window(1, fold="summary")
 SUMMARY = BufferPolicy.summary_buffer(50)
 LONG = "word " * 12  # 15 tokens
 
 
 async def test_the_prompt() -> None:
-    """S0.11, S1.10, S1.27: the prompt, a line for each message under the role's title, the previous
-    summary in front of it.
+    """S0.11, S0.15, S1.10, S1.13, S1.27: the prompt, a line for each message under the role,
+    the previous summary in front of it. The prompt and what stands before a summary can be
+    configured.
     """
     model = ScriptedChatModel(["first", "second"])
     async with session(BufferPolicy.window(2, fold="summary"), chat_model=model) as chat:
@@ -50,20 +50,13 @@ async def test_the_prompt() -> None:
     assert all("Previous summary" not in str(message["content"]) for message in model.requests[0])
     assert model.requests[1][0] == {"role": "system", "content": "Previous summary: first"}
     assert model.requests[1][-1]["content"].endswith("User: b")
-
-
-async def test_another_prompt_and_prefix() -> None:
-    """S0.11, S0.15, S1.13, S1.27: both can be configured."""
-    config = Config.from_dict(
-        {
-            "tokens": {"counter": "heuristic"},
-            "long_term": {"enabled": False},
-            "models": {"summary_prompt": "Fasse zusammen:\n"},
-            "buffer": {"summary_prefix": "Previous conversation summary: "},
-        }
+    config = replace(
+        PLAIN,
+        models=replace(PLAIN.models, summary_prompt="Fasse zusammen:\n"),
+        buffer=replace(PLAIN.buffer, summary_prefix="Previous conversation summary: "),
     )
     model = ScriptedChatModel(["kurz"])
-    async with session(BufferPolicy.window(1, fold="summary"), config, chat_model=model) as chat:
+    async with session(BY_WINDOW, config, chat_model=model) as chat:
         await chat.append([user("a"), user("b")])
         await chat.settle()
         assert model.requests[0][-1]["content"] == "Fasse zusammen:\nUser: a"
@@ -71,7 +64,7 @@ async def test_another_prompt_and_prefix() -> None:
 
 
 async def test_any_callable_summarizes() -> None:
-    """S0.10, S0.12, S4.20: a plain function, an async one and an object are all chat models."""
+    """S0.10, S0.12, S4.03, S4.20: a plain function, an async one and an object are all chat models."""  # noqa: E501
     asked: list[str] = []
 
     def plain(prompt: str) -> str:
@@ -87,7 +80,7 @@ async def test_any_callable_summarizes() -> None:
         (waiting, "by a coroutine"),
         (ScriptedChatModel(["by an object"]), "by an object"),
     ):
-        async with session(BufferPolicy.window(1, fold="summary"), chat_model=model) as chat:
+        async with session(BY_WINDOW, chat_model=model) as chat:
             await chat.append([user("a"), user("b")])
             await chat.settle()
             assert (await chat.load()).summary == text
@@ -119,7 +112,7 @@ async def test_below_the_limit_nobody_is_asked() -> None:
         ]
 
 
-async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exhausted_script() -> None:
     """S1.07, S1.23, S1.24, G6: an exhausted script fails as it says; no message is lost, and an
     extract stands in, visibly.
     """
@@ -127,7 +120,7 @@ async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
     assert [await model.complete([user("a")]), await model.complete([user("b")])] == ["one", "two"]
     with pytest.raises(Exception, match="scripted model exhausted responses"):
         await model.complete([user("c")])
-    async with session(BufferPolicy.window(1, fold="summary"), FAST, chat_model=model) as chat:
+    async with session(BY_WINDOW, FAST, chat_model=model) as chat:
         assert (await chat.append([user("I was born in Faro."), user("b")])).seqs == (1, 2)
         await chat.settle()
         context = await chat.load()
@@ -139,50 +132,44 @@ async def test_exhausted_script(caplog: pytest.LogCaptureFixture) -> None:
         assert said(await chat.history()) == ["I was born in Faro.", "b"]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["", "   \n", "I'm sorry, but I can't help with that.", "I cannot assist with this request."],
-)
-async def test_empty_answers_and_refusals(answer: str) -> None:
-    """G6, S1.22: an empty text or a refusal is no summary: an extract stands in, says so, and the
-    originals stay.
+async def test_answers_that_are_no_summary() -> None:
+    """G6, G9, S1.22: nothing, a refusal, or a hundred thousand tokens: an extract stands in, says
+    so, and the originals stay.
     """
-    async with session(
-        BufferPolicy.window(1, fold="summary"), FAST, chat_model=lambda _: answer
-    ) as chat:
-        await chat.append([user("My badge number is 4711."), user("b")])
-        await chat.settle()
-        context = await chat.load()
-        assert "4711" in (context.summary or "")
-        assert context.sources["summary"].status == "ok"  # all the text is in it
-        assert answer.strip() == "" or answer not in (context.summary or "")
-        assert len(await chat.history(include_archived=True)) == 2
-        assert (await chat.stats()).summaries.degraded == 1
-
-
-async def test_endless_answer() -> None:
-    """G9, G6: a summary of a hundred thousand tokens is none: an extract stands in."""
-    async with session(
-        BufferPolicy.window(1, fold="summary"), chat_model=lambda _: "endless " * 100_000
-    ) as chat:
-        await chat.append([user("My badge number is 4711."), user("b")])
-        await chat.settle()
-        view = await chat.inspect()
-        assert view.summary is not None
-        assert view.summary.tokens <= 800
-        assert view.summary.degraded
-        context = await chat.load(max_tokens=900)
-        assert context.tokens <= 900
-        assert "4711" in (context.summary or "")
-        assert "endless" not in (context.summary or "")
+    for answer in (
+        "",
+        "   \n",
+        "I'm sorry, but I can't help with that.",
+        "I cannot assist with this request.",
+        "endless " * 100_000,
+    ):
+        told = answer[:20]
+        async with session(BY_WINDOW, FAST, chat_model=lambda _, answer=answer: answer) as chat:
+            await chat.append([user("My badge number is 4711."), user("b")])
+            await chat.settle()
+            context = await chat.load(max_tokens=900)
+            assert context.tokens <= 900, told
+            assert "4711" in (context.summary or ""), told
+            assert context.sources["summary"].status == "ok", told  # all the text is in it
+            assert not answer.strip() or told not in (context.summary or ""), told
+            assert len(await chat.history(include_archived=True)) == 2, told
+            assert (await chat.stats()).summaries.degraded == 1, told
+            summary = (await chat.inspect()).summary
+            assert summary is not None, told
+            assert summary.degraded, told
+            assert summary.tokens <= 800, told
 
 
 async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
     """S1.19, S0.26, S4.34: a session counts its summaries and what they cost, after a restart too;
     a runtime, the ratio.
     """
-    policy = BufferPolicy.summary_buffer(100)
-    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
+    options: Any = {
+        "config": PLAIN,
+        "policy": BufferPolicy.summary_buffer(100),
+        "summarizer": Recording(),
+    }
+    async with Runtime(tmp_path, **options) as runtime:
         chat = runtime.session("alice", "chat")
         for number in range(40):
             await chat.append(user(f"{number} {LONG}"))
@@ -193,62 +180,36 @@ async def test_calls_and_tokens_are_counted(tmp_path: Path) -> None:
         measured = runtime.statistics().compression["recording"]
         assert (measured.calls, measured.failures) == (folds.calls, 0)
         assert measured.tokens_in == folds.tokens_in
-    async with Runtime(tmp_path, config=PLAIN, policy=policy, summarizer=Recording()) as runtime:
-        assert (await runtime.session("alice", "chat").stats()).summaries == folds
+    async with session(where=tmp_path, **options) as chat:
+        assert (await chat.stats()).summaries == folds
 
 
 async def test_compression_strategies() -> None:
-    """S4.34: four strategies can be chosen; each makes less of what it is given, and says how much
-    less.
+    """S4.34, G6: strategies can be chosen; each makes less of what it is given, and says how much
+    less. The sentence splitter panics over some blanks, in Rust, which is no `Exception`.
     """
-    ratios = {}
+    visit = "On day {0} I went to place {0}. The weather was as one would expect it there."
+    blanks = "It was I\xa0. I was {0} years old. Who knew I\u3000. "
     for name in ("extractive", "lead", "tail"):
-        config = Config.from_dict(
-            {
-                "tokens": {"counter": "heuristic"},
-                "long_term": {"enabled": False},
-                "models": {"summarizer": name},
-                "buffer": {"summary_tokens": 120, "token_limit": 1000},
-            }
+        config = replace(
+            PLAIN,
+            models=replace(PLAIN.models, summarizer=name),
+            buffer=replace(PLAIN.buffer, summary_tokens=120, token_limit=1000),
         )
         async with Runtime.in_memory(config=config) as runtime:
-            chat = runtime.session("alice", "chat")
-            for number in range(60):
-                await chat.append(
-                    user(
-                        f"On day {number} I went to place {number}. The weather was as one would "
-                        "expect it there."
-                    )
-                )
-            await chat.settle()
-            assert (await chat.load()).summary
-            measured = runtime.statistics().compression[name]
-            assert measured.calls > 0
-            ratios[name] = measured.ratio
-    assert all(0 < ratio < 0.6 for ratio in ratios.values())
-
-
-async def test_blanks_over_which_the_sentence_splitter_panics() -> None:
-    """G6: a panic of Rust is no `Exception`; the compaction would have failed each time."""
-    for name in ("extractive", "lead"):
-        config = Config.from_dict(
-            {
-                "long_term": {"enabled": False},
-                "models": {"summarizer": name},
-                "buffer": {"summary_tokens": 120, "token_limit": 1000},
-            }
-        )
-        async with Runtime.in_memory(config=config) as runtime:
-            chat = runtime.session("alice", "chat")
-            for number in range(60):
-                await chat.append(
-                    user(f"It was I\xa0. I was {number} years old. Who knew I\u3000. ")
-                )
-            await chat.settle()
-            context = await chat.load()
-            assert context.summary
-            assert context.pending == 0
-            assert await runtime.dead_letters() == []
+            for text in (visit, blanks):
+                chat = runtime.session("alice", text[:2])
+                for number in range(90):
+                    await chat.append(user(text.format(number)))
+                await chat.settle()
+                context = await chat.load()
+                assert context.summary, name
+                assert context.pending == 0, name
+                if text is visit:
+                    measured = runtime.statistics().compression[name]
+                    assert measured.calls > 0, name
+                    assert 0 < measured.ratio < 0.6, name
+            assert await runtime.dead_letters() == [], name
 
 
 async def test_the_slow_summarizer_is_not_on_the_way() -> None:
@@ -265,10 +226,9 @@ async def test_the_slow_summarizer_is_not_on_the_way() -> None:
             return await super().summarize(previous, lines, max_tokens=max_tokens)
 
     async with session(BufferPolicy.window(2, fold="summary"), summarizer=Slow()) as chat:
-        with anyio.fail_after(60):
-            for number in range(50):
-                await chat.append(user(f"m{number}"))
-                assert said((await chat.load()).messages)[-1] == f"m{number}"
+        for number in range(50):
+            await chat.append(user(f"m{number}"))
+            assert said((await chat.load()).messages)[-1] == f"m{number}"
         context = await chat.load()
         assert context.pending == 1
         assert said(context.messages) == [f"m{number}" for number in range(50)]
@@ -280,33 +240,24 @@ async def test_the_slow_summarizer_is_not_on_the_way() -> None:
         ]
 
 
-async def test_flush_batches(tmp_path: Path) -> None:
+async def test_flush_batches() -> None:
     """S3.07, S3.08, S3.09, S3.10: the queue folds above 0.7 of the limit, not at it, and hands over
     a flush size at once.
     """
-    config = Config.from_dict(
-        {
-            "tokens": {"counter": "heuristic"},
-            "models": {"embedder": "none"},
-            "buffer": {"token_limit": 1000, "token_flush_size": 100, "summary_tokens": 50},
-        }
-    )
-    assert (
-        Config().buffer.token_limit,
-        Config().buffer.fold_ratio,
-        Config().buffer.token_flush_size,
-    ) == (30_000, 0.7, 3_000)
-    async with Runtime(tmp_path, config=config) as runtime:
-        store: Any = await runtime.internals.long_term()
-        handed: list[int] = []
-        add = store.add
+    default = Config().buffer
+    assert (default.token_limit, default.fold_ratio, default.token_flush_size) == (
+        30_000, 0.7, 3_000,
+    )  # fmt: skip
+    buffer = replace(PLAIN.buffer, token_limit=1000, token_flush_size=100, summary_tokens=50)
+    config = replace(PLAIN, long_term=Config().long_term, buffer=buffer)
+    handed: list[int] = []
 
-        async def recorded(rows: Any, vectors: Any, *, may_exist: bool) -> None:
+    class Noting(MemoryStore):
+        async def add(self, rows: Any, vectors: Any, *, may_exist: bool) -> None:
             handed.append(sum(len(row.content) // 4 for row in rows))
-            await add(rows, vectors, may_exist=may_exist)
+            await super().add(rows, vectors, may_exist=may_exist)
 
-        store.add = recorded
-        chat = runtime.session("alice", "chat")
+    async with session(config=config, store=Noting(None)) as chat:
         for _ in range(70):
             await chat.append(user("word " * 8))  # 10 tokens
         await chat.settle()

@@ -75,9 +75,17 @@ async def stored(chat: Session) -> list[tuple[str, Any, Any]]:
 
 
 async def test_a_whole_stream(open_runtime: Open) -> None:
+    """It is passed on, and stored at its end. Where the model fails, its exception is the caller's,
+    who may ask another model in the same turn.
+    """
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
         async with chat.turn("hi", key="r1") as turn:
+            with pytest.raises(ConnectionError):
+                async for _ in turn.stream(Model(["Good"], "fails").stream()):
+                    pass
+            assert turn.replies == []
+            assert (await turn.load()).messages == [user("hi")]
             passed = [one async for one in turn.stream(Model(["Hel", "lo"]).stream())]
             assert passed == ["Hel", "lo"]
             assert [one.content for one in turn.replies] == ["Hello"]
@@ -207,51 +215,44 @@ async def test_interrupted(
         assert await stored(chat) == [("user", "hi", None), ("assistant", "Good day", None)]
 
 
-async def test_the_model_fails(open_runtime: Open) -> None:
-    """Its exception is the caller's, who may ask another model in the same turn."""
-    async with open_runtime() as runtime:
-        chat = runtime.session("alice", "one")
-        async with chat.turn("hi", key="r1") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(Model(["Hel"], "fails").stream()):
-                    pass
-            assert turn.replies == []
-            assert (await turn.load()).messages == [user("hi")]
-            assert [one async for one in turn.stream(Model(["Good day"]).stream())]
-        assert await stored(chat) == [("user", "hi", None), ("assistant", "Good day", None)]
-
-
 async def test_never_half_a_tool_call(open_runtime: Open) -> None:
     """An interrupted stream keeps its text alone; one that the model had finished is whole."""
+    text = chunk(content="Let me see. ")
+    whole = [text, *CALLS]
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
-        for number, (count, kept) in enumerate([(4, "text"), (len(CALLS), "calls")]):
-            model = Model([chunk(content="Let me see. "), *CALLS][:count], "fails")
+        for number, (chunks, kept, metadata) in enumerate(
+            (
+                (whole[:4], "Let me see. ", {"incomplete": True}),
+                (whole[: len(CALLS)], "Let me see. ", None),
+                (CALLS[:3], "hi", None),
+            )
+        ):
             with pytest.raises(ConnectionError):
                 async with chat.turn("hi", key=f"r{number}") as turn:
-                    async for _ in turn.stream(model.stream()):
+                    async for _ in turn.stream(Model(chunks, "fails").stream()):
                         pass
             last = (await chat.history())[-1]
-            assert (last.content, last.metadata) == (
-                ("Let me see. ", {"incomplete": True}) if kept == "text" else ("Let me see. ", None)
-            )
-            assert bool(last.tool_calls) is (kept == "calls")
-        with pytest.raises(ConnectionError):
-            async with chat.turn("again", key="r9") as turn:
-                async for _ in turn.stream(Model(CALLS[:3], "fails").stream()):
-                    pass
-        assert (await chat.history())[-1].content == "again"
+            assert (last.content, last.metadata) == (kept, metadata)
+            assert bool(last.tool_calls) is (len(chunks) == len(CALLS))
 
 
-async def test_cancelled_by_the_event_loop(open_runtime: Open) -> None:
-    """As asyncio.timeout and a server that shuts down do it."""
+async def test_cancelled_or_closed_from_outside(open_runtime: Open) -> None:
+    """As asyncio.timeout and a server that shuts down do it; or as web frameworks do with a
+    response whose client has gone: the turn ends in another task.
+    """
+    kept = ("assistant", "Hello", {"incomplete": True})
     async with open_runtime() as runtime:
         chat, model = runtime.session("alice", "one"), Model(["Hel", "lo"], "hangs")
 
+        async def body(key: str) -> AsyncIterator[str]:
+            async with chat.turn("hi", key=key) as turn:
+                async for text in turn.stream(model.stream()):
+                    yield text
+
         async def serve() -> None:
-            async with chat.turn("hi", key="r1") as turn:
-                async for _ in turn.stream(model.stream()):
-                    pass
+            async for _ in body("r1"):
+                pass
 
         task = asyncio.create_task(serve())
         await model.waits.wait()
@@ -259,7 +260,14 @@ async def test_cancelled_by_the_event_loop(open_runtime: Open) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert model.closed
-        assert (await stored(chat))[-1] == ("assistant", "Hello", {"incomplete": True})
+        assert (await stored(chat))[-1] == kept
+        response = body("r2")
+        assert [await anext(response), await anext(response)] == ["Hel", "lo"]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(response.aclose)  # type: ignore[attr-defined]
+        assert (await stored(chat))[-1] == kept
+        async with chat.turn("next") as turn:
+            assert len(turn.context.messages) == 5
 
 
 @pytest.mark.parametrize("cancelled", ["at the end", "twice in the middle", "by asyncio.timeout"])
@@ -299,25 +307,6 @@ async def test_a_long_reply_outlasts_cancellations(open_runtime: Open, cancelled
         metadata = None if at_end else {"incomplete": True}
         assert (await stored(chat))[1:] == [("assistant", text, metadata)]
         assert len(runtime.internals.turns) == 0
-
-
-async def test_a_generator_that_is_closed_elsewhere(open_runtime: Open) -> None:
-    """As web frameworks do with a response whose client has gone: the turn ends in another task."""
-    async with open_runtime() as runtime:
-        chat, model = runtime.session("alice", "one"), Model(["Hel", "lo"], "hangs")
-
-        async def body() -> AsyncIterator[str]:
-            async with chat.turn("hi", key="r1") as turn:
-                async for text in turn.stream(model.stream()):
-                    yield text
-
-        response = body()
-        assert [await anext(response), await anext(response)] == ["Hel", "lo"]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(response.aclose)  # type: ignore[attr-defined]
-        assert (await stored(chat))[-1] == ("assistant", "Hello", {"incomplete": True})
-        async with chat.turn("next") as turn:
-            assert len(turn.context.messages) == 3
 
 
 @pytest.mark.parametrize("closing", ["while it waits for the model", "while the client reads"])

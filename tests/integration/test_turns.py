@@ -1,4 +1,4 @@
-"""Turns: one request of a user, from their message to the reply."""
+"""Turns: one request of a user, from their message to the reply; and a session kept for one caller."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from remora import Config, Message, Runtime, Session
+from remora import Config, Message, Runtime, Session, blocking
 from remora.api.turn import Query
 from remora.errors import (
     InvalidId,
@@ -23,6 +24,7 @@ from remora.errors import (
 from remora.runtime.probes import count_probes
 from tests.harness import user
 from tests.integration.conftest import PLAIN, PLAIN_TREE, Open
+from tests.integration.remembering import CONFIG
 
 pytestmark = pytest.mark.anyio
 CALL: dict[str, Any] = {
@@ -110,7 +112,9 @@ async def test_turns_run_one_after_the_other(open_runtime: Open) -> None:
 
 
 async def test_the_same_request_twice_at_once(open_runtime: Open) -> None:
-    """The second waits for the first, and gets its reply."""
+    """The second waits for the first, and gets its reply. One that is answered does not wait for
+    another.
+    """
     async with open_runtime() as runtime:
         chat, replayed = runtime.session("alice", "one"), []
 
@@ -127,21 +131,16 @@ async def test_the_same_request_twice_at_once(open_runtime: Open) -> None:
             tasks.start_soon(ask)
         assert replayed == [False, True]
         assert await said(chat) == ["hi", "hello"]
-
-
-async def test_an_answered_request_does_not_wait(open_runtime: Open) -> None:
-    async with open_runtime() as runtime:
-        chat = runtime.session("alice", "one")
-        await answer(chat, "hi", "hello", key="r1")
         async with chat.turn("another"):
-            async with chat.turn("hi", key="r1") as turn:
-                assert texts(turn.replies) == ["hello"]
+            await ask()
             with pytest.raises(KeyConflict):
                 await answer(chat, "something else", "hello", key="r1")
 
 
-async def test_too_many_wait(tmp_path: Path) -> None:
-    """Nothing is written for those that are refused."""
+async def test_those_that_wait() -> None:
+    """Nothing is written for those that are refused, as there are too many, or as the runtime
+    closes.
+    """
     config = Config.from_dict({**PLAIN_TREE, "turns": {"max_waiting": 0}})
     async with Runtime.in_memory(config=config) as runtime:
         chat = runtime.session("alice", "one")
@@ -151,66 +150,73 @@ async def test_too_many_wait(tmp_path: Path) -> None:
             await turn.reply("yes")
         assert await said(chat) == ["first", "yes"]
         assert await answer(chat, "second", "now", key="r2") == ["first", "yes", "second"]
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "one")
+        async with anyio.create_task_group() as tasks, chat.turn("first") as turn:
+
+            async def wait() -> None:
+                with pytest.raises(RuntimeClosed):
+                    await answer(chat, "second", "no")
+
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            await runtime.aclose()
+            with pytest.raises(RuntimeClosed):
+                await turn.reply("too late")
 
 
-@pytest.mark.parametrize("given", ["Other?", [user("What?"), user("More?")]])
-async def test_another_request_under_the_key(open_runtime: Open, given: Any) -> None:
+async def test_what_a_key_names(open_runtime: Open) -> None:
+    """One request of one session: another request under it is refused; keys of appends are apart;
+    a copy of the session knows none of them.
+    """
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
+        await chat.append(user("Before"), key="r1")
         await answer(chat, "What?", "That.", key="r1")
-        with pytest.raises(KeyConflict, match="message 1"):
-            async with chat.turn(given, key="r1"):
-                raise AssertionError
-        async with runtime.session("alice", "two").turn(given, key="r1") as turn:
-            assert not turn.replayed
-        assert await said(chat) == ["What?", "That."]
+        others: tuple[Any, ...] = ("Other?", [user("What?"), user("More?")])
+        for number, given in enumerate(others):
+            with pytest.raises(KeyConflict, match="message 2"):
+                async with chat.turn(given, key="r1"):
+                    raise AssertionError
+            async with runtime.session("alice", f"two {number}").turn(given, key="r1") as turn:
+                assert not turn.replayed
+        assert (await chat.append(user("Before"), key="r1")).seqs == (1,)
+        assert await said(chat) == ["Before", "What?", "That."]
+        copy = await chat.fork("copy")
+        assert await answer(copy, "What?", "Again.", key="r1") == [
+            "Before", "What?", "That.", "What?",
+        ]  # fmt: skip
+        for session, reply in ((copy, "Again."), (chat, "That.")):
+            async with session.turn("What?", key="r1") as turn:
+                assert texts(turn.replies) == [reply]
 
 
-async def test_keys_of_appends_and_of_turns_are_apart(open_runtime: Open) -> None:
-    async with open_runtime() as runtime:
-        chat = runtime.session("alice", "one")
-        await chat.append(user("What?"), key="r1")
-        await answer(chat, "What?", "That.", key="r1")
-        assert (await chat.append(user("What?"), key="r1")).seqs == (1,)
-        assert await said(chat) == ["What?", "What?", "That."]
-
-
-async def test_resumed_after_a_failure_between_tool_calls(open_runtime: Open) -> None:
-    """The user's message is not stored twice, and what the tools said is there."""
+async def test_resumed_after_a_failure(open_runtime: Open) -> None:
+    """The user's message is not stored twice, and what the tools said is there. An incomplete reply
+    is replaced in one write; the model does not see it, later turns see what stands in its place.
+    """
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
         with pytest.raises(ConnectionError):
             async with chat.turn("What time is it?", key="r1") as turn:
                 await turn.reply(CALL)
                 await turn.reply(RESULT)
+                await turn.reply(HALF)
+                assert [one.role for one in turn.replies] == ["assistant", "tool"]
                 raise ConnectionError
+        assert await said(chat) == ["What time is it?", None, "noon", "It is"]
+        assert [one["content"] for one in (await chat.load()).messages] == await said(chat)
         async with chat.turn("What time is it?", key="r1") as turn:
             assert (turn.replayed, turn.resumed) == (False, True)
             assert [one.role for one in turn.replies] == ["assistant", "tool"]
             assert turn.context.messages == [user("What time is it?"), CALL, RESULT]
-            await turn.reply("It is noon.")
-            assert texts(turn.replies) == [None, "noon", "It is noon."]
-        assert await said(chat) == ["What time is it?", None, "noon", "It is noon."]
-
-
-async def test_an_incomplete_reply_is_replaced(open_runtime: Open) -> None:
-    """In one write; the model does not see it, later turns see what stands in its place."""
-    async with open_runtime() as runtime:
-        chat = runtime.session("alice", "one")
-        async with chat.turn("What time is it?", key="r1") as turn:
-            await turn.reply(HALF)
-            assert turn.replies == []
-        assert await said(chat) == ["What time is it?", "It is"]
-        assert [one["content"] for one in (await chat.load()).messages] == await said(chat)
-        async with chat.turn("What time is it?", key="r1") as turn:
-            assert turn.resumed
-            assert turn.context.messages == [user("What time is it?")]
             with count_probes() as probes:
                 await turn.reply("It is noon.")
             assert probes["incomplete_reply_replaced"] == 1
-        assert await said(chat) == ["What time is it?", "It is noon."]
+            assert texts(turn.replies) == [None, "noon", "It is noon."]
+        assert await said(chat) == ["What time is it?", None, "noon", "It is noon."]
         async with chat.turn("What time is it?", key="r1") as turn:
-            assert texts(turn.replies) == ["It is noon."]
+            assert texts(turn.replies) == [None, "noon", "It is noon."]
 
 
 async def test_resumed_after_later_turns(open_runtime: Open) -> None:
@@ -339,107 +345,77 @@ async def test_misuse(open_runtime: Open) -> None:
     async with open_runtime() as runtime:
         chat = runtime.session("alice", "one")
         turn = chat.turn("hi")
-        for phase in ("enter the turn first", "has ended"):
-            with pytest.raises(TurnClosed, match=phase):
-                await turn.reply("no")
-            with pytest.raises(TurnClosed, match=phase):
-                await turn.load()
-            if phase.startswith("enter"):
-                async with turn:
-                    with pytest.raises(InvalidMessage, match="role user") as refused:
-                        await turn.reply([{"role": "assistant", "content": "no"}, user("me?")])
-                    assert refused.value.index == 1
-                    with pytest.raises(InvalidMessage):
-                        await turn.reply([])
-                    with pytest.raises(TurnClosed, match="entered once"):
-                        await turn.__aenter__()
-                    await turn.reply("yes")
-        with pytest.raises(TurnClosed, match="entered once"):
-            await turn.__aenter__()
-        with pytest.raises(InvalidMessage, match="role assistant"):
-            await chat.turn({"role": "assistant", "content": "no"}).__aenter__()
-        with pytest.raises(InvalidMessage):
-            await chat.turn([]).__aenter__()
+        call: Any
+        given: Any
+        told: str | None
+        for call in (turn.reply("no"), turn.load()):
+            with pytest.raises(TurnClosed, match="enter the turn first"):
+                await call
+        async with turn:
+            with pytest.raises(InvalidMessage, match="role user") as refused:
+                await turn.reply([{"role": "assistant", "content": "no"}, user("me?")])
+            assert refused.value.index == 1
+            with pytest.raises(InvalidMessage):
+                await turn.reply([])
+            with pytest.raises(TurnClosed, match="entered once"):
+                await turn.__aenter__()
+            await turn.reply("yes")
+        for call, told in (
+            (turn.reply("no"), "has ended"),
+            (turn.load(), "has ended"),
+            (turn.__aenter__(), "entered once"),
+        ):
+            with pytest.raises(TurnClosed, match=told):
+                await call
+        for given, error, told in (
+            ({"role": "assistant", "content": "no"}, InvalidMessage, "role assistant"),
+            ([], InvalidMessage, None),
+            ([user("a", id="m1"), user("b", id="m1")], InvalidInput, "has an id that is stored"),
+        ):
+            with pytest.raises(error, match=told):
+                await chat.turn(given).__aenter__()
         with pytest.raises(InvalidId):
             chat.turn("hi", key="")
         for bad in ({"query": 3}, {"query": True}, {"max_tokens": -1}, {"timeout_s": "soon"}):
             with pytest.raises(InvalidInput):
                 chat.turn("hi", **bad)
-        with pytest.raises(InvalidInput, match="has an id that is stored"):
-            await chat.turn([user("a", id="m1"), user("b", id="m1")]).__aenter__()
         assert await said(chat) == ["hi", "yes"]
         assert len(runtime.internals.turns) == 0
     with pytest.raises(RuntimeClosed):
         await chat.turn("hi").__aenter__()
 
 
-async def test_closing_ends_those_that_wait() -> None:
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "one")
-        async with anyio.create_task_group() as tasks, chat.turn("first") as turn:
-
-            async def wait() -> None:
-                with pytest.raises(RuntimeClosed):
-                    await answer(chat, "second", "no")
-
-            tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
-            await runtime.aclose()
-            with pytest.raises(RuntimeClosed):
-                await turn.reply("too late")
-
-
 async def test_after_a_restart(tmp_path: Path) -> None:
-    """What was answered is replayed, what was cut is resumed, also when it left the buffer."""
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
+    """What was answered is replayed, what was cut is resumed, also when it left the buffer. A retry
+    is recognized by what is stored, which a hook may have changed.
+    """
+    options: Any = {"config": PLAIN, "redact": lambda text: text.replace("4711", "####")}
+    async with Runtime(tmp_path, **options) as runtime:
         chat = runtime.session("alice", "one")
-        await answer(chat, "first", "one", key="r1")
+        assert await answer(chat, "My PIN is 4711", "one", key="r1") == ["My PIN is ####"]
         async with chat.turn("second", key="r2") as turn:
             await turn.reply(HALF)
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
+    async with Runtime(tmp_path, **options) as runtime:
         chat = runtime.session("alice", "one")
         await chat.append([user("later"), {"role": "assistant", "content": "yes"}])
         await chat.truncate_to_size(1)
-        async with chat.turn("first", key="r1") as turn:
+        async with chat.turn("My PIN is 4711", key="r1") as turn:
             assert texts(turn.replies) == ["one"]
         async with chat.turn("second", key="r2") as turn:
             assert turn.resumed
-            assert [one["content"] for one in turn.context.messages] == ["first", "one", "second"]
+            assert [one["content"] for one in turn.context.messages] == [
+                "My PIN is ####", "one", "second",
+            ]  # fmt: skip
             await turn.reply("two")
-        assert await said(chat) == ["first", "one", "second", "later", "yes", "two"]
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
-        chat = runtime.session("alice", "one")
-        async with chat.turn("second", key="r2") as turn:
+        assert await said(chat) == ["My PIN is ####", "one", "second", "later", "yes", "two"]
+    async with Runtime(tmp_path, **options) as runtime:
+        async with runtime.session("alice", "one").turn("second", key="r2") as turn:
             assert texts(turn.replies) == ["two"]
-
-
-async def test_a_redaction_hook(tmp_path: Path) -> None:
-    """A retry is recognized by what is stored."""
-    config = Config.from_dict(PLAIN_TREE)
-    hide = lambda text: text.replace("4711", "####")  # noqa: E731
-    async with Runtime.in_memory(config=config, redact=hide) as runtime:
-        chat = runtime.session("alice", "one")
-        assert await answer(chat, "My PIN is 4711", "ok", key="r1") == ["My PIN is ####"]
-        async with chat.turn("My PIN is 4711", key="r1") as turn:
-            assert texts(turn.replies) == ["ok"]
-
-
-async def test_a_fork_knows_no_keys(open_runtime: Open) -> None:
-    """There, the same request is another turn."""
-    async with open_runtime() as runtime:
-        chat = runtime.session("alice", "one")
-        await answer(chat, "hi", "hello", key="r1")
-        copy = await chat.fork("two")
-        assert await answer(copy, "hi", "again", key="r1") == ["hi", "hello", "hi"]
-        async with copy.turn("hi", key="r1") as turn:
-            assert texts(turn.replies) == ["again"]
-        async with chat.turn("hi", key="r1") as turn:
-            assert texts(turn.replies) == ["hello"]
 
 
 async def test_the_users_text_is_what_is_recalled(tmp_path: Path) -> None:
     """Unless the caller says otherwise."""
-    async with Runtime(tmp_path) as runtime:
+    async with Runtime(tmp_path, config=CONFIG) as runtime:
         alice = runtime.user("alice")
         await alice.remember("Alice is allergic to peanuts.")
         await runtime.settle()
@@ -451,3 +427,82 @@ async def test_the_users_text_is_what_is_recalled(tmp_path: Path) -> None:
                 assert bool(turn.context.memories) is bool(found)
                 assert not (await turn.load(False)).memories
                 assert (await turn.load("peanuts", max_tokens=2_000)).tokens <= 2_000
+
+
+# -- a session kept for one caller -----------------------------------------------------------------
+
+
+async def test_blocks_run_one_after_the_other() -> None:
+    """What eight callers append in their blocks does not mix, in the order of their entering."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+
+        async def run(number: int) -> None:
+            async with chat.exclusive():
+                for part in range(3):
+                    await chat.append({"role": "user", "content": f"{number}.{part}"})
+                    await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(8):
+                tasks.start_soon(run, number)
+        said = [message.content for message in await chat.history()]
+        assert said == [f"{number}.{part}" for number in range(8) for part in range(3)]
+
+
+async def test_blocks_wait_for_turns_and_turns_for_blocks() -> None:
+    """Both are in one line; other sessions go on, and so does what is appended without either."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat, done = runtime.session("alice", "chat"), []
+
+        async def turn() -> None:
+            async with chat.turn("question") as turn:
+                await turn.reply("answer")
+            done.append("turn")
+
+        async with anyio.create_task_group() as tasks:
+            async with chat.exclusive():
+                tasks.start_soon(turn)
+                await anyio.wait_all_tasks_blocked()
+                await chat.append({"role": "user", "content": "from outside"})
+                async with runtime.session("alice", "other").exclusive():
+                    done.append("block")
+        assert done == ["block", "turn"]
+        said = [message.content for message in await chat.history()]
+        assert said == ["from outside", "question", "answer"]
+
+
+async def test_a_block_ends_however_it_is_left() -> None:
+    """An exception and a cancellation let the next one in; nothing waits for who gave up. Who waits
+    longer than `turns.wait_s` is refused; nothing ran.
+    """
+    config = Config.from_dict({**PLAIN_TREE, "turns": {"wait_s": 0.01}})
+    for settings in (PLAIN, config):
+        async with Runtime.in_memory(config=settings) as runtime:
+            chat = runtime.session("alice", "chat")
+            with pytest.raises(ValueError, match="odd"):
+                async with chat.exclusive():
+                    raise ValueError("odd")
+            block = chat.exclusive()
+            async with block:
+                if settings is config:
+                    with pytest.raises(SessionBusy):
+                        await chat.exclusive().__aenter__()
+                    continue
+                with anyio.move_on_after(0) as scope:
+                    await chat.exclusive().__aenter__()
+                assert scope.cancelled_caught
+            with pytest.raises(TurnClosed):
+                await block.__aenter__()
+            async with chat.exclusive():
+                pass
+
+
+def test_blocks_of_threads() -> None:
+    """`remora.blocking` has it with ``with``."""
+    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        with chat.exclusive():
+            chat.append({"role": "user", "content": "hello"})
+        with chat.exclusive():
+            assert chat.size() == 1

@@ -22,6 +22,7 @@ from remora.actors.user.behavior import UserBehavior
 from remora.errors import InvalidId, InvalidInput, ModelUnavailable, RedactionFailed, StorageError
 from remora.ids import UserKey
 from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,8 +54,9 @@ class CountingEmbedder(HashEmbedder):
 
 
 async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
-    """S2.11, S2.12, G12: what was learned is found by meaning, whole, also after a restart; by its
-    own user alone.
+    """S2.10, S2.11, S2.12, G12: what was learned is found by meaning, whole, also after a restart;
+    by its own user alone. Vectors of two models cannot be compared: after a change of embedder
+    nothing old is found, and learning goes on.
     """
     before = datetime.now(UTC)
     async with Runtime(tmp_path, config=config()) as runtime:
@@ -74,6 +76,11 @@ async def test_working_memory_outlives_a_restart(tmp_path: Path) -> None:
         assert 0 < hit.score <= 1
         assert await runtime.user("bob").search_working("train ticket") == []
         assert (await ada.inspect()).working_items == 3
+    async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(32)) as runtime:
+        ada = runtime.user("ada")
+        assert await ada.search_working("train") == []
+        await ada.learn(TEXTS[0])
+        assert [hit.text for hit in await ada.search_working("train")] == [TEXTS[0]]
 
 
 async def test_five_by_default_and_by_session() -> None:
@@ -122,7 +129,9 @@ async def test_a_repeated_text_costs_no_call(tmp_path: Path) -> None:
 
 
 async def test_bad_calls_write_nothing() -> None:
-    """S2.10, S4.28: each says what is wrong with it, before anything is embedded or written."""
+    """S2.10, S2.11, S4.28, G4: each says what is wrong with it, before anything is embedded or
+    written; where there is no embedder, what to set. All of a call is learned or nothing.
+    """
     embedder = CountingEmbedder()
     async with Runtime.in_memory(
         config=config(working={"max_memory_mb": 0.01}), embedder=embedder
@@ -132,10 +141,9 @@ async def test_bad_calls_write_nothing() -> None:
         for bad in (7, None, ["fine", 7], "", ["fine", "  "], b"bytes"):
             with pytest.raises(InvalidInput, match="what is learned"):
                 await ada.learn(bad)
-        with pytest.raises(InvalidId):
-            await ada.learn("x", source="")
-        with pytest.raises(InvalidId):
-            await ada.learn("x", session="line\nbreak")
+        for bad in ({"source": ""}, {"session": "line\nbreak"}):
+            with pytest.raises(InvalidId):
+                await ada.learn("x", **bad)
         with pytest.raises(InvalidInput, match="limit must be positive"):
             await ada.search_working("x", 0)
         for bad in (True, 1.5, "1", None):
@@ -149,18 +157,6 @@ async def test_bad_calls_write_nothing() -> None:
         assert await ada.learn([]) == []
         assert (await ada.inspect()).working_items == 0
 
-
-async def test_without_an_embedder_it_says_what_to_set() -> None:
-    """S2.10: the error names the option."""
-    async with Runtime.in_memory(config=config(models={"embedder": "none"})) as runtime:
-        for call in (runtime.user("ada").learn("x"), runtime.user("ada").search_working("x")):
-            with pytest.raises(InvalidInput, match=r"models\.embedder"):
-                await call
-
-
-async def test_a_failing_embedder_leaves_nothing() -> None:
-    """S2.11, G4: all of a call is learned or nothing."""
-
     def fails(texts: list[str]) -> Any:
         raise ZeroDivisionError("broken")
 
@@ -168,6 +164,10 @@ async def test_a_failing_embedder_leaves_nothing() -> None:
         with pytest.raises(ModelUnavailable):
             await runtime.user("ada").learn(["x", "y"])
         assert (await runtime.user("ada").inspect()).working_items == 0
+    async with Runtime.in_memory(config=config(models={"embedder": "none"})) as runtime:
+        for call in (runtime.user("ada").learn("x"), runtime.user("ada").search_working("x")):
+            with pytest.raises(InvalidInput, match=r"models\.embedder"):
+                await call
 
 
 async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
@@ -198,47 +198,38 @@ async def test_redaction_stands_before_working_memory(tmp_path: Path) -> None:
     assert await anyio.to_thread.run_sync(leaked) == []
 
 
-async def test_passivation_brings_it_back(tmp_path: Path) -> None:
-    """G12, S2.11: a user's idle actor leaves memory and comes back with everything, in its order of
-    age.
+async def test_passivation_and_cleanup(tmp_path: Path) -> None:
+    """G12, S2.11, S2.13, S2.14, S2.15: a user's idle actor leaves memory and comes back with
+    everything, in its order of age. The supervisor's round brings a user's memory within the limit,
+    the oldest first, and for good.
     """
-    async with Runtime(
-        tmp_path, config=config(activation={"idle_s": 0.05}), embedder=HashEmbedder(16)
-    ) as runtime:
-        ada = runtime.user("ada")
-        await ada.learn([f"train {n}" for n in range(20)])
-        before = await ada.search_working("train", 20)
-        with anyio.fail_after(60):
-            while runtime.internals.registry.is_live(UserKey("ada")):
-                await anyio.sleep(0.01)
-        assert await ada.search_working("train", 20) == before
-        assert len(before) == 20
-
-
-async def test_cleanup_on_the_real_runtime(tmp_path: Path) -> None:
-    """S2.13, S2.14, S2.15: the supervisor's round brings a user's memory within the limit, the
-    oldest first, and for good.
-    """
-    limits = {"max_memory_mb": 0.01, "fifo_interval_min": 60}
-    async with Runtime(
-        tmp_path, config=config(working=limits), embedder=HashEmbedder(16)
-    ) as runtime:
+    options: Any = {
+        "config": config(
+            working={"max_memory_mb": 0.01, "fifo_interval_min": 60}, activation={"idle_s": 0.05}
+        ),
+        "embedder": HashEmbedder(16),
+    }
+    async with Runtime(tmp_path, **options) as runtime:
         ada = runtime.user("ada")
         texts = [f"train {n}" for n in range(40)]
-        await ada.learn(texts)
-        assert (await ada.inspect()).working_items == 40
+        await ada.learn(texts[:16])
+        before = await ada.search_working("train", 40)
+        assert len(before) == 16
+        await until(lambda: not runtime.internals.registry.is_live(UserKey("ada")), "she is idle")
+        assert await ada.search_working("train", 40) == before
+        await ada.learn(texts[16:])
         runtime.reschedule("fifo_cleanup", 0.01)
-        with anyio.fail_after(60):
-            while (await ada.inspect()).evicted == 0:
-                await anyio.sleep(0.01)
+
+        async def evicted() -> int:
+            return (await ada.inspect()).evicted
+
+        await until(evicted, "the round was made")
         view = await ada.inspect()
         assert view.working_bytes <= 0.01 * (1 << 20)
         left = {hit.text for hit in await ada.search_working("train", 100)}
         assert left == set(texts[-view.working_items :])
         assert len(left) == 40 - view.evicted > 10
-    async with Runtime(
-        tmp_path, config=config(working=limits), embedder=HashEmbedder(16)
-    ) as runtime:
+    async with Runtime(tmp_path, **options) as runtime:
         assert {hit.text for hit in await runtime.user("ada").search_working("train", 100)} == left
 
 
@@ -280,19 +271,6 @@ async def test_a_large_working_memory_is_read_in_a_thread(
         assert await runtime.user("ada").search_working("train", 600) == before
         assert len(before) == 600
         assert not broken
-
-
-async def test_another_embedder_does_not_see_the_old_ones_items(tmp_path: Path) -> None:
-    """S2.10: vectors of two models cannot be compared: after a change nothing old is found, and
-    learning goes on.
-    """
-    async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(16)) as runtime:
-        await runtime.user("ada").learn(TEXTS)
-    async with Runtime(tmp_path, config=config(), embedder=HashEmbedder(32)) as runtime:
-        ada = runtime.user("ada")
-        assert await ada.search_working("train") == []
-        await ada.learn(TEXTS[0])
-        assert [hit.text for hit in await ada.search_working("train")] == [TEXTS[0]]
 
 
 # -- synopsis --------------------------------------------------------------------------------------
@@ -349,8 +327,7 @@ async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -
                 {"role": "user", "content": "My name is Ada."}
             )
             tasks.start_soon(give_up)
-            with anyio.fail_after(60):
-                await asked.wait()
+            await asked.wait()
     model = ScriptedChatModel([ANSWER])
     async with Runtime(tmp_path, config=config(), chat_model=model) as runtime:
         assert (await runtime.user("ada").synopsis()).identity == "Ada, prefers tea."
@@ -363,22 +340,13 @@ async def test_the_embedded_synopsis(tmp_path: Path) -> None:
     """S2.22, S2.26: with no model at all there is a synopsis, within its bound, of what users said
     of themselves and lately.
     """
+    said = [
+        "My name is Ada, I live in Lisbon and I am allergic to nuts.",
+        *(f"On day {n} we planted {n} rows of beans near the old well." for n in range(30)),
+    ]
     async with Runtime(tmp_path, config=config(synopsis={"max_tokens": 120})) as runtime:
         ada = runtime.user("ada")
-        chat = ada.session("chat")
-        await chat.append(
-            {
-                "role": "user",
-                "content": "My name is Ada, I live in Lisbon and I am allergic to nuts.",
-            }
-        )
-        for n in range(30):
-            await chat.append(
-                {
-                    "role": "user",
-                    "content": f"On day {n} we planted {n} rows of beans near the old well.",
-                }
-            )
+        await ada.session("chat").append([{"role": "user", "content": text} for text in said])
         found = await ada.synopsis()
         assert found.state == "ok"
         assert "Lisbon" in found.identity
