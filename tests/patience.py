@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from inspect import isawaitable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import anyio
 
@@ -91,7 +91,11 @@ WATCH = Watch()
 """That of this process."""
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], what: str = "") -> T:
+@overload
+async def until(condition: Callable[[], Awaitable[T]], what: str = "") -> T: ...
+@overload
+async def until(condition: Callable[[], T], what: str = "") -> T: ...
+async def until(condition: Callable[[], Any], what: str = "") -> Any:
     """Return the first true value of a condition, which is asked a hundred times a second.
 
     Raises:
@@ -99,7 +103,7 @@ async def until(condition: Callable[[], T | Awaitable[T]], what: str = "") -> T:
     """
     while True:
         answer = condition()
-        value: T = await answer if isawaitable(answer) else answer  # type: ignore[assignment]
+        value = await answer if isawaitable(answer) else answer
         if value:
             return value
         _give_up_if_stuck(what)
