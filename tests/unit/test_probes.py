@@ -60,6 +60,7 @@ def test_observing_ends_with_its_block_whatever_it_raises():
     assert not counts
 
 
+@pytest.mark.nightly
 @pytest.mark.blocking  # runs pytest
 @pytest.mark.parametrize(("left_out", "workers"), [(0, 2), (1, 2)])
 def test_a_suite_that_misses_a_probe_fails(tmp_path: Path, left_out: int, workers: int):
