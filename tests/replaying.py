@@ -24,11 +24,11 @@ from remora.cli.reader import read_conversations
 from remora.errors import ModelUnavailable
 from remora.messages import plain_text
 from remora.models.ports import Line
+from tests.configs import LEAN_TREE
 
 TREE: dict[str, Any] = {
-    "tokens": {"counter": "heuristic"},
+    **LEAN_TREE,
     "models": {"embedder": "wordllama", "timeout_s": 600},
-    "long_term": {"shards": 2, "batch_ms": 1},
     "buffer": {"token_limit": 600, "summary_tokens": 120},
     "supervisor": {"max_attempts": 1},
 }
