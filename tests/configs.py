@@ -12,6 +12,7 @@ LEAN_TREE: dict[str, Any] = {
     "tokens": {"counter": "heuristic"},
     "models": {"embedder": "none"},
     "long_term": {"shards": 2, "batch_ms": 1},
+    "recall": {"deadline_s": 600.0},  # nothing is left out because the machine is busy
 }
 LEAN = Config.from_dict(LEAN_TREE)
 """Long-term memory searched by words."""

@@ -7,6 +7,7 @@ import os
 import runpy
 import subprocess
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
@@ -39,6 +40,12 @@ def printed(module: str, *words: object, **variables: str) -> str:
         redirect_stdout(out),
         patch.object(sys, "argv", [module, *map(str, words)]),
         patch.dict(os.environ, {**PATIENT, **variables}),
+        warnings.catch_warnings(),
     ):
-        runpy.run_module(module, run_name="__main__")
+        # another program may have imported this one
+        warnings.filterwarnings("ignore", ".* found in sys.modules", RuntimeWarning)
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as e:
+            assert not e.code, out.getvalue()
     return out.getvalue()

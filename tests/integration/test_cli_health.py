@@ -36,8 +36,10 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-async def remora(*words: object) -> int:
-    return await anyio.to_thread.run_sync(partial(main, [str(word) for word in words]))
+async def remora(command: str, *words: object) -> int:
+    patient = ["--timeout", "600"] if command == "health" else []
+    line = [command, *map(str, words), *patient]
+    return await anyio.to_thread.run_sync(partial(main, line))
 
 
 async def test_health_of_a_running_server(

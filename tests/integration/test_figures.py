@@ -58,7 +58,7 @@ async def test_a_context_counts_what_it_recalled() -> None:
     """S2.21, S2.01: what a context brought from long-term memory is counted as retrieved, once for
     each context.
     """
-    config = Config.from_dict({"long_term": {"batch_ms": 5}})
+    config = Config.from_dict({"long_term": {"batch_ms": 5}, "recall": {"deadline_s": 600.0}})
     async with Runtime.in_memory(config=config, embedder=HashEmbedder()) as runtime:
         alice = runtime.user("alice")
         (id_,) = await alice.remember("Alice keeps bees in Coimbra.")

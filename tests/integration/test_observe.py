@@ -70,7 +70,7 @@ async def test_messages_that_wait_are_seen(tmp_path: Path) -> None:
                 tasks.start_soon(runtime.session(name, "one").append, user("hello"))
         await anyio.lowlevel.checkpoint()  # they have been sent, and their actors are being read
         # the event loop does nothing in the meantime
-        status = observe.ask(path)
+        status = observe.ask(path, timeout_s=600)
         assert status is not None
         assert status.mailboxes == (
             observe.FullMailbox("ann", "one", 5),
@@ -99,7 +99,7 @@ async def test_what_cannot_be_asked(tmp_path: Path) -> None:
     """No directory, no process, a file instead, a socket of a process that was killed, or of one
     that does not answer: the caller waits as long as it said.
     """
-    ask = partial(observe.ask, tmp_path)
+    ask = partial(observe.ask, tmp_path, timeout_s=600)
     assert await in_thread(ask) is None
     (tmp_path / "file").write_text("")
     for name in ("none", "file"):
