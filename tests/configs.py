@@ -6,7 +6,7 @@ from typing import Any
 
 from remora import Config
 
-__all__ = ["LEAN", "LEAN_ENVIRONMENT", "LEAN_TREE", "PLAIN", "PLAIN_TREE"]
+__all__ = ["LEAN", "LEAN_ENVIRONMENT", "LEAN_TREE", "PLAIN", "PLAIN_TREE", "poison"]
 
 LEAN_TREE: dict[str, Any] = {
     "tokens": {"counter": "heuristic"},
@@ -23,3 +23,10 @@ LEAN_ENVIRONMENT = {"REMORA_TOKENS__COUNTER": "heuristic", "REMORA_MODELS__EMBED
 PLAIN_TREE: dict[str, Any] = {**LEAN_TREE, "long_term": {"enabled": False}}
 PLAIN = Config.from_dict(PLAIN_TREE)
 """Sessions alone."""
+
+
+def poison(text: str) -> str:
+    """A redaction hook that fails for some texts: their jobs become dead letters."""
+    if "poison" in text:
+        raise ValueError("this text is poison")
+    return text

@@ -19,7 +19,7 @@ from remora.cli.main import main
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
-from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE
+from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, poison
 from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -27,12 +27,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 CONFIG = Config.from_dict({**LEAN_TREE, "supervisor": {"max_attempts": 1}})
 USERS = ["ada", "bob", "cy", "dora", "eve"]
 Run = Any
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 @pytest.fixture(scope="module")

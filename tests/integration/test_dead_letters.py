@@ -124,6 +124,32 @@ async def test_a_dead_letter_is_retried(tmp_path: Path, poison: Poison) -> None:
         assert await runtime.retry_dead_letters() == 0
 
 
+async def test_health_has_them_until_they_are_gone(tmp_path: Path, poison: Poison) -> None:
+    """Also those of an earlier start; an erasure takes those of its user away."""
+
+    def problem() -> str:
+        (found,) = runtime.health().problems
+        assert (runtime.health().ready, found.code) == (True, "dead_letters")
+        return found.text
+
+    async with opened(tmp_path, poison) as runtime:
+        for name in ("ann", "bo"):
+            await runtime.session(name, "one").append(user("a zebra"))
+            await runtime.session(name, "one").flush()
+        await runtime.settle()
+        assert runtime.statistics().supervisor.queues["flush"].dead == 2
+    async with opened(tmp_path, poison) as runtime:
+        await runtime.ready()
+        assert "2 background jobs" in problem()
+        await runtime.user("bo").forget()
+        assert "1 background job failed" in problem()
+        assert await runtime.retry_dead_letters() == 1
+        await runtime.settle()
+        assert runtime.statistics().supervisor.queues["flush"].dead == 1
+        await runtime.drop_dead_letters([one.id for one in await runtime.dead_letters()])
+        assert runtime.health().problems == ()
+
+
 async def test_the_watermark_claims_nothing_for_a_dead_letter(
     tmp_path: Path, poison: Poison
 ) -> None:

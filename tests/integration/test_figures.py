@@ -16,8 +16,8 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_stats_of_a_user() -> None:
-    """S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, memories, working memory, hit rates;
-    of this user alone.
+    """S1.04, S4.36, S2.05, S2.24, S4.39: sessions, messages, tokens, memories, working memory, hit
+    rates; of this user alone. Without a directory, long-term memory included.
     """
     config = Config.from_dict(
         {"buffer": {"policy": "window", "size": 4}, "long_term": {"batch_ms": 5}}

@@ -17,13 +17,12 @@ import remora.blocking
 from remora import Config, Runtime
 from remora.api.health import merge_health
 from remora.cluster.sharded import ShardedRuntime
-from remora.errors import CommitFailed, LongTermError, OutcomeUnknown
+from remora.errors import CommitFailed, OutcomeUnknown
 from remora.results import Health, HealthProblem
 from remora.storage.commits import CommitMeter
-from remora.storage.lance.store import LanceStore
 from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.faults import CommitFault
-from tests.configs import LEAN, LEAN_TREE, PLAIN, PLAIN_TREE
+from tests.configs import PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.remote import Owner, remote
 
@@ -52,34 +51,6 @@ def test_from_opening_to_closing(tmp_path: Path) -> None:
     assert (after.live, after.ready, codes(after)) == (True, False, ["closed"])
     with runtime:
         assert runtime.health().ready
-
-
-async def test_it_is_ready_when_everything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Appends work in the meantime; what cannot be loaded takes recall away, and nothing else."""
-    go, failures = threading.Event(), [LongTermError("the disk is away", retryable=True)]
-    really = LanceStore.open
-
-    async def open_(*arguments: Any, **options: Any) -> LanceStore:
-        await in_thread(go.wait)
-        if failures:
-            raise failures.pop()
-        return await really(*arguments, **options)
-
-    monkeypatch.setattr(LanceStore, "open", open_)
-    async with Runtime(tmp_path / "memory", config=LEAN) as runtime:
-        try:
-            assert codes(runtime.health()) == ["loading"]
-            assert not runtime.health().ready
-        finally:
-            go.set()
-        with pytest.raises(LongTermError):
-            await runtime.ready()
-        failed = runtime.health()
-        assert (failed.ready, failed.degraded, codes(failed)) == (True, True, ["not_loaded"])
-        await runtime.ready()
-        assert codes(runtime.health()) == []
 
 
 async def test_commits_that_fail_take_it_out_of_service() -> None:
@@ -111,37 +82,6 @@ async def test_commits_that_fail_take_it_out_of_service() -> None:
     assert meter.figures(0).failing == ""
     meter.fail(None)  # one write that cannot be stored is no fault of the disk
     assert (meter.figures(0).failing, meter.figures(0).failed_commits) == ("", 2)
-
-
-async def test_dead_letters_degrade_until_they_are_dropped(tmp_path: Path) -> None:
-    """Also those of an earlier start; an erasure takes those of its user away."""
-    supervisor = {"backoff_s": 0.001, "max_attempts": 1, "jitter": 0.0}
-    config = Config.from_dict({**LEAN_TREE, "supervisor": supervisor})
-
-    def refuse(text: str) -> str:
-        raise ValueError("no")
-
-    make = partial(Runtime, tmp_path / "memory", config=config, redact_long_term=refuse)
-    async with make() as runtime:
-        for name in ("ann", "bo"):
-            await runtime.session(name, "one").append(user("a zebra"))
-            await runtime.session(name, "one").flush()
-        await runtime.settle()
-        await runtime.ready()
-        assert runtime.statistics().supervisor.queues["flush"].dead == 2
-    async with make() as runtime:
-        await runtime.ready()
-        health = runtime.health()
-        assert (health.ready, codes(health)) == (True, ["dead_letters"])
-        assert "2 background jobs" in found(health, "dead_letters").text
-        await runtime.user("bo").forget()
-        assert "1 background job failed" in found(runtime.health(), "dead_letters").text
-        (dead,) = await runtime.dead_letters()
-        assert await runtime.retry_dead_letters() == 1
-        await runtime.settle()
-        assert runtime.statistics().supervisor.queues["flush"].dead == 1
-        await runtime.drop_dead_letters([dead.id])
-        assert codes(runtime.health()) == []
 
 
 async def test_jobs_that_are_late_and_a_model_that_fails() -> None:

@@ -60,21 +60,20 @@ async def opened(path: Path, **recall: float) -> AsyncIterator[Runtime]:
         yield runtime
 
 
+def state(runtime: Runtime) -> tuple[bool, bool, list[str]]:
+    """Whether it is ready, whether degraded, and why."""
+    health = runtime.health()
+    return health.ready, health.degraded, [one.code for one in health.problems]
+
+
 async def test_ready_waits_for_long_term_memory(tmp_path: Path, opening: Opening) -> None:
     """It returns when the tables are open, and not before; then at once. What cannot be loaded is
-    tried again by each call, which gets the error; it ends with the runtime.
+    tried again by each call, which gets the error; until then recall is away, and nothing else. It
+    ends with the runtime.
     """
     with pytest.raises(RuntimeClosed):
         await Runtime(tmp_path).ready()
     opening.failures = 1
-    told: list[str] = []
-
-    async def ask() -> None:
-        try:
-            await runtime.ready()
-        except LongTermError as e:
-            told.append(str(e))
-
     async with opened(tmp_path) as runtime:
         with pytest.raises(NotReady, match="within 0 s") as refused:
             await runtime.ready(timeout_s=0)
@@ -82,12 +81,13 @@ async def test_ready_waits_for_long_term_memory(tmp_path: Path, opening: Opening
         with anyio.move_on_after(0) as scope:
             await runtime.ready()
         assert scope.cancelled_caught
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            opening.go()
-        assert told == ["the disk is away"]
+        assert state(runtime) == (False, False, ["loading"])
+        opening.go()
+        with pytest.raises(LongTermError, match="the disk is away"):
+            await runtime.ready()
+        assert state(runtime) == (True, True, ["not_loaded"])
         await runtime.ready()
+        assert state(runtime) == (True, False, [])
         await runtime.ready(timeout_s=0)
         with pytest.raises(InvalidInput):
             await runtime.ready(timeout_s=-1)

@@ -19,9 +19,9 @@ from remora.errors import (
     ReentrantAsk,
     RuntimeClosed,
 )
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.messages import split_tool_calls
-from remora.testing import HashEmbedder, ScriptedChatModel
+from remora.testing import ScriptedChatModel
 from remora.tokens import count_message
 from tests.configs import PLAIN, PLAIN_TREE
 from tests.harness import user
@@ -426,17 +426,6 @@ async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config)
         for name, text in (("alice", key), ("bob", "My cat is called Figaro.")):
             (hit,) = await runtime.user(name).recall("the cat? the key?")
             assert hit.text == text
-
-
-async def test_in_memory() -> None:
-    """S1.04: the same without a directory, long-term memory included."""
-    async with Runtime.in_memory(embedder=HashEmbedder()) as runtime:
-        chat = runtime.session("alice", "one")
-        await chat.append(user("The spare key is under the third flowerpot."))
-        await chat.flush()
-        await chat.settle()
-        assert len(await runtime.user("alice").recall("spare key")) == 1
-        assert SessionKey("alice", "one") == chat.key
 
 
 async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:

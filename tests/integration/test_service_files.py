@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.integration.test_client import free_port
+from tests.patience import wait_until
 from tests.programs import ROOT, run_program
 
 FILES = ROOT / "examples" / "deployment"
@@ -76,9 +77,12 @@ def test_the_command_of_the_container(tmp_path: Path) -> None:
             headers = {"authorization": f"Bearer {key}"}
             asked = Request(f"http://127.0.0.1:{port}/v1/users", headers=headers)
             assert json.load(urlopen(asked)) == {"users": [], "after": None}
-            # as often as it takes: the owner loads its models meanwhile
-            while subprocess.run(probe, capture_output=True, check=False).returncode:
+
+            def is_ready() -> bool:
                 assert process.poll() is None
+                return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+            wait_until(is_ready, "the owner has loaded its models")
         finally:
             process.terminate()
             assert process.wait() in {0, -15}

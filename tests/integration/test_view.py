@@ -41,7 +41,7 @@ from remora.storage.sqlite.schema import FORMAT
 from remora.storage.sqlite.sizes import TABLES, peek_sizes
 from remora.view.health import HealthSamples
 from remora.view.watching import MAX_PAGES, TooManyPages, Watch
-from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE
+from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, poison
 from tests.copies import copy_memory
 from tests.page import HOME, TOKEN, opened_page
 from tests.patience import until
@@ -65,12 +65,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners answer late on a busy machine."""
     monkeypatch.setattr("remora.view.health._PATIENCE_S", 600.0)
     monkeypatch.setattr("remora.api.asking._LIMIT_S", 600.0)
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 def said(text: str) -> MessageDict:

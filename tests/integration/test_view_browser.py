@@ -25,7 +25,7 @@ from tests.browsing import (
     violations,
     visit,
 )
-from tests.configs import LEAN_TREE
+from tests.configs import LEAN_TREE, poison
 
 pytestmark = MARKS
 
@@ -47,12 +47,6 @@ TREE: dict[str, Any] = {
     "supervisor": {"max_attempts": 1},
 }
 LONG = 5_000
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 async def make(directory: Path) -> None:
