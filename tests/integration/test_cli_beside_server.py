@@ -141,7 +141,7 @@ async def test_a_long_reader_leaves_the_log_alone(
         for count, long_term in ((5, False), (15, True)):
             reader = MemoryReader(directory, CONFIG)
             async with reader.open(long_term=long_term, copied=True) as memory:
-                assert not list(temporary.iterdir())
+                assert long_term or not list(temporary.iterdir())
                 await fill(runtime, 5)
                 await runtime.internals.journal.scrub()
                 assert (directory / "journal.db-wal").stat().st_size == 0
