@@ -174,7 +174,6 @@ async def test_fallback_summaries(summarizer: str) -> None:
         await restored.load_state_dict(await chat.state_dict())
         for messages in (
             (await chat.load(max_tokens=BUDGET)).messages,
-            (await restored.load(max_tokens=BUDGET)).messages,
             await BufferMemory(chat).get_context(),
             format_messages(*await chat.contents(summary_prefix=PREFIX)),
         ):
@@ -182,6 +181,9 @@ async def test_fallback_summaries(summarizer: str) -> None:
             entries = summary_entries(added(messages, PREFIX), PREFIX)
             assert len(entries) > 3
             assert {one.label for one in entries} <= {"User", f"Ann {MARK}"}
+        context = await restored.load(max_tokens=BUDGET)
+        assert MARK in added(context.messages, PREFIX)
+        check_authority(context.messages)
 
 
 async def test_a_model_that_was_persuaded() -> None:

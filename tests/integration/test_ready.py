@@ -81,7 +81,7 @@ async def test_ready_waits_for_long_term_memory(tmp_path: Path, opening: Opening
         with anyio.move_on_after(0) as scope:
             await runtime.ready()
         assert scope.cancelled_caught
-        assert state(runtime) == (False, False, ["loading"])
+        assert state(runtime) == (False, True, ["loading"])
         opening.go()
         with pytest.raises(LongTermError, match="the disk is away"):
             await runtime.ready()
