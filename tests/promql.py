@@ -50,7 +50,7 @@ class Vector(dict[Labels, float]):
     def __eq__(self, other: object) -> Vector:  # type: ignore[override]
         return Vector({labels: value for labels, value in self.items() if value == other})
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class _Range(NamedTuple):

@@ -7,6 +7,7 @@ import re
 import runpy
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -166,7 +167,7 @@ def test_human_in_the_loop(tmp_path: Path) -> None:
     """
     example = "examples.human_in_the_loop"
     # nothing is recalled: the embedder need not be loaded
-    plain = {"REMORA_LONG_TERM__ENABLED": "false"}
+    plain: dict[str, Any] = {"REMORA_LONG_TERM__ENABLED": "false"}
     asked = run_program(example, tmp_path / "yes", "ask", **plain).stdout
     assert printed(example, tmp_path / "yes", "ask", **plain) == asked
     assert printed(example, tmp_path / "no", "ask", **plain) == asked

@@ -61,8 +61,8 @@ async def test_asgi_server(server: Requests) -> None:
         await until(lambda: [one["type"] for one in server.events], "the server has started")
         assert [one["type"] for one in server.events] == ["lifespan.startup.complete"]
 
-        async def is_ready() -> bool:
-            return bool((await server.post("/ready", {}))[0] != 503)
+        async def is_ready() -> Any:
+            return (await server.post("/ready", {}))[0] != 503
 
         await until(is_ready, "the server is ready")
         assert (await server.post("/ready", {}))[0] == 200

@@ -259,7 +259,7 @@ async def test_a_reader_lists_the_same_with_and_without_the_index(tmp_path: Path
         found: list[tuple[object, ...]] = []
         for order in ORDERS:
             page = ListingPage(order, limit=2)
-            users = peek_users(journal, page)
+            users = [*peek_users(journal, page)]
             rest = ListingPage.behind(users[-1].cursor, order=order, prefix="", limit=2)
             users += peek_users(journal, rest)
             found += [(one, *peek_sessions(journal, one.user, page)) for one in users]

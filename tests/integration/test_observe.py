@@ -164,7 +164,7 @@ async def test_one_who_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
             with pytest.raises(OwnerUnreachable, match="too many ask"):
                 await status_of(directory)
 
-        async def has_room() -> bool:
+        async def has_room() -> Any:
             with suppress(OwnerUnreachable):
                 return (await status_of(directory)).health.ready
             return False

@@ -416,7 +416,7 @@ async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config)
     )
     async with Runtime(tmp_path, config=config) as runtime:
 
-        async def indexed(rows: int) -> bool:
+        async def indexed(rows: int) -> Any:
             return (await runtime.long_term_statistics()).rows == rows
 
         await until(lambda: indexed(1), "the tail of the earlier run is indexed")

@@ -744,7 +744,7 @@ async def measured(page: httpx.AsyncClient) -> Any:
     found = await get(page, "disk", measure=1)
     assert found["measuring"] is not None
 
-    async def is_over() -> bool:
+    async def is_over() -> Any:
         nonlocal found
         found = await get(page, "disk")
         return found["measuring"] is None
