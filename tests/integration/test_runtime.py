@@ -206,11 +206,13 @@ async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
         await chat.settle()
 
 
-async def test_cleared_and_concurrent(tmp_path: Path) -> None:
-    """G2, S1.14, S0.18, S3.25: with nothing configured, 32 callers on one session lose nothing, and
-    a restart has it all; clearing one session leaves another alone.
+@pytest.mark.parametrize("folds", [False, True])
+async def test_cleared_and_concurrent(tmp_path: Path, small: Config, folds: bool) -> None:
+    """G2, S1.14, S0.18, S3.25: with nothing configured, and while folds are made, 32 callers on one
+    session lose nothing, and a restart has it all; clearing one session leaves another alone.
     """
-    async with Runtime(tmp_path) as runtime:
+    config = small if folds else None
+    async with Runtime(tmp_path, config=config) as runtime:
         one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
         await two.append(user("untouched"))
 
@@ -221,9 +223,9 @@ async def test_cleared_and_concurrent(tmp_path: Path) -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(32):
                 tasks.start_soon(caller, number)
-        assert len((await one.load()).messages) == 640
+        assert (len((await one.load()).messages) == 640) != folds
         await one.settle()
-    async with Runtime(tmp_path) as runtime:
+    async with Runtime(tmp_path, config=config) as runtime:
         one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
         said = [str(m.content) for m in await one.history()]
         assert len(said) == 640
@@ -302,7 +304,7 @@ async def test_keys_have_one_effect(tmp_path: Path) -> None:
     keys older than those held in memory are found in the journal.
     """
     receipts = []
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
+    async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "one")
 
         async def send() -> None:
@@ -317,7 +319,7 @@ async def test_keys_have_one_effect(tmp_path: Path) -> None:
         assert sum(not receipt.duplicate for receipt in receipts) == 1
         for number in range(900, 1_200):
             await chat.append(user(f"{number}"), key=f"k{number}")
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
+    async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "one")
         for number in (0, 5, 700, 1_199):
             assert (await chat.append(user(f"{number}"), key=f"k{number}")).duplicate
