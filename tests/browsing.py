@@ -9,13 +9,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+
+from tests.configs import LEAN_ENVIRONMENT
 
 playwright_api: Any = pytest.importorskip("playwright.sync_api", reason="Playwright is missing")
 axe: Any = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
@@ -34,16 +36,21 @@ WAYS = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
     "narrow": {"color_scheme": "light", "viewport": {"width": 360, "height": 740}},
 }
+ENVIRONMENT = {
+    **LEAN_ENVIRONMENT,
+    "REMORA_BUFFER__TOKEN_LIMIT": "600",
+    "REMORA_BUFFER__SUMMARY_TOKENS": "120",
+}
+"""Of the commands that serve pages."""
 WAIT_MS = 250_000  # two CPUs may have forty busy processes, and the server gives way to all
 
 
 @contextmanager
-def served(directory: Path, *more: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """The address of a page that is served."""
+def served(directory: Path, *more: str, **variables: str) -> Iterator[str]:
+    """The address of a page that is served, with the environment's variables changed."""
     command = [sys.executable, "-m", "remora", "view", str(directory), "--json", *more]
-    with subprocess.Popen(
-        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    ) as process:
+    environment = {**os.environ, **ENVIRONMENT, **variables}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield msgspec.json.decode(process.stdout.readline())["address"]

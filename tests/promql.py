@@ -7,36 +7,56 @@ between the first and the last scrape of its range, without extrapolation.
 from __future__ import annotations
 
 import math
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
 __all__ = ["Labels", "Vector", "evaluate", "read_scrape"]
 
 Labels = frozenset[tuple[str, str]]
-Vector = dict[Labels, float]
 Scrape = Mapping[tuple[str, Labels], float]
 """The samples of one moment, by name and labels."""
 
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[a-zA-Z_:][\w:]*)|(?P<text>\"[^\"]*\")"
-    r"|(?P<range>\[(?:\d+[smhd]|\$__rate_interval)\])|(?P<sign>==|!=|>=|<=|=~|!~|[-+*/><=(){},]))"
-)
-_COMPARE = {">": operator.gt, "<": operator.lt, "==": operator.eq, "!=": operator.ne}
-_ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": lambda a, b: a / b if b else math.nan,
-}
-_MATCH: Mapping[str, Callable[[str, str], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "=~": lambda value, pattern: re.fullmatch(pattern, value) is not None,
-    "!~": lambda value, pattern: re.fullmatch(pattern, value) is None,
-}
+_SELECTOR = re.compile(r"(?P<name>remora_\w+)(?:\{(?P<labels>[^}]*)\})?(?:\[(?P<range>[^]]+)\])?")
+_AGGREGATION = re.compile(r"\b(?P<function>sum|max)(?: by \((?P<by>[\w, ]+)\))? ?(?=\()")
+_MATCHER = re.compile(r'(\w+)(=~|=)"([^"]*)"')
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600}
+
+
+class Vector(dict[Labels, float]):
+    """Values by labels. Operators pair those with the same labels; a comparison keeps values."""
+
+    def _paired(self, other: Vector | float) -> Iterator[tuple[Labels, float, float]]:
+        for labels, value in self.items():
+            if not isinstance(other, Vector):
+                yield labels, value, other
+            elif labels in other:
+                yield labels, value, other[labels]
+
+    def __add__(self, other: Vector | float) -> Vector:
+        return Vector({labels: a + b for labels, a, b in self._paired(other)})
+
+    def __sub__(self, other: Vector | float) -> Vector:
+        return Vector({labels: a - b for labels, a, b in self._paired(other)})
+
+    def __rmul__(self, factor: float) -> Vector:
+        return Vector({labels: factor * value for labels, value in self.items()})
+
+    def __gt__(self, other: Vector | float) -> Vector:
+        return Vector({labels: a for labels, a, b in self._paired(other) if a > b})
+
+    def __eq__(self, other: object) -> Vector:  # type: ignore[override]
+        return Vector({labels: value for labels, value in self.items() if value == other})
+
+    __hash__ = None
+
+
+class _Range(NamedTuple):
+    first: Vector
+    last: Vector
+    seconds: float
 
 
 def read_scrape(text: str, **target: str) -> Scrape:
@@ -52,173 +72,76 @@ def evaluate(query: str, scrapes: Sequence[tuple[float, Scrape]]) -> Vector:
     """What a query gives at the time of the last scrape.
 
     Args:
-        query: an expression of the part that is known here.
+        query: an expression, which is read as one of Python.
         scrapes: when, in seconds, and what; in the order of time.
     """
-    parser = _Parser(list(_tokens(query)), scrapes)
-    value = parser.comparison()
-    assert not parser.left, f"not understood: {parser.left} in {query}"
-    assert isinstance(value, dict), f"{query} is a number"
+
+    def select(name: str, labels: str | None, within: str | None) -> Vector | _Range:
+        now, newest = scrapes[-1]
+        if within is None:
+            return _selected(newest, name, labels)
+        seconds = 300.0 if within.startswith("$") else int(within[:-1]) * _UNITS_S[within[-1]]
+        first = next(scrape for at, scrape in scrapes if at > now - seconds)
+        return _Range(_selected(first, name, labels), _selected(newest, name, labels), seconds)
+
+    code = _AGGREGATION.sub(lambda one: f"_aggregated({one['function']}, {one['by']!r})", query)
+    code = _SELECTOR.sub(lambda one: f"select{one.groups()}", code)
+    value = eval(code, {**globals(), "select": select})  # of our own files
+    assert isinstance(value, Vector), f"{query} is no vector"
     return value
 
 
-def _tokens(query: str) -> Iterator[tuple[str, str]]:
-    place = 0
-    while place < len(query.rstrip()):
-        found = _TOKEN.match(query, place)
-        assert found, f"not understood: {query[place:]}"
-        place = found.end()
-        assert found.lastgroup
-        yield found.lastgroup, found.group(found.lastgroup)
+def _selected(scrape: Scrape, name: str, labels: str | None) -> Vector:
+    matchers = _MATCHER.findall(labels or "")
+
+    def matches(own: Labels) -> bool:
+        return all(
+            re.fullmatch(text if sign == "=~" else re.escape(text), dict(own).get(key, ""))
+            for key, sign, text in matchers
+        )
+
+    return Vector({own: x for (one, own), x in scrape.items() if one == name and matches(own)})
 
 
-class _Parser:
-    def __init__(
-        self, tokens: list[tuple[str, str]], scrapes: Sequence[tuple[float, Scrape]]
-    ) -> None:
-        self.left = tokens
-        self._scrapes = scrapes
-
-    def _next(self, *signs: str) -> str:
-        """The next token, which is one of these if there are any."""
-        _, text = self.left.pop(0)
-        assert not signs or text in signs, f"{text} where {signs} was expected"
-        return text
-
-    def _peek(self) -> str:
-        return self.left[0][1] if self.left else ""
-
-    def comparison(self) -> Vector | float:
-        value = self._sum()
-        if self._peek() in _COMPARE:
-            holds = _COMPARE[self._next()]
-            other = self._sum()
-            pairs = _pair(value, other)
-            return {labels: a for labels, (a, b) in pairs.items() if holds(a, b)}
-        return value
-
-    def _sum(self) -> Vector | float:
-        value = self._product()
-        while self._peek() in {"+", "-"}:
-            value = _combine(_ARITHMETIC[self._next()], value, self._product())
-        return value
-
-    def _product(self) -> Vector | float:
-        value = self._term()
-        while self._peek() in {"*", "/"}:
-            value = _combine(_ARITHMETIC[self._next()], value, self._term())
-        return value
-
-    def _term(self) -> Vector | float:
-        kind, text = self.left.pop(0)
-        if kind == "number":
-            return float(text)
-        if text == "(":
-            value = self.comparison()
-            self._next(")")
-            return value
-        if text in {"sum", "max"}:
-            return self._aggregate(sum if text == "sum" else max)
-        if text in {"rate", "increase"}:
-            return self._growth(rate=text == "rate")
-        if text == "histogram_quantile":
-            self._next("(")
-            share = float(self._next())
-            self._next(",")
-            value = self.comparison()
-            self._next(")")
-            assert isinstance(value, dict)
-            return _quantile(share, value)
-        assert kind == "name", text
-        return self._select(text, self._matchers())(self._scrapes[-1][1])
-
-    def _aggregate(self, function: Callable[[list[float]], float]) -> Vector:
-        by: list[str] = []
-        if self._peek() == "by":
-            self._next()
-            self._next("(")
-            while self._peek() != ")":
-                by.append(self._next())
-                if self._peek() == ",":
-                    self._next()
-            self._next(")")
-        self._next("(")
-        value = self.comparison()
-        self._next(")")
-        assert isinstance(value, dict)
-        groups: dict[Labels, list[float]] = {}
-        for labels, one in value.items():
-            groups.setdefault(frozenset(pair for pair in labels if pair[0] in by), []).append(one)
-        return {labels: function(values) for labels, values in groups.items()}
-
-    def _growth(self, *, rate: bool) -> Vector:
-        self._next("(")
-        name = self._next()
-        select = self._select(name, self._matchers())
-        text = self._next().strip("[]")
-        seconds = 300.0
-        if not text.startswith("$"):
-            seconds = int(text[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[text[-1]]
-        self._next(")")
-        now = self._scrapes[-1][0]
-        inside = [scrape for at, scrape in self._scrapes if at > now - seconds]
-        first, last = select(inside[0]), select(inside[-1])
-        grown = {
-            labels: value - first[labels] if value >= first[labels] else value  # it began again
+def increase(found: _Range) -> Vector:
+    """By how much counters grew; one that is smaller than before began again."""
+    first, last, _ = found
+    return Vector(
+        {
+            labels: value - first[labels] if value >= first[labels] else value
             for labels, value in last.items()
-            if labels in first and len(inside) > 1
+            if labels in first
         }
-        return {labels: value / seconds for labels, value in grown.items()} if rate else grown
-
-    def _matchers(self) -> list[tuple[str, str, str]]:
-        found = []
-        if self._peek() == "{":
-            self._next()
-            while self._peek() != "}":
-                found.append((self._next(), self._next(*_MATCH), self._next().strip('"')))
-                if self._peek() == ",":
-                    self._next()
-            self._next()
-        return found
-
-    @staticmethod
-    def _select(name: str, matchers: Sequence[tuple[str, str, str]]) -> Callable[[Scrape], Vector]:
-        def select(scrape: Scrape) -> Vector:
-            return {
-                labels: value
-                for (one, labels), value in scrape.items()
-                if one == name
-                and all(
-                    _MATCH[sign](dict(labels).get(key, ""), text) for key, sign, text in matchers
-                )
-            }
-
-        return select
+    )
 
 
-def _pair(a: Vector | float, b: Vector | float) -> dict[Labels, tuple[float, float]]:
-    if isinstance(a, dict):
-        if isinstance(b, dict):
-            return {labels: (one, b[labels]) for labels, one in a.items() if labels in b}
-        return {labels: (one, b) for labels, one in a.items()}
-    assert isinstance(b, dict), "two numbers"
-    return {labels: (a, one) for labels, one in b.items()}
+def rate(found: _Range) -> Vector:
+    """The same for each second."""
+    return 1 / found.seconds * increase(found)
 
 
-def _combine(
-    function: Callable[[float, float], float], a: Vector | float, b: Vector | float
-) -> Vector | float:
-    if not isinstance(a, dict) and not isinstance(b, dict):
-        return function(a, b)
-    return {labels: function(*pair) for labels, pair in _pair(a, b).items()}
+def _aggregated(
+    function: Callable[[Iterable[float]], float], by: str | None
+) -> Callable[[Vector], Vector]:
+    names = (by or "").split(", ")
+
+    def aggregated(vector: Vector) -> Vector:
+        groups: dict[Labels, list[float]] = {}
+        for labels, value in vector.items():
+            group = frozenset(pair for pair in labels if pair[0] in names)
+            groups.setdefault(group, []).append(value)
+        return Vector({labels: function(values) for labels, values in groups.items()})
+
+    return aggregated
 
 
-def _quantile(share: float, buckets: Vector) -> Vector:
+def histogram_quantile(share: float, buckets: Vector) -> Vector:
+    """The value below which a share of the observations is, between two bounds by proportion."""
     groups: dict[Labels, list[tuple[float, float]]] = {}
     for labels, count in buckets.items():
         rest = frozenset(pair for pair in labels if pair[0] != "le")
         groups.setdefault(rest, []).append((float(dict(labels)["le"]), count))
-    found: Vector = {}
+    found = Vector()
     for labels, counts in groups.items():
         counts.sort()
         total, lower, below = counts[-1][1], 0.0, 0.0

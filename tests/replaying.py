@@ -24,18 +24,18 @@ from remora.cli.reader import read_conversations
 from remora.errors import ModelUnavailable
 from remora.messages import plain_text
 from remora.models.ports import Line
+from tests.configs import LEAN_TREE, poison
 
 TREE: dict[str, Any] = {
-    "tokens": {"counter": "heuristic"},
+    **LEAN_TREE,
     "models": {"embedder": "wordllama", "timeout_s": 600},
-    "long_term": {"shards": 2, "batch_ms": 1},
     "buffer": {"token_limit": 600, "summary_tokens": 120},
     "supervisor": {"max_attempts": 1},
 }
 MODEL = "test-model"
 MESSAGES = 240  # of the longest session
 WRITERS = 4
-_HELD, _FAILS, _POISON = "(held)", "please fail", "poison"
+_HELD, _FAILS = "(held)", "please fail"
 _AFTER = 24  # messages after the one that fails: the page shows its newest 20 compactions at first
 _LIVE = 150  # messages of a session that is written at full rate
 
@@ -81,12 +81,6 @@ class Model:
         return f"They spoke about: {said[: max_tokens * 2]}"
 
 
-def poison(text: str) -> str:
-    if _POISON in text:
-        raise ValueError("this text is poison")
-    return text
-
-
 async def own(directory: Path, data: Path) -> None:
     """Open the memory, fill it, and write until the input ends."""
     plans = read_conversations(data).sessions
@@ -106,7 +100,7 @@ async def own(directory: Path, data: Path) -> None:
             await fill(runtime, user, f"talk {number}", chats[number * 5 :][:5])
         for number in range(2):
             bad = runtime.session("eve", f"bad {number}")
-            await bad.append({"role": "user", "content": _POISON})
+            await bad.append({"role": "user", "content": "poison"})
             await bad.flush()
         await runtime.settle()
         await hold(runtime, user, chats, model)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from remora.cli.main import main
 from remora.cli.reader import read_conversations
 from remora.config import Config
 from remora.errors import InvalidInput
+from tests.programs import run_program
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -28,164 +29,159 @@ def write(path: Path, *rows: Any) -> Path:
 
 
 def chat(user: str, session: str, *texts: str) -> dict[str, Any]:
-    roles = ("user", "assistant")
-    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
-    return {
-        "user": user,
-        "session": session,
-        "timestamp": "2025-01-02T03:04:05Z",
-        "messages": messages,
-    }
+    roles = cycle(("user", "assistant"))
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+    timestamp = "2025-01-02T03:04:05Z"
+    return {"user": user, "session": session, "timestamp": timestamp, "messages": messages}
+
+
+FIGARO = chat("alice", "one", "My cat is called Figaro.", "What a name!")
+MAPS = chat("bob", "one", "I collect maps.", "Which ones?")
+
+
+class Commands:
+    """Runs commands in a directory of their own, on the memory that is in it."""
+
+    def __init__(self, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.base, self.memory, self._capsys = base, base / "memory", capsys
+
+    def __call__(self, *words: object, directory: Path | None = None, code: int = 0) -> str:
+        """What a command prints; the text of its error, with single blanks, where that is due."""
+        where = ["--dir", str(directory or self.memory)]
+        return self.plain(*words, *where, code=code)
+
+    def plain(self, *words: object, code: int | None = 0) -> str:
+        """One that uses no memory, or names it itself. Without a code: any that means an error."""
+        self._capsys.readouterr()
+        try:
+            ended = main(list(map(str, words)))
+        except SystemExit as e:
+            ended = int(str(e.code))
+        out, error = self._capsys.readouterr()
+        assert ended in ({1, 2} if code is None else {code}), (words, out, error)
+        return " ".join(error.split()) if ended in {1, 2} else out
+
+    def replay(self, *rows: Any, code: int = 0) -> str:
+        return self("replay", write(self.base / "chats.jsonl", *rows), code=code)
 
 
 @pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Commands:
     monkeypatch.setenv("COLUMNS", "160")
+    return Commands(tmp_path, capsys)
 
 
-@pytest.mark.usefixtures("wide")
-def test_replay_show_recall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The three commands on one file; the second replay adds nothing."""
-    file = write(
-        tmp_path / "chats.jsonl",
-        chat(
-            "alice",
-            "one",
-            "My cat is called Figaro.",
-            "What a name!",
-            "He hates thunder.",
-            "Poor Figaro.",
-        ),
-        chat("bob", "one", "I collect maps.", "Which ones?"),
-    )
-    where = ["--dir", str(tmp_path / "memory")]
-    assert main(["replay", str(file), *where]) == 0
-    shown = capsys.readouterr().out
+def test_replay_show_recall(run: Commands) -> None:
+    """S4.36: the commands on one file; a second replay adds nothing; what is forgotten is counted
+    in words that go with the numbers.
+    """
+    rows = [chat("alice", "one", "My cat is called Figaro.", "What a name!", "He hates thunder.")]
+    shown = run.replay(*rows, MAPS, chat("alice", "two", "It rains."))
     assert "6 added" in shown
     assert "each once; 6 messages in the journal" in shown
-    assert main(["replay", str(file), *where, "--query", "maps"]) == 0
-    shown = capsys.readouterr().out
+    shown = run("replay", run.base / "chats.jsonl", "--query", "maps")
     assert " 0 added, 6 there already" in shown
     assert "I collect maps." in shown
-    assert main(["show", "alice", "one", *where]) == 0
-    shown = capsys.readouterr().out
+    shown = run("show", "alice", "one")
     assert "My cat is called Figaro." in shown
-    assert "4 messages ever" in shown
-    assert main(["recall", "alice", "what is the cat's name?", *where, "-k", "1"]) == 0
-    shown = capsys.readouterr().out
+    assert "3 messages ever" in shown
+    shown = run("recall", "alice", "what is the cat's name?", "-k", "1")
     assert "Figaro" in shown
     assert "one #" in shown
     assert "maps" not in shown
+    forgotten = run("forget", "alice", "two", "--yes")
+    assert "1 actor, 1 message, 1 long-term row" in forgotten
 
 
-@pytest.mark.usefixtures("wide")
-def test_bad_lines_are_named_and_the_rest_is_replayed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_lines_are_named_and_the_rest_is_replayed(run: Commands) -> None:
     """A bad line: named by number, exit code 3, everything else replayed."""
-    file = write(
-        tmp_path / "chats.jsonl",
+    two: dict[str, Any] = {"user": "alice", "session": "two"}
+    half = [{"role": "user", "content": "half"}, {"role": "robot", "content": "x"}]
+    shown = run.replay(
         chat("alice", "one", "fine"),
         "{broken",
         '["no", "object"]',
         {"user": "alice", "messages": []},
-        {"user": "", "session": "x", "messages": [{"role": "user", "content": "x"}]},
-        {
-            "user": "alice",
-            "session": "two",
-            "messages": [{"role": "user", "content": "half"}, {"role": "robot", "content": "x"}],
-        },
-        {"user": "alice", "session": "two", "timestamp": "noon", "messages": []},
+        chat("", "x", "x"),
+        {**two, "messages": half},
+        {**two, "timestamp": "noon", "messages": []},
         "",
         {"type": "qa", "question": "passed over"},
         {"user": "alice", "session": "three", "role": "user", "content": "also fine", "key": "k"},
+        code=3,
     )
-    assert main(["replay", str(file), "--dir", str(tmp_path / "memory")]) == 3
-    shown = capsys.readouterr().out
-    for number in (2, 3, 4, 5, 6, 7):
-        assert f"line {number}:" in shown
-    assert "line 1:" not in shown
+    assert [number for number in range(1, 11) if f"line {number}:" in shown] == [2, 3, 4, 5, 6, 7]
     assert "2 added" in shown
     assert "no conversation is in it: 1 line (" in shown
 
 
-def test_errors_say_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_say_what_to_do(run: Commands, tmp_path: Path) -> None:
     """No traceback: one line on standard error, exit code 1, and nothing made that was not asked
     for.
     """
-    memory = tmp_path / "memory"
-    cases = [
-        (["replay", str(tmp_path / "absent.jsonl")], "cannot read"),
-        (["replay", str(write(tmp_path / "empty.jsonl", ""))], "no conversation"),
+    absent, empty = tmp_path / "absent.jsonl", write(tmp_path / "empty.jsonl", "")
+    for command, text in (
+        (["replay", absent], "cannot read"),
+        (["replay", empty], "no conversation"),
         (["show", "alice", "one"], "no memory in"),
         (["recall", "alice", "x"], "no memory in"),
-        (["replay", str(tmp_path / "absent.jsonl"), "--token-limit", "0"], "--token-limit"),
+        (["replay", absent, "--token-limit", "0"], "--token-limit"),
         (
-            ["show", "alice", "one", "--config", str(write(tmp_path / "c.toml", "[bufer]"))],
+            ["show", "alice", "one", "--config", write(tmp_path / "c.toml", "[bufer]")],
             "did you mean buffer?",
         ),
-    ]
-    for command, text in cases:
-        assert main([*command, "--dir", str(memory)]) == 1
-        captured = capsys.readouterr()
-        assert text in captured.err.replace("\n", " ")
-        assert captured.err.startswith("remora: ")
-    assert not memory.exists()
-    file = write(tmp_path / "chats.jsonl", chat("alice", "monday", "hello"))
-    assert main(["replay", str(file), "--dir", str(memory)]) == 0
-    assert main(["show", "alice", "mondy", "--dir", str(memory)]) == 1
-    assert "alice has: monday" in capsys.readouterr().err
-    assert main(["recall", "nobody", "x", "--dir", str(memory)]) == 1
-    for wrong in (
-        ["replay", str(file), "--concurrency", "0"],
-        ["show", "alice", "monday", "-n", "-1"],
-        ["recall", "a", "b", "-k", "0"],
     ):
-        with pytest.raises(SystemExit) as stopped:
-            main([*wrong, "--dir", str(memory)])
-        assert stopped.value.code == 2
+        said = run(*command, code=1)
+        assert text in said
+        assert said.startswith("remora: ")
+    assert not run.memory.exists()
+    run.replay(chat("alice", "monday", "hello"))
+    assert "alice has: monday" in run("show", "alice", "mondy", code=1)
+    run("recall", "nobody", "x", code=1)
+    run("replay", absent, "--concurrency", "0", code=2)
+    run("show", "alice", "monday", "-n", "-1", code=2)
+    run("recall", "a", "b", "-k", "0", code=2)
 
 
-@pytest.mark.usefixtures("wide")
-def test_a_user_who_has_memories_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_who_has_memories_alone(
+    run: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They exist, and what was recorded is shown as what it is; a backup prints its one line."""
-    memory = tmp_path / "memory"
 
     async def remember() -> None:
-        async with Runtime(memory) as runtime:
+        async with Runtime(run.memory) as runtime:
             await runtime.user("dora").remember("Dora plays the cello.")
             await runtime.settle()
 
     anyio.run(remember)
-    assert main(["show", "dora", "chat", "--dir", str(memory)]) == 1
-    assert "dora has no sessions, only what was remembered" in capsys.readouterr().err
-    assert main(["recall", "dora", "cello", "--dir", str(memory)]) == 0
-    recalled = capsys.readouterr().out
+    said = run("show", "dora", "chat", code=1)
+    assert "dora has no sessions, only what was remembered" in said
+    recalled = run("recall", "dora", "cello")
     assert "fact: Dora plays the cello." in recalled
     assert "#0" not in recalled
-    assert main(["backup", str(tmp_path / "copy"), "--dir", str(memory)]) == 0
+    capsys.readouterr()
+    assert main(["backup", str(tmp_path / "copy"), "--dir", str(run.memory)]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "1 memory" in printed.out
 
 
-@pytest.mark.usefixtures("wide")
-def test_user_data_cannot_drive_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_data_cannot_drive_the_terminal(run: Commands) -> None:
     """What people wrote, ids and names among it, is shown and not obeyed: neither markup nor escape
     sequences.
     """
-    messages = [
-        {"role": "user", "name": "[/b]", "content": "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"}
-    ]
-    file = write(tmp_path / "odd.jsonl", {"user": "[/x]", "session": "[/y]", "messages": messages})
-    where = ["--dir", str(tmp_path / "memory")]
-    assert main(["replay", str(file), *where, "--query", "bell"]) == 0
-    assert main(["show", "[/x]", "[/y]", *where]) == 0
-    assert main(["show", "[/x]", "[/y]", *where, "-n", "0"]) == 0
-    assert main(["recall", "[/x]", "bell \udcff", *where]) == 0
-    shown = capsys.readouterr().out
+    content = "[red]markup[/] \x1b]0;title\x07\x1b[2J bell"
+    messages = [{"role": "user", "name": "[/b]", "content": content}]
+    shown = run.replay({"user": "[/x]", "session": "[/y]", "messages": messages})
+    for command in (
+        ("replay", run.base / "chats.jsonl", "--query", "bell"),
+        ("show", "[/x]", "[/y]"),
+        ("show", "[/x]", "[/y]", "-n", "0"),
+        ("recall", "[/x]", "bell \udcff"),
+    ):
+        shown += run(*command)
     assert "[red]markup[/]" in shown
     assert "\x1b]" not in shown
     assert "\x07" not in shown
@@ -197,21 +193,10 @@ def test_files_of_other_making(tmp_path: Path) -> None:
     """
     path = tmp_path / "odd.jsonl"
     good = json.dumps(chat("alice", "one", "hello")).encode()
-    late = json.dumps(
-        {**chat("alice", "two", "a", "b"), "timestamp": "9999-12-31T23:59:59Z"}
-    ).encode()
-    long_id = json.dumps({**chat("x" * 200_000, "two", "a")}).encode()
-    path.write_bytes(
-        b"\xef\xbb\xbf"
-        + good
-        + b"\r\n"
-        + b"[" * 200_000
-        + b"\r\n"
-        + late
-        + b"\n\xff\xfe\n"
-        + long_id
-        + b"\n"
-    )
+    late = {**chat("alice", "two", "a", "b"), "timestamp": "9999-12-31T23:59:59Z"}
+    long_id = json.dumps(chat("x" * 200_000, "two", "a")).encode()
+    begin = b"\xef\xbb\xbf" + good + b"\r\n" + b"[" * 200_000 + b"\r\n"
+    path.write_bytes(begin + json.dumps(late).encode() + b"\n\xff\xfe\n" + long_id + b"\n")
     found = read_conversations(path)
     assert found.messages == 1
     assert [bad.number for bad in found.bad] == [2, 3, 4, 5]
@@ -223,205 +208,119 @@ def test_four_shapes_of_lines(tmp_path: Path) -> None:
     keys of their own.
     """
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    one = {"user": "alice", "session": "one", "timestamp": "2025-01-02"}
+    turn = {"type": "turn", "conv": "c1", "session": 1}
+    calling = [{"role": "assistant", "content": None, "tool_calls": [call]}]
     file = write(
         tmp_path / "mixed.jsonl",
         chat("alice", "one", "a", "b"),
         chat("alice", "one", "a", "b"),
-        {
-            "user": "alice",
-            "session": "one",
-            "timestamp": "2025-01-02",
-            "role": "user",
-            "content": "c",
-        },
+        {**one, "role": "user", "content": "c"},
         {"type": "conversation", "conv": "c1", "speakers": ["Ann Lee", "Bo"]},
-        {
-            "type": "turn",
-            "conv": "c1",
-            "session": 1,
-            "time": "2023-05-08T13:56:00",
-            "id": "D1:1",
-            "speaker": "Bo",
-            "text": "Hi",
-        },
-        {
-            "type": "turn",
-            "conv": "c1",
-            "session": 1,
-            "id": "D1:2",
-            "speaker": "Ann Lee",
-            "text": "Look",
-            "image": "a photo of a dog",
-        },
-        {
-            "type": "trace",
-            "source": "s",
-            "id": "t",
-            "messages": [{"role": "assistant", "content": None, "tool_calls": [call]}],
-        },
+        {**turn, "time": "2023-05-08T13:56:00", "id": "D1:1", "speaker": "Bo", "text": "Hi"},
+        {**turn, "id": "D1:2", "speaker": "Ann Lee", "text": "Look", "image": "a photo of a dog"},
+        {"type": "trace", "source": "s", "id": "t", "messages": calling},
     )
     found = read_conversations(file)
     assert not found.bad
     keys = [p.key for planned in found.sessions.values() for p in planned]
     assert len(set(keys[:5])) == 5, "the same line twice is two messages each"
     bo, ann = found.sessions[next(key for key in found.sessions if key.user == "c1")]
-    assert (bo.message["role"], ann.message["role"], ann.message["name"]) == (
-        "assistant",
-        "user",
-        "Ann_Lee",
-    )
+    assert bo.message["role"] == "assistant"
+    assert (ann.message["role"], ann.message["name"]) == ("user", "Ann_Lee")
     assert ann.message["content"] == "Look [shares a photo of a dog]"
 
 
 def test_demo_shows_the_point() -> None:
     """S5.04: folds, recall across sessions, and no tool call split, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "remora", "demo"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    shown = " ".join(done.stdout.split())
+    shown = " ".join(run_program("remora", "demo").stdout.split())
     assert "each once; 269 messages in the journal" in shown
     assert "tool calls split 0" in shown
     assert "green button for seven seconds" in shown
 
 
-def test_help_is_worth_reading(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_worth_reading(run: Commands) -> None:
     """Every command explains itself."""
-    for command in (
-        [],
-        ["replay"],
-        ["show"],
-        ["recall"],
-        ["demo"],
-        ["export"],
-        ["import"],
-        ["reembed"],
-        ["stats"],
-        ["tune"],
-    ):
-        with pytest.raises(SystemExit) as stopped:
-            main([*command, "--help"])
-        assert stopped.value.code == 0
-        assert len(capsys.readouterr().out) > 300
+    commands = ["replay", "show", "recall", "demo", "export", "import", "reembed", "stats", "tune"]
+    for words in ([], *([command] for command in commands)):
+        assert len(run.plain(*words, "--help")) > 300, words
 
 
 # -- carrying elsewhere ----------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("form", ["all.jsonl", "tables"])
-def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_export_and_import(run: Commands, tmp_path: Path, form: str) -> None:
     """S4.37: what one directory holds another one holds, recallable when the command ends; mistakes
-    are named.
+    are named; a new directory is removed again when the import is refused.
     """
-    file = write(
-        tmp_path / "chats.jsonl",
-        chat("alice", "one", "My cat is called Figaro.", "What a name!"),
-        chat("bob", "one", "I collect maps.", "Which ones?"),
-    )
-    one, two, dest = str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path / form)
-    assert main(["replay", str(file), "--dir", one]) == 0
-    capsys.readouterr()
-    assert main(["export", dest, "--dir", one]) == 0
-    assert "2 sessions with 4 messages" in capsys.readouterr().out
-    assert main(["export", dest, "--dir", one]) == 1
-    assert "--overwrite" in capsys.readouterr().err
-    assert main(["export", dest, "--dir", one, "--overwrite"]) == 0
-    assert main(["export", str(tmp_path / "all.csv"), "--dir", one]) == 1
-    assert main(["import", dest, "--dir", two]) == 0
-    assert "2 sessions with 4 messages" in capsys.readouterr().out
-    assert main(["recall", "alice", "what is the cat's name?", "--dir", two, "-k", "1"]) == 0
-    assert "Figaro" in capsys.readouterr().out
-    assert main(["import", dest, "--dir", two]) == 1
-    assert "--skip-existing" in capsys.readouterr().err
-    assert main(["import", dest, "--dir", two, "--skip-existing"]) == 0
-    assert "2 sessions there already" in capsys.readouterr().out
-    (tmp_path / "broken.jsonl").write_text("{}\n")
-    assert main(["import", str(tmp_path / "broken.jsonl"), "--dir", two]) == 1
-    assert "line 1" in capsys.readouterr().err
-    assert main(["export", dest, "--dir", str(tmp_path / "none")]) == 1
-    assert "no memory in" in capsys.readouterr().err
+    target, two, new = tmp_path / form, tmp_path / "two", tmp_path / "new"
+    run.replay(FIGARO, MAPS)
+    assert "2 sessions with 4 messages" in run("export", target)
+    assert "--overwrite" in run("export", target, code=1)
+    run("export", target, "--overwrite")
+    run("export", tmp_path / "all.csv", code=1)
+    assert "no memory in" in run("export", target, directory=tmp_path / "none", code=1)
+    assert "2 sessions with 4 messages" in run("import", target, directory=two)
+    shown = run("recall", "alice", "what is the cat's name?", "-k", "1", directory=two)
+    assert "Figaro" in shown
+    assert "--skip-existing" in run("import", target, directory=two, code=1)
+    assert "2 sessions there already" in run("import", target, "--skip-existing", directory=two)
+    broken = write(tmp_path / "broken.jsonl", "{}")
+    assert "line 1" in run("import", broken, directory=two, code=1)
+    bad = run.base / "chats.jsonl"
+    assert "chats.jsonl" in run("import", bad, directory=new, code=1)
+    assert not new.exists()
+    run("import", bad, directory=tmp_path, code=1)
+    assert bad.exists()
 
 
-@pytest.mark.usefixtures("wide")
-def test_reembed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reembed(run: Commands, tmp_path: Path) -> None:
     """S2.17: another embedder is refused with the command that helps; the command helps, and then
     has nothing to do.
     """
-    file = write(
-        tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro.", "What a name!")
-    )
-    where = ["--dir", str(tmp_path / "memory")]
-    assert main(["replay", str(file), *where]) == 0
-    other = ["--config", str(tmp_path / "remora.yaml")]
+    run.replay(FIGARO)
+    other = ["--config", tmp_path / "remora.yaml"]
     (tmp_path / "remora.yaml").write_text("models: {embedder: none}\n")
-    assert main(["recall", "alice", "cat", *where, *other]) == 1
-    assert f"remora reembed --dir {tmp_path / 'memory'}" in capsys.readouterr().err.replace(
-        "\n", ""
-    )
-    assert main(["reembed", *where, *other]) == 0
-    assert "now uses none/0: 2 rows" in capsys.readouterr().out
-    assert main(["recall", "alice", "cat", *where, *other]) == 0
-    assert "Figaro" in capsys.readouterr().out
-    assert main(["reembed", *where, *other]) == 0
-    assert "nothing to do" in capsys.readouterr().out
+    refused = run("recall", "alice", "cat", *other, code=1)
+    assert f"remora reembed --dir {run.memory}" in refused
+    assert "now uses none/0: 2 rows" in run("reembed", *other)
+    assert "Figaro" in run("recall", "alice", "cat", *other)
+    assert "nothing to do" in run("reembed", *other)
 
 
-@pytest.mark.usefixtures("wide")
-def test_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats(run: Commands) -> None:
     """S4.36: figures of the memory, of a user, of a session; whoever is not there is named; ids are
     shown and not obeyed.
     """
-    file = write(
-        tmp_path / "chats.jsonl",
-        chat("alice", "one", "My cat is called Figaro.", "What a name!"),
-        chat("[/b]\u202e", "[red]", "I collect maps.", "Which ones?"),
-    )
-    where = ["--dir", str(tmp_path / "memory")]
-    assert main(["replay", str(file), *where]) == 0
-    capsys.readouterr()
+    run.replay(FIGARO, chat("[/b]\u202e", "[red]", "I collect maps.", "Which ones?"))
 
-    def figures(*command: str) -> dict[str, str]:
-        assert main(["stats", *command, *where]) == 0
-        lines = [line.strip().split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+    def figures(*words: str) -> dict[str, str]:
+        lines = [line.strip().split("  ", 1) for line in run("stats", *words).splitlines()]
         return {line[0]: line[1].strip() for line in lines if len(line) == 2}
 
     whole = figures()
-    assert (whole["users"], whole["sessions"], whole["messages"], whole["dead letters"]) == (
-        "2",
-        "2",
-        "4",
-        "0",
-    )
+    names = ("users", "sessions", "messages", "dead letters")
+    assert [whole[name] for name in names] == ["2", "2", "4", "0"]
     assert whole["embedder"].startswith("wordllama")
     assert figures("alice")["messages"] == "2"
     assert figures("alice", "one")["indexed"] == "2, or being indexed"
     assert figures("[/b]\u202e", "[red]")["messages"] == "2"
     for wrong in (["nobody"], ["alice", "two"]):
-        assert main(["stats", *wrong, *where]) == 1
-        assert wrong[-1] in capsys.readouterr().err
+        assert wrong[-1] in run("stats", *wrong, code=1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
-@pytest.mark.usefixtures("wide")
-def test_commands_say_at_once_that_a_server_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_say_at_once_that_a_server_is_there(run: Commands) -> None:
     """S4.36: a command does not wait for the process that owns the directory."""
     import fcntl  # noqa: PLC0415
 
-    where = ["--dir", str(tmp_path / "memory")]
-    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
-    assert main(["replay", str(file), *where]) == 0
-    server = os.open(tmp_path / "memory", os.O_RDONLY)
+    run.replay(FIGARO)
+    server = os.open(run.memory, os.O_RDONLY)
     try:
         fcntl.flock(server, fcntl.LOCK_EX)
         for command in (["reembed"], ["forget", "alice", "--yes"]):
-            assert main([*command, *where]) == 1
-            said = capsys.readouterr().err
+            said = run(*command, code=1)
             assert "is in use by process" in said
             assert "lock_wait_s" not in said
     finally:
@@ -431,9 +330,11 @@ def test_commands_say_at_once_that_a_server_is_there(
 ADDRESS = "postgresql://joe:hidden@127.0.0.1:1/shop"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_an_address_is_no_directory(run: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.36: it says what takes an address, without the password; no directory is made."""
+    monkeypatch.chdir(run.base)
+    write(run.base / "chats.jsonl", FIGARO)
+    for command in (
         ["view", ADDRESS],
         ["top", ADDRESS],
         ["health", ADDRESS],
@@ -444,101 +345,51 @@ ADDRESS = "postgresql://joe:hidden@127.0.0.1:1/shop"
         ["mcp", ADDRESS],
         ["stats", "--dir", ADDRESS.replace("postgresql", "POSTGRESQL")],
         ["stats", "--dir", f" {ADDRESS}"],
-    ],
-)
-def test_an_address_is_no_directory(
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """S4.36: it says what takes an address, without the password; no directory is made."""
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
-    try:
-        code = main(command)
-    except SystemExit as e:
-        code = int(str(e.code))
-    assert code in {1, 2}
-    said = " ".join(capsys.readouterr().err.split())
-    assert "not the address of a database" in said
-    assert "remora owners ADDRESS" in said
-    assert "hidden" not in said
-    assert [one.name for one in tmp_path.iterdir()] == ["chats.jsonl"]
+    ):
+        said = run.plain(*command, code=None)
+        assert "not the address of a database" in said, command
+        assert "remora owners ADDRESS" in said, command
+        assert "hidden" not in said, command
+        assert [one.name for one in run.base.iterdir()] == ["chats.jsonl"], command
     with pytest.raises(InvalidInput, match="not the address of a database"):
         Runtime(ADDRESS)
 
 
-def test_a_file_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_no_directory(run: Commands, tmp_path: Path) -> None:
     """S4.36: a configuration has an option of its own."""
-    file = tmp_path / "remora.yaml"
-    file.write_text("directory: memory\n")
-    for command in (["view", str(file)], ["stats", "--dir", str(file)]):
-        with pytest.raises(SystemExit):
-            main(command)
-        assert "with --config" in " ".join(capsys.readouterr().err.split())
+    file = write(tmp_path / "remora.yaml", "directory: memory")
+    for command in (["view", file], ["stats", "--dir", file]):
+        assert "with --config" in run.plain(*command, code=2)
 
 
 @pytest.mark.blocking("resharding reads the directory before its work begins")
-@pytest.mark.usefixtures("wide")
-def test_a_directory_beside_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_beside_an_address(run: Commands, tmp_path: Path) -> None:
     """S4.36: a memory of files is read, also one in shards, whatever the configuration has."""
-    where = ["--dir", str(tmp_path / "memory")]
-    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
-    config = tmp_path / "remora.yaml"
-    config.write_text(f"journal: {{dsn: '{ADDRESS}'}}\n")
-    assert main(["replay", str(file), *where]) == 0
-    for shards in ("2", "1"):
-        assert main(["reshard", *where, "--shards", shards]) == 0
-        capsys.readouterr()
-        assert main(["users", *where, "--config", str(config)]) == 0
-        assert "alice" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("wide")
-def test_what_was_forgotten_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """S4.36: in words that go with the numbers."""
-    where = ["--dir", str(tmp_path / "memory")]
-    file = write(tmp_path / "chats.jsonl", chat("alice", "one", "My cat is called Figaro."))
-    assert main(["replay", str(file), *where]) == 0
-    capsys.readouterr()
-    assert main(["forget", "alice", "one", "--yes", *where]) == 0
-    assert "1 actor, 1 message, 1 long-term row" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("wide")
-def test_a_refused_import_leaves_no_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """S4.37: a new directory is removed again; one that holds something stays."""
-    bad, new = write(tmp_path / "bad.jsonl", chat("alice", "one", "hello")), tmp_path / "new"
-    assert main(["import", str(bad), "--dir", str(new)]) == 1
-    assert "bad.jsonl" in capsys.readouterr().err
-    assert not new.exists()
-    assert main(["import", str(bad), "--dir", str(tmp_path)]) == 1
-    assert bad.exists()
+    config = write(tmp_path / "remora.yaml", f"journal: {{dsn: '{ADDRESS}'}}")
+    run.replay(FIGARO)
+    for shards in (2, 1):
+        run("reshard", "--shards", shards)
+        assert "alice" in run("users", "--config", config)
 
 
 # -- config ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("REMORA_") and "__" in name]:
         monkeypatch.delenv(name)
 
 
-@pytest.mark.usefixtures("_no_variables")
 def test_config_defaults_load_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2.33: what `--defaults` prints is a configuration file with every key, each with a comment,
     and it means the defaults.
     """
     with monkeypatch.context() as broken:
         broken.setenv("REMORA_BUFFER__SIZE", "0")  # the environment is not asked
-        assert main(["config", "--defaults"]) == 0
-    shown = capsys.readouterr().out
+        shown = run.plain("config", "--defaults")
     path = tmp_path / "remora.yaml"
     path.write_text(shown)
     assert Config.from_file(path, environment={}) == Config()
@@ -560,12 +411,9 @@ def test_config_defaults_load_back(
     )
 
 
-@pytest.mark.usefixtures("_no_variables")
-def test_config_in_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_in_force(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2.33, S2.34: file and environment in force, the default beside what differs, secrets as
-    stars, and it loads back.
+    stars, and it loads back; a mistake in either is named; two sources at once are wrong usage.
     """
     path = tmp_path / "remora.yaml"
     path.write_text(
@@ -576,34 +424,24 @@ def test_config_in_force(
     )
     monkeypatch.setenv("K", "sk-hidden")
     monkeypatch.setenv("REMORA_MAILBOX__TIMEOUT_S", "7.5")
-    assert main(["config", "--config", str(path)]) == 0
-    shown = capsys.readouterr().out
+    shown = run.plain("config", "--config", path)
     assert "sk-hidden" not in shown
-    assert "  size: 7  # default: 50\n" in shown
-    assert "  timeout_s: 7.5  # default: 30.0\n" in shown
-    assert "  api_key: '***'  # default: ''\n" in shown
-    assert "    region: north  # default: ''\n" in shown
-    assert "  batch: 10\n" in shown
+    for line in (
+        "  size: 7  # default: 50",
+        "  timeout_s: 7.5  # default: 30.0",
+        "  api_key: '***'  # default: ''",
+        "    region: north  # default: ''",
+        "  batch: 10",
+    ):
+        assert line in shown.splitlines()
     again = tmp_path / "again.yaml"
     again.write_text(shown.replace("'***'", "'sk-hidden'"))
     assert Config.from_file(again, environment={}) == Config.from_file(path)
-    assert main(["config"]) == 0
-    assert "  size: 50\n" in capsys.readouterr().out
-
-
-def test_config_names_mistakes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S2.33: a mistake in the file or in a variable is named, and the exit code is 1; two sources
-    at once are wrong usage.
-    """
-    path = tmp_path / "remora.yaml"
+    assert "  size: 50\n" in run.plain("config")
+    run.plain("config", "--defaults", "--config", path, code=2)
     path.write_text("buffer: {sise: 7}\n")
-    assert main(["config", "--config", str(path)]) == 1
-    assert "did you mean buffer.size?" in " ".join(capsys.readouterr().err.split())
+    said = run.plain("config", "--config", path, code=1)
+    assert "did you mean buffer.size?" in said
     monkeypatch.setenv("REMORA_BUFFER__SIZE", "-3")
-    assert main(["config"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
+    said = run.plain("config", code=1)
     assert "environment variable REMORA_BUFFER__SIZE) must be over 0, not -3" in said
-    with pytest.raises(SystemExit):
-        main(["config", "--defaults", "--config", str(path)])

@@ -15,12 +15,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from remora import Config, Runtime, observe
+from remora import Runtime, observe
 from remora.cli.main import main
 from remora.cli.top import show_status
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram
 from remora.runtime.histogram import SECONDS
+from tests.configs import PLAIN
 from tests.harness import user
 
 pytestmark = [
@@ -28,13 +29,6 @@ pytestmark = [
     pytest.mark.blocking,
     pytest.mark.skipif(sys.platform != "linux", reason="the sockets need Linux"),
 ]
-PLAIN = Config.from_dict(
-    {
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-        "tokens": {"counter": "heuristic"},
-    }
-)
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +36,10 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-async def remora(*words: object) -> int:
-    return await anyio.to_thread.run_sync(partial(main, [str(word) for word in words]))
+async def remora(command: str, *words: object) -> int:
+    patient = ["--timeout", "600"] if command == "health" else []
+    line = [command, *map(str, words), *patient]
+    return await anyio.to_thread.run_sync(partial(main, line))
 
 
 async def test_health_of_a_running_server(
@@ -140,19 +136,19 @@ def line_of(lines: list[str], first: str) -> str:
     return next(line for line in lines if line.startswith(first))
 
 
-async def test_figures_of_the_last_seconds(tmp_path: Path) -> None:
-    """Rates and times are of ten seconds, and the bars of a minute."""
+async def test_what_top_draws(tmp_path: Path) -> None:
+    """Rates and times are of ten seconds, and the bars of a minute. Large figures, names that
+    control terminals, long texts: nothing is wider than eighty columns, or is obeyed.
+    """
     status = await some_status(tmp_path / "memory")
     statistics: Any = status.statistics
+    replace = msgspec.structs.replace
 
     def at(at_s: float, fast: int, slow: int) -> observe.RuntimeStatus:
         counts = [0] * (len(SECONDS) + 1)
         counts[SECONDS.index(0.005)], counts[-1] = fast, slow
-        verbs = msgspec.structs.replace(
-            statistics.verbs, append_s=Histogram(SECONDS, tuple(counts), 1.0)
-        )
-        figures = msgspec.structs.replace(statistics, verbs=verbs)
-        return msgspec.structs.replace(status, at_s=at_s, statistics=figures)
+        verbs = replace(statistics.verbs, append_s=Histogram(SECONDS, tuple(counts), 1.0))
+        return replace(status, at_s=at_s, statistics=replace(statistics, verbs=verbs))
 
     lines = picture([at(0, 0, 0), at(20, 9_000, 5), at(25, 9_100, 5), at(30, 9_200, 5)])
     assert line_of(lines, "append").split() == (
@@ -161,36 +157,25 @@ async def test_figures_of_the_last_seconds(tmp_path: Path) -> None:
     slow = line_of(picture([at(0, 0, 0), at(10, 50, 50)]), "append").split()
     assert slow[2:8] == ["≤", "5", "ms", ">", "10", "s"]
 
-
-async def test_eighty_columns_whatever_is_in_it(tmp_path: Path) -> None:
-    """Large figures, names that control terminals, long texts: nothing is wider, or is obeyed."""
-    status = await some_status(tmp_path / "memory")
-    statistics: Any = status.statistics
-    queue = statistics.supervisor.queues["summarize"]
-    busy = msgspec.structs.replace(
-        queue, waiting=999_999, delayed=999_999, running=64, done=9_999_999, oldest_s=1e6, dead=999
-    )  # fmt: skip
-    status = msgspec.structs.replace(
+    busy = replace(
+        statistics.supervisor.queues["summarize"],
+        **dict.fromkeys(("waiting", "delayed", "done"), 9_999_999),
+        running=64,
+        oldest_s=1e6,
+        dead=999,
+    )
+    problem = HealthProblem("jobs_late", "degraded", "\x1b[31m" + "very late " * 30)
+    mailbox = observe.FullMailbox("\x1b]0;title\x07" + "u" * 60, "s[red]", 99_999)
+    crowded = replace(statistics.registry, live=10**8, bytes=10**12)
+    late = replace(statistics.supervisor, queues={"summarize": busy})
+    status = replace(
         status,
-        health=Health(
-            live=True,
-            ready=True,
-            degraded=True,
-            problems=(HealthProblem("jobs_late", "degraded", "\x1b[31m" + "very late " * 30),),
-        ),
-        mailboxes=tuple(
-            observe.FullMailbox("\x1b]0;title\x07" + "u" * 60, "s[red]", 99_999) for _ in range(20)
-        ),
-        statistics=msgspec.structs.replace(
-            statistics,
-            registry=msgspec.structs.replace(statistics.registry, live=10**8, bytes=10**12),
-            supervisor=msgspec.structs.replace(statistics.supervisor, queues={"summarize": busy}),
-        ),
+        health=Health(live=True, ready=True, degraded=True, problems=(problem,)),
+        mailboxes=(mailbox,) * 20,
+        statistics=replace(statistics, registry=crowded, supervisor=late),
     )
     lines = picture([status])
     assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "999,999" in line_of(lines, "summarize")
+    assert not set("\n".join(lines)) & {"\x1b", "\x07"}
+    assert "9,999,999" in line_of(lines, "summarize")
     assert line_of(lines, "full mailboxes")

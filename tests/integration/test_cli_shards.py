@@ -19,26 +19,14 @@ from remora.cli.main import main
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import shard_of
+from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, poison
 from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
-CONFIG = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "models": {"embedder": "none"},
-        "long_term": {"shards": 2, "batch_ms": 1},
-        "supervisor": {"max_attempts": 1},
-    }
-)
+CONFIG = Config.from_dict({**LEAN_TREE, "supervisor": {"max_attempts": 1}})
 USERS = ["ada", "bob", "cy", "dora", "eve"]
 Run = Any
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +53,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**LEAN_ENVIRONMENT, "COLUMNS": "500"}.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
-def run(
-    tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def run(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command on a copy of each; the exit codes, and the JSON lines that they print."""
-    monkeypatch.setenv("COLUMNS", "500")
-    monkeypatch.setenv("REMORA_MODELS__EMBEDDER", "none")
-    monkeypatch.setenv("REMORA_TOKENS__COUNTER", "heuristic")
     for name in ("whole", "parts"):
         copy_memory(made / name, tmp_path / name)
 
@@ -237,10 +226,8 @@ async def test_damage_is_named_with_its_shard(
 
 
 async def test_reshard_says_what_it_did(
-    tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "500")
-    monkeypatch.setenv("REMORA_MODELS__EMBEDDER", "none")
     path = tmp_path / "memory"
     copy_memory(made / "parts", path)
 

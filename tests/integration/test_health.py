@@ -17,25 +17,19 @@ import remora.blocking
 from remora import Config, Runtime
 from remora.api.health import merge_health
 from remora.cluster.sharded import ShardedRuntime
-from remora.errors import CommitFailed, LongTermError, OutcomeUnknown
+from remora.errors import CommitFailed, OutcomeUnknown
 from remora.results import Health, HealthProblem
 from remora.storage.commits import CommitMeter
-from remora.storage.lance.store import LanceStore
-from remora.testing import FaultyJournal, HashEmbedder, VirtualClock
+from remora.testing import FaultyJournal, VirtualClock
 from remora.testing.faults import CommitFault
+from tests.configs import PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.remote import Owner, remote
 
 pytestmark = pytest.mark.anyio
 
-PLAIN = Config.from_dict(
-    {
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-        "tokens": {"counter": "heuristic"},
-    }
-)
 in_thread = anyio.to_thread.run_sync
+WELL = Health(live=True, ready=True, degraded=False)
 
 
 def codes(health: Health) -> list[str]:
@@ -46,51 +40,23 @@ def found(health: Health, code: str) -> HealthProblem:
     return next(one for one in health.problems if one.code == code)
 
 
-async def test_from_opening_to_closing(tmp_path: Path) -> None:
+def test_from_opening_to_closing(tmp_path: Path) -> None:
     """A runtime that is not open is not ready, and needs no other start of the process."""
-    runtime = Runtime(tmp_path / "memory", config=PLAIN)
+    runtime = remora.blocking.Runtime(tmp_path / "memory", config=PLAIN)
     before = runtime.health()
     assert (before.live, before.ready, codes(before)) == (True, False, ["not_opened"])
-    async with runtime:
-        assert runtime.health() == Health(live=True, ready=True, degraded=False)
+    with runtime:
+        assert runtime.health() == WELL
     after = runtime.health()
     assert (after.live, after.ready, codes(after)) == (True, False, ["closed"])
-    async with runtime:
+    with runtime:
         assert runtime.health().ready
 
 
-async def test_it_is_ready_when_everything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Appends work in the meantime; what cannot be loaded takes recall away, and nothing else."""
-    go, failures = threading.Event(), [LongTermError("the disk is away", retryable=True)]
-    really = LanceStore.open
-
-    async def open_(*arguments: Any, **options: Any) -> LanceStore:
-        await in_thread(go.wait)
-        if failures:
-            raise failures.pop()
-        return await really(*arguments, **options)
-
-    monkeypatch.setattr(LanceStore, "open", open_)
-    config = Config.from_dict({"tokens": {"counter": "heuristic"}})
-    embedder = HashEmbedder(16)
-    async with Runtime(tmp_path / "memory", config=config, embedder=embedder) as runtime:
-        try:
-            assert codes(runtime.health()) == ["loading"]
-            assert not runtime.health().ready
-        finally:
-            go.set()
-        with pytest.raises(LongTermError):
-            await runtime.ready()
-        failed = runtime.health()
-        assert (failed.ready, failed.degraded, codes(failed)) == (True, True, ["not_loaded"])
-        await runtime.ready()
-        assert codes(runtime.health()) == []
-
-
 async def test_commits_that_fail_take_it_out_of_service() -> None:
-    """They are tried with every write; the first that succeeds brings it back."""
+    """They are tried with every write; the first that succeeds brings it back. Without requests
+    nothing is written, and nothing would show that the disk is back: so it is for a while.
+    """
     faults: list[CommitFault] = []
     journal = FaultyJournal(lambda: faults.pop() if faults else None)
     async with Runtime.in_memory(config=PLAIN, journal=journal) as runtime:
@@ -106,9 +72,6 @@ async def test_commits_that_fail_take_it_out_of_service() -> None:
         assert runtime.health().ready
         assert runtime.statistics().log.failed_commits == 1
 
-
-def test_a_failed_commit_takes_it_out_of_service_for_a_while() -> None:
-    """Without requests nothing is written, and nothing would show that the disk is back."""
     now_s = 100.0
     meter = CommitMeter(lambda: now_s)
     meter.fail(OSError("no space"))
@@ -121,48 +84,6 @@ def test_a_failed_commit_takes_it_out_of_service_for_a_while() -> None:
     assert (meter.figures(0).failing, meter.figures(0).failed_commits) == ("", 2)
 
 
-async def test_dead_letters_degrade_until_they_are_dropped(tmp_path: Path) -> None:
-    """Also those of an earlier start; an erasure takes those of its user away."""
-    config = Config.from_dict(
-        {
-            "tokens": {"counter": "heuristic"},
-            "supervisor": {"backoff_s": 0.001, "max_attempts": 1, "jitter": 0.0},
-            "buffer": {"token_flush_size": 1},
-        }
-    )
-
-    def refuse(text: str) -> str:
-        raise ValueError("no")
-
-    make = partial(
-        Runtime,
-        tmp_path / "memory",
-        config=config,
-        embedder=HashEmbedder(16),
-        redact_long_term=refuse,
-    )
-    async with make() as runtime:
-        for name in ("ann", "bo"):
-            await runtime.session(name, "one").append(user("a zebra"))
-            await runtime.session(name, "one").flush()
-        await runtime.settle()
-        await runtime.ready()
-        assert runtime.statistics().supervisor.queues["flush"].dead == 2
-    async with make() as runtime:
-        await runtime.ready()
-        health = runtime.health()
-        assert (health.ready, codes(health)) == (True, ["dead_letters"])
-        assert "2 background jobs" in found(health, "dead_letters").text
-        await runtime.user("bo").forget()
-        assert "1 background job failed" in found(runtime.health(), "dead_letters").text
-        (dead,) = await runtime.dead_letters()
-        assert await runtime.retry_dead_letters() == 1
-        await runtime.settle()
-        assert runtime.statistics().supervisor.queues["flush"].dead == 1
-        await runtime.drop_dead_letters([dead.id])
-        assert codes(runtime.health()) == []
-
-
 async def test_jobs_that_are_late_and_a_model_that_fails() -> None:
     """Summaries that no model makes: requests are served, and an operator hears of it."""
     clock = VirtualClock()
@@ -170,20 +91,10 @@ async def test_jobs_that_are_late_and_a_model_that_fails() -> None:
     async def fail(messages: Any) -> str:
         raise ConnectionError("away")
 
-    class Model:
-        name = "away"
-        complete = staticmethod(fail)
-
-    config = Config.from_dict(
-        {
-            "long_term": {"enabled": False},
-            "models": {"embedder": "none"},
-            "tokens": {"counter": "heuristic"},
-            "buffer": {"token_limit": 400, "summary_tokens": 50},
-            "supervisor": {"backoff_s": 2_000.0, "max_backoff_s": 2_000.0, "breaker_failures": 1},
-        }
-    )
-    async with Runtime.in_memory(config=config, chat_model=Model(), clock=clock) as runtime:
+    buffer = {"token_limit": 400, "summary_tokens": 50}
+    supervisor = {"backoff_s": 2_000.0, "max_backoff_s": 2_000.0, "breaker_failures": 1}
+    config = Config.from_dict({**PLAIN_TREE, "buffer": buffer, "supervisor": supervisor})
+    async with Runtime.in_memory(config=config, chat_model=fail, clock=clock) as runtime:
         await runtime.session("ann", "one").append([user("word " * 60) for _ in range(8)])
         await clock.advance(1.0)
         assert codes(runtime.health()) == ["model_fails"]
@@ -244,11 +155,10 @@ async def test_shards_are_one_memory(tmp_path: Path) -> None:
     assert codes(memory.health()) == ["not_opened"]
     assert "shard" not in found(memory.health(), "not_opened").text
     async with memory:
-        assert memory.health() == Health(live=True, ready=True, degraded=False)
-    well = Health(live=True, ready=True, degraded=False)
+        assert memory.health() == WELL
     late = HealthProblem("jobs_late", "degraded", "the oldest came 700 s ago")
     ill = Health(live=True, ready=True, degraded=True, problems=(late,))
-    (merged,) = merge_health(dict(enumerate([well, ill, well, ill, ill, ill]))).problems
+    (merged,) = merge_health(dict(enumerate([WELL, ill, WELL, ill, ill, ill]))).problems
     assert merged.text == (
         f"shard 1: {late.text}; shard 3: {late.text}; shard 4: {late.text}; and 1 more shards"
     )
@@ -257,7 +167,7 @@ async def test_shards_are_one_memory(tmp_path: Path) -> None:
 async def test_workers_hear_it_of_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that it does not answer, which restarting the worker would not mend."""
     async with remote(partial(Runtime.in_memory, config=PLAIN)) as shard:
-        assert shard.health() == Health(live=True, ready=True, degraded=False)
+        assert shard.health() == WELL
         now_s = time.monotonic()
         with monkeypatch.context() as late:
             late.setattr(time, "monotonic", lambda: now_s + 6)
@@ -274,23 +184,13 @@ async def test_a_worker_that_connects_is_asked() -> None:
     (shard,) = memory.shards
     heard: list[Health] = []
     try:
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(memory.open)
-                while not heard or not heard[-1].ready:
-                    heard.append(shard.health())
-                    await anyio.lowlevel.checkpoint()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(memory.open)
+            while not heard or not heard[-1].ready:
+                heard.append(shard.health())
+                await anyio.lowlevel.checkpoint()
         assert shard.statistics().registry.live == 0
     finally:
         await memory.aclose()
         await owner.stop()
     assert {one for health in heard[:-1] for one in codes(health)} == {"not_opened"}
-
-
-def test_blocking() -> None:
-    """Also before and after it is open."""
-    runtime = remora.blocking.Runtime.in_memory(config=PLAIN)
-    assert codes(runtime.health()) == ["not_opened"]
-    with runtime:
-        assert runtime.health().ready
-    assert codes(runtime.health()) == ["closed"]

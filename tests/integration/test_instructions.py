@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks import instructions
 from benchmarks.instructions import CASES, TOLERANCE, compare
+from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
+@pytest.mark.nightly
 @pytest.mark.blocking  # it waits for processes
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="there is no valgrind here")
 def test_no_operation_takes_more_instructions_than_recorded() -> None:
     """S4.31: of the event loop, within the tolerance."""
-    command = [sys.executable, "-m", "benchmarks.instructions", "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("benchmarks.instructions", "--check", check=False)
     if done.returncode == 3:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,14 +34,13 @@ def test_what_takes_more_is_named() -> None:
     assert compare(found, recorded) == (["append-1"], ["load-20"], ["append-256"])
 
 
-@pytest.mark.parametrize(
-    ("counted", "least", "left"),
-    [([109.0, 1.0], 109.0, 1), ([115.0, 103.0, 1.0], 103.0, 1), ([130.0, 140.0, 120.0], 120.0, 0)],
-)
-def test_what_takes_more_is_counted_again(
-    monkeypatch: pytest.MonkeyPatch, counted: list[float], least: float, left: int
-) -> None:
+def test_what_takes_more_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice at most: what takes more each time is a regression."""
-    monkeypatch.setattr(instructions, "count", lambda _: counted.pop(0))
-    assert instructions.count_least("append-1", {"append-1": 100.0}) == least
-    assert len(counted) == left
+    for counted, least, left in (
+        ([109.0, 1.0], 109.0, 1),
+        ([115.0, 103.0, 1.0], 103.0, 1),
+        ([130.0, 140.0, 120.0], 120.0, 0),
+    ):
+        monkeypatch.setattr(instructions, "count", lambda _, counted=counted: counted.pop(0))
+        assert instructions.count_least("append-1", {"append-1": 100.0}) == least
+        assert len(counted) == left

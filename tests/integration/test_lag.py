@@ -38,15 +38,6 @@ class Hook:
         return text
 
 
-async def reach(event: threading.Event) -> None:
-    await asyncio.to_thread(event.wait)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> None:
     """Appends of one session are in the order in which they were started (G2)."""
@@ -55,7 +46,7 @@ async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> No
         session = runtime.session("ada", "chat")
         with count_probes() as probes:
             long = asyncio.create_task(session.append(said(LONG)))
-            await reach(hook.reached)
+            await asyncio.to_thread(hook.reached.wait)
             others = [
                 asyncio.create_task(runtime.session("ada", "chat").append(said(f"short {number}")))
                 for number in range(5)
@@ -73,60 +64,50 @@ async def test_a_short_append_does_not_overtake_a_long_one(tmp_path: Path) -> No
 
 @pytest.mark.anyio
 async def test_long_and_short_appends_that_start_together_are_in_order(tmp_path: Path) -> None:
-    """Whatever is encoded in a thread, and whatever is not."""
+    """Whatever is encoded in a thread, and whatever is not; a long batch is refused as a short one
+    is, and the next append follows.
+    """
     async with Runtime(tmp_path / "memory") as runtime:
         session = runtime.session("ada", "chat")
         texts = [f"{number} " + "word " * (4_000 * (number % 3 == 0)) for number in range(30)]
+        bad = [said(LONG), {"role": "nobody", "content": "x"}]
+        refused = asyncio.create_task(session.append(bad))
         tasks = [asyncio.create_task(session.append(said(text))) for text in texts]
+        with pytest.raises(
+            InvalidMessage, match=r"message 1 .* 'nobody'; the roles are system, developer, "
+        ):
+            await refused
         receipts = [await one for one in tasks]
         assert [one.seqs for one in receipts] == [(number,) for number in range(1, 31)]
         assert [one.content for one in await session.history()] == texts
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("waiting", [False, True])
-async def test_a_cancelled_long_append_writes_nothing(tmp_path: Path, waiting: bool) -> None:
+async def test_a_cancelled_long_append_writes_nothing(tmp_path: Path) -> None:
     """Cancelled in the thread, or behind another one; later appends are not held up."""
-    hook = Hook()
-    async with Runtime(tmp_path / "memory", redact=hook) as runtime:
-        session = runtime.session("ada", "chat")
-        first = asyncio.create_task(session.append(said(LONG)))
-        await reach(hook.reached)
-        second = asyncio.create_task(session.append(said("second")))
-        third = asyncio.create_task(session.append(said("third")))
-        await asyncio.sleep(0)
-        cut = second if waiting else first
-        cut.cancel()
-        hook.released.set()
-        await asyncio.wait([first, second, third])
-        assert cut.cancelled()
-        assert (await third).seqs == (2,)
-        kept = [LONG, "third"] if waiting else ["second", "third"]
-        assert [one.content for one in await session.history()] == kept
-        assert (await session.append(said("fourth"))).seqs == (3,)
-
-
-@pytest.mark.anyio
-async def test_what_a_thread_finds_wrong_is_refused_by_name(tmp_path: Path) -> None:
-    """A long batch is refused as a short one is, and the next append follows."""
-    async with Runtime(tmp_path / "memory") as runtime:
-        session = runtime.session("ada", "chat")
-        bad = [said(LONG), {"role": "nobody", "content": "x"}]
-        refused = asyncio.create_task(session.append(bad))
-        later = asyncio.create_task(session.append(said("fine")))
-        with pytest.raises(
-            InvalidMessage, match=r"message 1 .* 'nobody'; the roles are system, developer, "
-        ):
-            await refused
-        assert (await later).seqs == (1,)
+    for waiting in (False, True):
+        hook = Hook()
+        async with Runtime(tmp_path / f"{waiting}", redact=hook) as runtime:
+            session = runtime.session("ada", "chat")
+            first = asyncio.create_task(session.append(said(LONG)))
+            await asyncio.to_thread(hook.reached.wait)
+            second = asyncio.create_task(session.append(said("second")))
+            third = asyncio.create_task(session.append(said("third")))
+            await asyncio.sleep(0)
+            cut = second if waiting else first
+            cut.cancel()
+            hook.released.set()
+            await asyncio.wait([first, second, third])
+            assert cut.cancelled()
+            assert (await third).seqs == (2,)
+            kept = [LONG, "third"] if waiting else ["second", "third"]
+            assert [one.content for one in await session.history()] == kept
+            assert (await session.append(said("fourth"))).seqs == (3,)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "store"])
-@pytest.mark.parametrize("unit", ["什么时候去东京塔", "ﷺ", "word salad "])
-async def test_words_of_long_texts_are_found_in_threads(
-    tmp_path: Path, unit: str, in_memory: bool
-) -> None:
+async def test_words_of_long_texts_are_found_in_threads(tmp_path: Path, in_memory: bool) -> None:
     """On the event loop only those of short texts are, in any script.
 
     A long text is not indexed yet, is indexed again because a neighbour came, is indexed, or is
@@ -139,23 +120,25 @@ async def test_words_of_long_texts_are_found_in_threads(
         if event == "call" and frame.f_code is bm25.RECALL.split.__code__:
             longest = max(longest, len(frame.f_locals["text"]))
 
-    text = (unit * 12_000)[:12_000]
     config = Config.from_dict({"recall": {"cache": 0} if in_memory else {"hot_mb": 0}})
     async with Runtime(tmp_path / "memory", config=config) as runtime:
-        user, session = runtime.user("ada"), runtime.session("ada", "chat")
-        sys.setprofile(watch)
-        try:
-            for one in (text, "tea"):
-                await session.append(said(one))
-                await user.recall("tea")
-            await user.recall(text)
-            await session.flush()
-            await runtime.settle()
-            for question in ("tea", text):
-                assert await user.recall(question)
-        finally:
-            sys.setprofile(None)
-    assert 0 < longest < 1_000
+        for number, unit in enumerate(("什么时候去东京塔", "ﷺ", "word salad ")):
+            text = (unit * 12_000)[:12_000]
+            user, session = runtime.user(f"{number}"), runtime.session(f"{number}", "chat")
+            longest = 0
+            sys.setprofile(watch)
+            try:
+                for one in (text, "tea"):
+                    await session.append(said(one))
+                    await user.recall("tea")
+                await user.recall(text)
+                await session.flush()
+                await runtime.settle()
+                for question in ("tea", text):
+                    assert await user.recall(question)
+            finally:
+                sys.setprofile(None)
+            assert 0 < longest < 1_000, unit
 
 
 class CountingSelector(selectors.DefaultSelector):
@@ -183,6 +166,7 @@ def test_every_verb_has_a_largest_call() -> None:
     assert sorted([*CALLS, *NOT_MEASURED]) == sorted(public_coroutines())
 
 
+@pytest.mark.nightly
 def test_no_largest_call_holds_the_event_loop(tmp_path: Path) -> None:
     """Between two turns of the loop a call runs few lines, whatever it carries.
 

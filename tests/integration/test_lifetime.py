@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from remora.errors import InvalidInput, ReentrantAsk, RuntimeClosed, WrongLoop
 from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal, MemoryStore
 from remora.testing import HashEmbedder
+from tests.configs import LEAN
 
 pytestmark = pytest.mark.anyio
 
-LEAN = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
 BARE = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}})
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
 
@@ -43,15 +43,23 @@ async def texts(runtime: Runtime) -> list[Any]:
 
 
 async def test_one_task_opens_and_another_closes(tmp_path: Path) -> None:
-    """G12: the directory is free when `aclose` returns."""
+    """G12: the directory is free when `aclose` returns, for all who close."""
     for number in range(3):
         runtime = Runtime(tmp_path, config=LEAN)
         assert await in_a_task(runtime.start) is runtime
         assert await texts(runtime) == ["hello"] * number
         await runtime.session("alice", "one").append(HELLO)
-        await in_a_task(runtime.aclose)
+        with pytest.raises(InvalidInput, match="open already"):
+            await runtime.start()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(runtime.aclose)
+            await in_a_task(runtime.aclose)
+            async with Runtime(tmp_path, config=LEAN):
+                pass
         with pytest.raises(RuntimeClosed, match="is closed"):
             await runtime.session("alice", "one").load()
+        await runtime.aclose()
 
 
 async def test_a_fixture_is_set_up_and_torn_down_in_two_tasks(tmp_path: Path) -> None:
@@ -68,18 +76,6 @@ async def test_a_fixture_is_set_up_and_torn_down_in_two_tasks(tmp_path: Path) ->
         await in_a_task(lambda: anext(halves))  # type: ignore[arg-type]
     async with Runtime(tmp_path, config=LEAN) as again:
         assert await texts(again) == ["hello"]
-
-
-async def test_all_who_close_wait_for_the_end(tmp_path: Path) -> None:
-    """G12: whoever returns from `aclose` may delete the directory."""
-    runtime = await Runtime(tmp_path, config=LEAN).start()
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(runtime.aclose)
-        await runtime.aclose()
-        async with Runtime(tmp_path, config=LEAN):
-            pass
-    await runtime.aclose()
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
@@ -103,40 +99,32 @@ async def lifespan(runtime: Runtime) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_an_application_is_started_twice(tmp_path: Path, *, in_memory: bool) -> None:
+def test_an_application_is_started_twice(tmp_path: Path) -> None:
     """As Starlette's ``TestClient`` does it: each time on an event loop of its own, in a thread."""
-    runtime = Runtime.in_memory(config=LEAN) if in_memory else Runtime(tmp_path, config=LEAN)
-    chat = runtime.session("alice", "one")
-    for number in range(3):
-        with (
-            anyio.from_thread.start_blocking_portal() as portal,
-            portal.wrap_async_context_manager(lifespan(runtime)),
-        ):
-            kept = portal.call(chat.history)
-            assert len(kept) == (0 if in_memory else number)
-            portal.call(chat.append, HELLO)
+    for runtime in (Runtime.in_memory(config=LEAN), Runtime(tmp_path, config=LEAN)):
+        chat = runtime.session("alice", "one")
+        for number in range(3):
+            with (
+                anyio.from_thread.start_blocking_portal() as portal,
+                portal.wrap_async_context_manager(lifespan(runtime)),
+            ):
+                kept = portal.call(chat.history)
+                assert len(kept) == (0 if runtime.path is None else number)
+                portal.call(chat.append, HELLO)
 
 
-async def test_opened_twice_at_once(tmp_path: Path) -> None:
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        with pytest.raises(InvalidInput, match="open already"):
+async def test_a_part_that_was_closed_is_not_opened_again() -> None:
+    """A journal or store that was given as an object is closed with the runtime; one that is made
+    is made again.
+    """
+    given: dict[str, Any] = {"journal": MemoryJournal(), "store": MemoryStore(dimension=None)}
+    for name, part in given.items():
+        runtime = Runtime.in_memory(config=LEAN, **{name: part})
+        async with runtime:
+            pass
+        with pytest.raises(RuntimeClosed, match="make another"):
             await runtime.start()
-        await runtime.session("alice", "one").append(HELLO)
 
-
-@pytest.mark.parametrize("part", ["journal", "store"])
-async def test_a_part_that_was_closed_is_not_opened_again(part: str) -> None:
-    """A journal or store that was given as an object is closed with the runtime."""
-    given: Any = MemoryJournal() if part == "journal" else MemoryStore(dimension=None)
-    runtime = Runtime.in_memory(config=LEAN, **{part: given})
-    async with runtime:
-        pass
-    with pytest.raises(RuntimeClosed, match="make another"):
-        await runtime.start()
-
-
-async def test_a_journal_that_is_made_is_made_again() -> None:
     async def make() -> MemoryJournal:
         return MemoryJournal()
 
@@ -240,8 +228,7 @@ async def test_a_second_cancellation_ends_the_wait_for_the_disk() -> None:
             await anyio.lowlevel.checkpoint()
         assert not closing.done()
         closing.cancel()
-        with anyio.fail_after(60):
-            await asyncio.wait([closing, append])
+        await asyncio.wait([closing, append])
     assert closing.cancelled()
     assert type(append.exception()).__name__ in {"OutcomeUnknown", "RuntimeClosed"}
     assert counts["drain_cut_short"] == 1
@@ -273,29 +260,31 @@ class ClosingEmbedder(HashEmbedder):
 async def test_a_plug_in_closes_the_runtime(verb: str) -> None:
     """It does, or is refused where that would wait for itself: nobody hangs."""
     embedder = ClosingEmbedder()
-    with anyio.fail_after(60):
-        async with Runtime.in_memory(embedder=embedder) as runtime:
-            chat = runtime.session("alice", "one")
-            await chat.append(HELLO)
-            embedder.runtime = runtime
-            try:
-                match verb:
-                    case "load":
-                        await chat.load(query="hello?")
-                    case "search":
-                        await chat.search("hello?", semantic=True)
-                    case "recall":
-                        await runtime.user("alice").recall("hello?")
-                    case _:
-                        await chat.flush()
-                        await chat.settle()
-            except RuntimeClosed:
-                pass
+    async with Runtime.in_memory(embedder=embedder) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(HELLO)
+        embedder.runtime = runtime
+        with suppress(RuntimeClosed):
+            match verb:
+                case "load":
+                    await chat.load(query="hello?")
+                case "search":
+                    await chat.search("hello?", semantic=True)
+                case "recall":
+                    await runtime.user("alice").recall("hello?")
+                case _:
+                    await chat.flush()
+                    await chat.settle()
     assert embedder.outcomes
     assert all(one is None or isinstance(one, ReentrantAsk) for one in embedder.outcomes)
 
 
 # -- not at all ------------------------------------------------------------------------------------
+
+
+async def check_texts(directory: Path) -> None:
+    async with Runtime(directory, config=LEAN) as again:
+        assert await texts(again) == ["hello"]
 
 
 def test_a_runtime_that_nobody_closes(tmp_path: Path) -> None:
@@ -308,16 +297,11 @@ def test_a_runtime_that_nobody_closes(tmp_path: Path) -> None:
             kept.clear()
         gc.collect()
         await alice.session("one").append(HELLO)
-        assert await alice.recall(
-            "hello"
-        )  # of a task that begins as the loop ends, anyio complains
-
-    async def read() -> None:
-        async with Runtime(tmp_path, config=LEAN) as again:
-            assert await texts(again) == ["hello"]
+        # of a task that begins as the loop ends, anyio complains
+        assert await alice.recall("hello")
 
     asyncio.run(main())
-    asyncio.run(read())
+    asyncio.run(check_texts(tmp_path))
 
 
 def test_the_event_loop_ends_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -329,15 +313,11 @@ def test_the_event_loop_ends_first(tmp_path: Path, caplog: pytest.LogCaptureFixt
         await runtime.session("alice", "one").append(HELLO)
         await runtime.user("alice").recall("hello")  # as above
 
-    async def read() -> None:
-        async with Runtime(tmp_path, config=LEAN) as again:
-            assert await texts(again) == ["hello"]
-
     with count_probes() as counts, caplog.at_level(logging.WARNING):
         asyncio.run(forget_to_close())
     assert counts["loop_ended_before_the_runtime"] == 1
     assert "runtime_not_closed" in caplog.text
-    asyncio.run(read())
+    asyncio.run(check_texts(tmp_path))
 
 
 def test_a_loop_that_was_closed_under_it() -> None:

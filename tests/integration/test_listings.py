@@ -23,18 +23,12 @@ from remora.storage.memory.journal import MemoryJournal
 from remora.storage.renamed import with_current_names
 from remora.storage.sqlite import journal as sqlite_journal
 from remora.storage.sqlite.peek import peek_sessions, peek_users
+from tests.configs import PLAIN_TREE
 from tests.copies import copy_memory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
-PLAIN = Config.from_dict(
-    {
-        "long_term": {"enabled": False},
-        "tokens": {"counter": "heuristic"},
-        "models": {"embedder": "none"},
-        "journal": {"durability": "none"},
-    }
-)
+PLAIN = Config.from_dict({**PLAIN_TREE, "journal": {"durability": "none"}})
 BEGIN = 1_700_000_000
 ORDERS: tuple[ListingOrder, ...] = ("name", "newest", "oldest")
 
@@ -53,6 +47,16 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
         yield opened
 
 
+@pytest.fixture(params=["looked up", "indexed"])
+async def either(
+    request: pytest.FixtureRequest, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> Runtime:
+    """A runtime that looks up the last uses of sessions, and one that has an index of them."""
+    if request.param == "indexed":
+        monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+    return runtime
+
+
 async def all_pages(runtime: Runtime, order: ListingOrder, limit: int) -> list[str]:
     found: list[str] = []
     after = None
@@ -62,58 +66,48 @@ async def all_pages(runtime: Runtime, order: ListingOrder, limit: int) -> list[s
     return found
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-async def test_pages_are_parts_of_the_whole(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
-) -> None:
-    """In every order, whether the last uses are indexed or looked up."""
-    if indexed:
-        monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
+async def test_pages_are_parts_of_the_whole(either: Runtime) -> None:
+    """In every order."""
     rng = random.Random(3)
     last: dict[tuple[str, str], float] = {}
     for _ in range(60):
         user, session = f"user {rng.randrange(8)}", f"s{rng.randrange(5)}"
         at = max(last.values(), default=0.0) + rng.randrange(3)
         last[user, session] = at
-        await append(runtime, user, session, at)
+        await append(either, user, session, at)
         if rng.random() < 0.1:
-            await runtime.users(order="newest", limit=1)  # writes the last uses, if indexed
+            await either.users(order="newest", limit=1)  # writes the last uses, if indexed
     used: dict[str, float] = {}
     for (user, _), at in last.items():
         used[user] = max(used.get(user, 0.0), at)
     by_use = sorted(used, key=lambda user: (used[user], user))
-    assert await all_pages(runtime, "name", 3) == sorted(used)
-    assert await all_pages(runtime, "oldest", 3) == by_use
-    assert await all_pages(runtime, "newest", 2) == by_use[::-1]
-    for one in await runtime.users():
+    assert await all_pages(either, "name", 3) == sorted(used)
+    assert await all_pages(either, "oldest", 3) == by_use
+    assert await all_pages(either, "newest", 2) == by_use[::-1]
+    for one in await either.users():
         assert one.last_at == datetime.fromtimestamp(BEGIN + used[one.user], UTC)
         assert one.sessions == sum(user == one.user for user, _ in last)
     for user in used:
         mine = sorted((at, session) for (who, session), at in last.items() if who == user)
+        names = [session for _, session in mine]
+        expected = {"name": sorted(names), "newest": names[::-1], "oldest": names}
         for order in ORDERS:
-            found = await runtime.user(user).sessions(order=order)
-            names = [session for _, session in mine]
-            expected = {"name": sorted(names), "newest": names[::-1], "oldest": names}[order]
-            assert [one.key.session for one in found] == expected
+            found = await either.user(user).sessions(order=order)
+            assert [one.key.session for one in found] == expected[order]
             if len(found) > 1:
-                behind = await runtime.user(user).sessions(order=order, after=found[0].cursor)
+                behind = await either.user(user).sessions(order=order, after=found[0].cursor)
                 assert behind == found[1:]
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-async def test_a_cursor_holds_while_sessions_come_and_go(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
-) -> None:
+async def test_a_cursor_holds_while_sessions_come_and_go(either: Runtime) -> None:
     """The page behind it has neither a repeated session nor a hole."""
-    if indexed:
-        monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
     for number in range(6):
-        await append(runtime, "alice", f"s{number}", number)
-    alice = runtime.user("alice")
+        await append(either, "alice", f"s{number}", number)
+    alice = either.user("alice")
     first = await alice.sessions(order="newest", limit=3)
     assert [one.key.session for one in first] == ["s5", "s4", "s3"]
-    await append(runtime, "alice", "s4", 50)
-    await append(runtime, "alice", "new", 51)
+    await append(either, "alice", "s4", 50)
+    await append(either, "alice", "new", 51)
     await alice.session("s3").forget()
     second = await alice.sessions(order="newest", limit=3, after=first[-1].cursor)
     assert [one.key.session for one in second] == ["s2", "s1", "s0"]
@@ -121,8 +115,10 @@ async def test_a_cursor_holds_while_sessions_come_and_go(
     assert [one.key.session for one in again] == ["new", "s4"]
 
 
-async def test_counts_are_those_of_messages_that_are_left(runtime: Runtime) -> None:
-    """Deleted and rewound messages do not count; a session without any is not listed."""
+async def test_who_is_listed(runtime: Runtime) -> None:
+    """Deleted and rewound messages do not count; a session without any is not listed; users without
+    one come last in the order of use; shared scopes are no users.
+    """
     chat = runtime.session("alice", "chat")
     await chat.append([said(n) for n in range(6)])
     await chat.delete([0, 1])
@@ -133,15 +129,11 @@ async def test_counts_are_those_of_messages_that_are_left(runtime: Runtime) -> N
     assert listed.last_at_us == (BEGIN + 5) * 1_000_000
     await chat.delete([0, 1, 2])
     assert await runtime.user("alice").sessions() == []
-
-
-async def test_users_without_sessions_are_listed(runtime: Runtime) -> None:
-    """They come last in the order of use; shared scopes are no users."""
+    await runtime.user("alice").forget()
     await runtime.shared("team").as_("bo").grant("cy")
-    await append(runtime, "bob", "chat", 0)
     async with Runtime.in_memory(config=PLAIN) as other:
-        await append(other, "bob", "chat", 0)
         for opened in (runtime, other):
+            await append(opened, "bob", "chat", 0)
             (found,) = await opened.users(order="newest")
             assert (found.user, found.sessions) == ("bob", 1)
 
@@ -184,7 +176,9 @@ async def test_prefixes_are_texts_not_patterns(runtime: Runtime) -> None:
 async def test_the_order_is_right_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Last uses that were held in memory alone are found again from the messages."""
+    """Last uses that were held in memory alone are found again from the messages; how many are held
+    is bounded.
+    """
     monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
     monkeypatch.setattr("remora.storage.sqlite.uses.COMPUTED_AT_ONCE", 2)
     crashed = tmp_path / "crashed"
@@ -198,18 +192,12 @@ async def test_the_order_is_right_after_a_crash(
         async with Runtime(place, config=PLAIN) as runtime:
             found = await runtime.user("alice").sessions(order="newest")
             assert [one.key.session for one in found] == ["s1", "s4", "s3", "s2", "s0"]
-
-
-async def test_many_last_uses_are_written_with_a_commit(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is held in memory is bounded, and the order stays right."""
-    monkeypatch.setattr(sqlite_journal, "MANY_SESSIONS", 0)
     monkeypatch.setattr("remora.storage.sqlite.uses.MANY_HELD", 3)
-    for number in range(10):
-        await append(runtime, "alice", f"s{number}", number)
-    found = await runtime.user("alice").sessions(order="newest", limit=3)
-    assert [one.key.session for one in found] == ["s9", "s8", "s7"]
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        for number in range(10):
+            await append(runtime, "alice", f"s{number}", 20 + number)
+        found = await runtime.user("alice").sessions(order="newest", limit=3)
+        assert [one.key.session for one in found] == ["s9", "s8", "s7"]
 
 
 async def test_a_journal_without_listings_is_taken() -> None:
@@ -263,56 +251,48 @@ async def test_the_command_line_lists_beside_a_server(
     assert code == 1
 
 
-@pytest.mark.parametrize("order", ORDERS)
-async def test_a_reader_lists_the_same_with_and_without_the_index(
-    tmp_path: Path, order: ListingOrder
-) -> None:
+async def test_a_reader_lists_the_same_with_and_without_the_index(tmp_path: Path) -> None:
     """Beside an owner the index of last uses is behind, so that a reader looks at the messages."""
     journal = tmp_path / "memory" / "journal.db"
-    page = ListingPage(order, limit=2)
 
     def look() -> list[tuple[object, ...]]:
-        users = peek_users(journal, page)
-        return [
-            (one, *peek_sessions(journal, one.user, page))
-            for one in [*users, *peek_users(journal, behind(page, users[-1].cursor))]
-        ]
+        found: list[tuple[object, ...]] = []
+        for order in ORDERS:
+            page = ListingPage(order, limit=2)
+            users = [*peek_users(journal, page)]
+            rest = ListingPage.behind(users[-1].cursor, order=order, prefix="", limit=2)
+            users += peek_users(journal, rest)
+            found += [(one, *peek_sessions(journal, one.user, page)) for one in users]
+        return found
 
     async with Runtime(tmp_path / "memory", config=PLAIN) as opened:
         for at, name in enumerate("abcab"):
             await append(opened, f"user {name}", f"chat {at}", at)
         beside = await anyio.to_thread.run_sync(look)
-    assert len(beside) == 3
+    assert len(beside) == 3 * len(ORDERS)
     assert await anyio.to_thread.run_sync(look) == beside
 
 
-def behind(page: ListingPage, cursor: str) -> ListingPage:
-    return ListingPage.behind(cursor, order=page.order, prefix=page.prefix, limit=page.limit)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
 async def test_a_long_id_leaves_the_table_readable(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    terminal: bool,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anybody who may choose an id chooses 700 letters: the others' lines stay as short."""
     hostile = "a" * 300 + "\u200b" * 50 + "b" * 20
     async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
         for name in ("bob", hostile):
             await append(runtime, name, "chat", 0)
-    if terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        monkeypatch.setenv("NO_COLOR", "1")
     arguments = ["users", "--order", "name", "--dir", str(tmp_path / "memory")]
-    assert await anyio.to_thread.run_sync(main, arguments) == 0
-    long, short = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
-    assert len(short) <= 80
-    assert short.split() == ["bob", "1", "session", "2023-11-14", "22:13:20"]
-    assert ("…" in long and len(long) <= 80) == terminal
-    assert long.startswith("a" * (30 if terminal else 300))
-    assert ("b" * 20 in long) != terminal
+    for terminal in (False, True):
+        if terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")
+            monkeypatch.setenv("NO_COLOR", "1")
+        assert await anyio.to_thread.run_sync(main, arguments) == 0
+        long, short = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+        assert len(short) <= 80
+        assert short.split() == ["bob", "1", "session", "2023-11-14", "22:13:20"]
+        assert ("…" in long and len(long) <= 80) == terminal
+        assert long.startswith("a" * (30 if terminal else 300))
+        assert ("b" * 20 in long) != terminal
 
 
 async def test_ids_that_look_alike_are_told_apart(

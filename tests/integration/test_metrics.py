@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,15 @@ from remora.api.health import of_problems
 from remora.cluster.sharded import ShardedRuntime
 from remora.results import Health, HealthProblem, Histogram, RuntimeStatistics
 from remora.runtime.histogram import SECONDS, HistogramMeter
-from remora.testing import HashEmbedder
+from tests.configs import LEAN, PLAIN, PLAIN_TREE
 from tests.harness import user
 from tests.promql import evaluate, read_scrape
 from tests.remote import Owner
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples" / "monitoring"
-CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
 WELL = Health(live=True, ready=True, degraded=False)
 
 
@@ -56,8 +54,7 @@ def numbers(value: object) -> list[float]:
 
 async def test_a_scrape_agrees_with_the_statistics(tmp_path: Path) -> None:
     """And these with what was done, and with the journal."""
-    embedder = HashEmbedder(16)
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=embedder) as runtime:
+    async with Runtime(tmp_path / "memory", config=LEAN) as runtime:
         await runtime.ready()
         for number in range(5):
             await runtime.session("ann", f"s{number % 2}").append([user(f"fact {number}")] * 2)
@@ -85,8 +82,11 @@ async def test_a_scrape_agrees_with_the_statistics(tmp_path: Path) -> None:
 
 
 def test_every_figure_is_shown() -> None:
-    """A figure that is added to the statistics is added to the metrics."""
+    """A figure that is added to the statistics is added to the metrics; a summarizer may be called
+    anything; a server may be scraped before its memory is open, and while it closes.
+    """
     count = iter(range(1_000_001, 1_100_000))
+    name = 'a "b"\\\n# TYPE x gauge'
 
     def fill(kind: Any) -> Any:
         if isinstance(kind, type) and issubclass(kind, Histogram):
@@ -100,18 +100,23 @@ def test_every_figure_is_shown() -> None:
             return ""
         if kind in {int, float}:
             return next(count)
-        return {"some": fill(kind.__args__[1])}
+        return {name: fill(kind.__args__[1])}
 
     statistics = fill(RuntimeStatistics)
-    shown = set(samples(metrics.exposition(statistics, WELL)).values())
-    assert set(numbers(statistics)) - shown == set()
+    shown = samples(metrics.exposition(statistics, WELL))
+    assert set(numbers(statistics)) - set(shown.values()) == set()
+    summaries = statistics.compression[name].calls
+    assert shown[f"remora_summaries_total strategy={name}"] == summaries
+    assert samples(metrics.render(Runtime.in_memory(config=PLAIN))) == {
+        "remora_live": 1,
+        "remora_ready": 0,
+        "remora_problem code=not_opened effect=not ready": 1,
+    }
 
 
-@pytest.mark.blocking
 async def test_shards_and_workers(tmp_path: Path) -> None:
     """Shards are added, and a worker shows what the owner counts for all workers."""
-    make = partial(Runtime, tmp_path / "memory", config=CONFIG, embedder=HashEmbedder(16))
-    owner = Owner(lambda: ShardedRuntime.of(make(), shards=2))
+    owner = Owner(lambda: ShardedRuntime.of(Runtime(tmp_path / "memory", config=PLAIN), shards=2))
     await owner.start()
     try:
         one, other = owner.worker(), owner.worker()
@@ -132,25 +137,8 @@ async def test_shards_and_workers(tmp_path: Path) -> None:
         await owner.stop()
 
 
-async def test_a_runtime_that_is_not_open(tmp_path: Path) -> None:
-    """A server may be scraped before its memory is open, and while it closes."""
-    runtime = Runtime(tmp_path / "memory", config=CONFIG)
-    assert samples(metrics.render(runtime)) == {
-        "remora_live": 1,
-        "remora_ready": 0,
-        "remora_problem code=not_opened effect=not ready": 1,
-    }
-
-
-def test_blocking_and_what_summaries_saved() -> None:
-    config = Config.from_dict(
-        {
-            "long_term": {"enabled": False},
-            "models": {"embedder": "none"},
-            "tokens": {"counter": "heuristic"},
-            "buffer": {"token_limit": 400, "summary_tokens": 50},
-        }
-    )
+def test_what_summaries_saved() -> None:
+    config = Config.from_dict({**PLAIN_TREE, "buffer": {"token_limit": 400, "summary_tokens": 50}})
     with remora.blocking.Runtime.in_memory(config=config) as runtime:
         runtime.session("ann", "s").append([user("word " * 60) for _ in range(12)])
         runtime.settle()
@@ -159,16 +147,6 @@ def test_blocking_and_what_summaries_saved() -> None:
     saved = [value for name, value in samples(text).items() if "tokens_saved" in name]
     assert made.tokens_in > made.tokens_out > 0
     assert sum(saved) == made.tokens_in - made.tokens_out
-
-
-def test_names_of_applications_are_escaped() -> None:
-    """A summarizer may be called anything."""
-    name = 'a "b"\\\n# TYPE x gauge'
-    statistics = well()
-    (first,) = statistics.compression.values()
-    statistics = msgspec.structs.replace(statistics, compression={name: first})
-    shown = samples(metrics.exposition(statistics, WELL))
-    assert shown[f"remora_summaries_total strategy={name}"] == first.calls
 
 
 def test_histograms() -> None:
@@ -190,14 +168,7 @@ def test_histograms() -> None:
 
 def well() -> RuntimeStatistics:
     """Of a runtime in which nothing is wrong."""
-    config = Config.from_dict(
-        {
-            "long_term": {"enabled": False},
-            "models": {"embedder": "none"},
-            "tokens": {"counter": "heuristic"},
-        }
-    )
-    with remora.blocking.Runtime.in_memory(config=config) as runtime:
+    with remora.blocking.Runtime.in_memory(config=PLAIN) as runtime:
         for _ in range(3):
             runtime.session("ann", "s").append(user("hello"))
             runtime.session("ann", "s").load()
@@ -258,7 +229,6 @@ CASES: dict[str, tuple[Change, str]] = {
 """What is wrong when each rule fires: the statistics, and the effect of a problem."""
 
 
-@pytest.mark.blocking
 def test_each_alert_fires_and_no_other() -> None:
     """Of what is wrong, and of nothing while all is well."""
     groups = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
@@ -280,12 +250,10 @@ def test_each_alert_fires_and_no_other() -> None:
         assert fired(change(statistics), of_problems(problems)) == expected, name
 
 
-@pytest.mark.blocking
 async def test_the_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
     """Each of its queries is understood, and of a busy runtime each panel shows something."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
-    embedder = HashEmbedder(16)
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=embedder) as runtime:
+    async with Runtime(tmp_path / "memory", config=LEAN) as runtime:
         await runtime.ready()
         scrapes = []
         for at in (0.0, 60.0):

@@ -111,7 +111,9 @@ async def test_at_debug(
 
 
 async def test_errors_that_quote_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """G13: a failing job's error and traceback are logged without the ids that they quote."""
+    """G13: a failing job's error and traceback are logged without the ids that they quote; at a
+    root logger's DEBUG no statement of SQLite's driver is, whose parameters are messages.
+    """
 
     class Quoting:
         name = "quoting"
@@ -127,17 +129,10 @@ async def test_errors_that_quote_ids(tmp_path: Path, caplog: pytest.LogCaptureFi
             text = f"{CANARY} {number} fills the buffer soon"
             await runtime.session(USER, SESSION).append({"role": "user", "content": text})
         await runtime.settle()
+    await anyio.lowlevel.checkpoint()
     lines = [logging.Formatter().format(record) for record in caplog.records]
     assert any("was not summarized" in line for line in lines)
     assert [line for line in lines if "qzvk" in line.lower()] == []
-
-
-async def test_a_root_logger_at_debug(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Statements of SQLite's driver, whose parameters are messages, are never logged."""
-    caplog.set_level(logging.DEBUG)
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=HashEmbedder()) as runtime:
-        await runtime.session(USER, SESSION).append({"role": "user", "content": CANARY})
-    await anyio.lowlevel.checkpoint()
     assert not [one for one in caplog.records if one.name == "aiosqlite" and one.levelno < 20]
 
 

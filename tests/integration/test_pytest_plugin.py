@@ -123,17 +123,20 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "marks"),
     [
-        ("-p anyio", (ANYIO, ANYIO, ANYIO)),
-        (
+        pytest.param("-p anyio", (ANYIO, ANYIO, ANYIO), id="anyio"),
+        pytest.param(
             ASYNCIO,
             (STRICT, f"{STRICT}(loop_scope='module')", f"{STRICT}(loop_scope='session')"),
+            id="asyncio strict",
+            marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             f"{ASYNCIO} -p anyio -o asyncio_mode=auto -o asyncio_default_test_loop_scope=session",
             (NONE, NONE, NONE),
+            id="asyncio auto",
+            marks=pytest.mark.nightly,
         ),
     ],
-    ids=["anyio", "asyncio strict", "asyncio auto"],
 )
 def test_fixtures(pytester: pytest.Pytester, words: str, marks: tuple[str, str, str]) -> None:
     """Each fixture is an open runtime of its scope, in the loop of the test, closed after it;
@@ -144,6 +147,7 @@ def test_fixtures(pytester: pytest.Pytester, words: str, marks: tuple[str, str, 
     run(pytester, tests, *words.split()).assert_outcomes(passed=8)
 
 
+@pytest.mark.nightly
 @pytest.mark.blocking
 def test_the_example(pytester: pytest.Pytester) -> None:
     """The tests that docs/how-to/testing.md shows pass, and are the example's, line for line."""
@@ -158,6 +162,7 @@ def test_the_example(pytester: pytest.Pytester) -> None:
     run(pytester, example, "-p", "anyio").assert_outcomes(passed=3)
 
 
+@pytest.mark.nightly
 @pytest.mark.blocking
 def test_without_the_fixtures(pytester: pytest.Pytester) -> None:
     """pytest imports the plugin in every run; remora and what it stands on only for a fixture. A

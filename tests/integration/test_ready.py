@@ -16,6 +16,7 @@ from remora import Config, Runtime
 from remora.errors import InvalidInput, LongTermError, NotReady, RuntimeClosed
 from remora.runtime.probes import count_probes
 from remora.storage.lance.store import LanceStore
+from tests.configs import LEAN_TREE
 
 pytestmark = pytest.mark.anyio
 
@@ -53,16 +54,26 @@ async def opening(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Opening]:
 
 @asynccontextmanager
 async def opened(path: Path, **recall: float) -> AsyncIterator[Runtime]:
-    config = Config.from_dict(
-        {"models": {"embedder": "none"}, "tokens": {"counter": "heuristic"}, "recall": recall}
-    )
+    config = Config.from_dict({**LEAN_TREE, "recall": recall})
     async with Runtime(path, config=config) as runtime:
         await runtime.session("ann", "one").append({"role": "user", "content": "I keep bees."})
         yield runtime
 
 
+def state(runtime: Runtime) -> tuple[bool, bool, list[str]]:
+    """Whether it is ready, whether degraded, and why."""
+    health = runtime.health()
+    return health.ready, health.degraded, [one.code for one in health.problems]
+
+
 async def test_ready_waits_for_long_term_memory(tmp_path: Path, opening: Opening) -> None:
-    """It returns when the tables are open, and not before; then at once."""
+    """It returns when the tables are open, and not before; then at once. What cannot be loaded is
+    tried again by each call, which gets the error; until then recall is away, and nothing else. It
+    ends with the runtime.
+    """
+    with pytest.raises(RuntimeClosed):
+        await Runtime(tmp_path).ready()
+    opening.failures = 1
     async with opened(tmp_path) as runtime:
         with pytest.raises(NotReady, match="within 0 s") as refused:
             await runtime.ready(timeout_s=0)
@@ -70,41 +81,16 @@ async def test_ready_waits_for_long_term_memory(tmp_path: Path, opening: Opening
         with anyio.move_on_after(0) as scope:
             await runtime.ready()
         assert scope.cancelled_caught
+        assert state(runtime) == (False, True, ["loading"])
         opening.go()
+        with pytest.raises(LongTermError, match="the disk is away"):
+            await runtime.ready()
+        assert state(runtime) == (True, True, ["not_loaded"])
         await runtime.ready()
+        assert state(runtime) == (True, False, [])
         await runtime.ready(timeout_s=0)
         with pytest.raises(InvalidInput):
             await runtime.ready(timeout_s=-1)
-
-
-async def test_ready_says_why_not(tmp_path: Path, opening: Opening) -> None:
-    """What cannot be loaded is tried again by each call, which gets the error."""
-    opening.failures = 1
-    told: list[str] = []
-
-    async def ask() -> None:
-        try:
-            await runtime.ready()
-        except LongTermError as e:
-            told.append(str(e))
-
-    async with opened(tmp_path) as runtime:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            opening.go()
-        await runtime.ready()
-    assert told == ["the disk is away"]
-
-
-async def test_ready_ends_with_the_runtime(tmp_path: Path, opening: Opening) -> None:
-    """Before the runtime opens, and after it closes."""
-    runtime = Runtime(tmp_path)
-    with pytest.raises(RuntimeClosed):
-        await runtime.ready()
-    opening.go()
-    async with opened(tmp_path) as runtime:
-        await runtime.ready()
     with pytest.raises(RuntimeClosed):
         await runtime.ready()
 
@@ -117,7 +103,10 @@ async def test_the_first_load_waits_for_what_is_loaded(tmp_path: Path, opening: 
         await runtime.settle()
     opening.shut()
     contexts = []
-    async with opened(tmp_path) as runtime, anyio.create_task_group() as tasks:
+    async with (
+        opened(tmp_path, warm_up_s=600.0, deadline_s=600.0) as runtime,
+        anyio.create_task_group() as tasks,
+    ):
 
         async def load() -> None:
             contexts.append(await runtime.session("ann", "two").load(query="nuts"))

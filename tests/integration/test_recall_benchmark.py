@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from benchmarks.reference import Bm25, Reference, words
 from benchmarks.synthetic.__main__ import CHATS
 from benchmarks.synthetic.chats import make_chats, to_jsonl
 from remora.cli.reader import read_conversations
+from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[2]
+RECALL = "benchmarks.recall"
 SAID = {
     "a": [
         ("Ann", "My sister Ottilie keeps bees in Coimbra."),
@@ -36,22 +35,15 @@ SAID = {
     ],
 }
 ASKED: list[dict[str, Any]] = [
-    {"conv": "a", "category": 4, "question": "Who keeps bees?", "evidence": ["a:1"]},
-    {
-        "conv": "a",
-        "category": 1,
-        "question": "What did Bob buy, and for how much?",
-        "evidence": ["a:4", "a:6"],
-    },
-    {
-        "conv": "b",
-        "category": 4,
-        "question": "What does the cello need?",
-        "evidence": ["b:1", "b:99"],
-    },
-    {"conv": "a", "category": 5, "question": "Who keeps goats?", "evidence": ["a:1"]},
-    {"conv": "a", "category": 4, "question": "Where is the key?", "evidence": ["a:77"]},
-    {"conv": "a", "category": 4, "question": "Why?", "evidence": []},
+    {"conv": conv, "category": category, "question": question, "evidence": list(evidence)}
+    for conv, category, question, *evidence in (
+        ("a", 4, "Who keeps bees?", "a:1"),
+        ("a", 1, "What did Bob buy, and for how much?", "a:4", "a:6"),
+        ("b", 4, "What does the cello need?", "b:1", "b:99"),
+        ("a", 5, "Who keeps goats?", "a:1"),
+        ("a", 4, "Where is the key?", "a:77"),
+        ("a", 4, "Why?"),
+    )
 ]
 
 
@@ -59,37 +51,22 @@ def written(path: Path) -> Path:
     rows: list[dict[str, Any]] = []
     for conv, turns in SAID.items():
         for number, (speaker, text) in enumerate(turns, start=1):
-            turn = {
-                "type": "turn",
-                "conv": conv,
-                "session": 1 + (number > 3),
-                "time": "2024-03-04T10:00:00",
-            }
-            rows.append({**turn, "id": f"{conv}:{number}", "speaker": speaker, "text": text})
-    rows += [
-        {"type": "qa", "qid": str(number), "answer": "", **asked}
-        for number, asked in enumerate(ASKED)
-    ]
+            said = {"id": f"{conv}:{number}", "speaker": speaker, "text": text}
+            when = {"session": 1 + (number > 3), "time": "2024-03-04T10:00:00"}
+            rows.append({"type": "turn", "conv": conv, **when, **said})
+    for number, asked in enumerate(ASKED):
+        rows.append({"type": "qa", "qid": str(number), "answer": "", **asked})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.recall", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
+@pytest.mark.nightly
 def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
     """S5.06: replayed through the whole runtime, asked by recall and load, beside LanceDB and the
     recipes in memory.
     """
-    out = tmp_path / "figures.json"
-    done = run(
-        "--data", str(written(tmp_path / "chats.jsonl")), "--embedder", "hash", "--json", str(out)
-    )
-    assert done.returncode == 0, done.stderr
+    out, data = tmp_path / "figures.json", written(tmp_path / "chats.jsonl")
+    done = run_program(RECALL, "--data", data, "--embedder", "hash", "--json", out)
     assert "against the best recipe in memory" in done.stdout
     assert "asking remora" in done.stderr
     figures = json.loads(out.read_text())
@@ -116,13 +93,10 @@ def test_it_measures_every_method_on_the_same_questions(tmp_path: Path) -> None:
     assert figures["unanswerable"]["the newest messages"]["1000"] > 0
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        None,
-        '{"type": "turn", "conv": "a", "session": 1, "id": "1", "speaker": "Ann", "text": "Hi."}\n',
-    ],
-)
+TURN = '{"type": "turn", "conv": "a", "session": 1, "id": "1", "speaker": "Ann", "text": "Hi."}\n'
+
+
+@pytest.mark.parametrize("rows", [None, pytest.param(TURN, marks=pytest.mark.nightly)])
 def test_it_says_that_it_skips(tmp_path: Path, rows: str | None) -> None:
     """S5.06: without the file, or without questions in it, there is nothing to measure, and no
     figure is printed.
@@ -130,7 +104,7 @@ def test_it_says_that_it_skips(tmp_path: Path, rows: str | None) -> None:
     file = tmp_path / "absent.jsonl"
     if rows is not None:
         file.write_text(rows)
-    done = run("--data", str(file))
+    done = run_program(RECALL, "--data", file, check=False)
     assert done.returncode == 77
     assert done.stderr.startswith("skipped:")
     assert "absent.jsonl" in done.stderr
@@ -166,19 +140,14 @@ def test_the_synthetic_chats_are_what_their_generator_makes() -> None:
 
 def test_the_figures_are_what_they_are_called() -> None:
     """S5.06: recall is a share, a hit is any, MRR goes by the first; contexts count all and any."""
-    questions = [
-        Question("u", "1", "?", (("s", 1), ("s", 2))),
-        Question("u", "4", "?", (("s", 3),)),
-    ]
+    one = Question("u", "1", "?", (("s", 1), ("s", 2)))
+    other = Question("u", "4", "?", (("s", 3),))
     answers = [Answer([("s", 9), ("s", 2), ("t", 1)], 0.001), Answer([("s", 4)], 0.003)]
-    figures = judged(questions, answers)
-    assert (figures["all"]["recall@5"], figures["all"]["hit@5"], figures["all"]["hit@1"]) == (
-        0.25,
-        0.5,
-        0.0,
-    )
+    figures = judged([one, other], answers)
+    every = figures["all"]
+    assert [every[name] for name in ("recall@5", "hit@5", "hit@1")] == [0.25, 0.5, 0.0]
     assert (figures["1"]["recall@5"], figures["1"]["mrr"], figures["4"]["mrr"]) == (0.5, 0.5, 0.0)
-    contexts = judged_contexts(questions, answers)["all"]
+    contexts = judged_contexts([one, other], answers)["all"]
     assert (contexts["all_of_it"], contexts["any_of_it"], contexts["memories"]) == (0.0, 0.5, 2.0)
 
 
@@ -186,12 +155,8 @@ def test_the_reference_is_bm25() -> None:
     """S5.06: stems and stop words as said; rare words count more than common ones, and short texts
     more than long ones.
     """
-    assert words("The relational Ponies were hopping, generously!") == [
-        "relat",
-        "poni",
-        "hop",
-        "gener",
-    ]
+    stems = words("The relational Ponies were hopping, generously!")
+    assert stems == ["relat", "poni", "hop", "gener"]
     bm25 = Bm25(["bees in spring", "bees and hives and a garden by the river", "bees bees", "rain"])
     scores = bm25.scores("hives of bees")
     assert scores[1] > scores[2] > scores[0] > scores[3] == 0

@@ -13,18 +13,19 @@ import pytest
 import remora
 from remora import Config, Message, Runtime
 from remora.errors import (
-    EmbedderChanged,
     InvalidId,
     InvalidInput,
     InvalidMessage,
     ReentrantAsk,
     RuntimeClosed,
 )
-from remora.ids import SessionKey, row_id
+from remora.ids import row_id
 from remora.messages import split_tool_calls
-from remora.testing import HashEmbedder, ScriptedChatModel
+from remora.testing import ScriptedChatModel
 from remora.tokens import count_message
+from tests.configs import PLAIN, PLAIN_TREE
 from tests.harness import user
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,9 @@ async def test_fold_flush_recall(tmp_path: Path, small: Config) -> None:
     """S5.02, G6, G7, S1.01, S1.12, S1.13, S4.01: overflow is summarized and flushed; another
     session recalls it.
     """
-    async with Runtime(tmp_path, config=small) as runtime:
+    recall = msgspec.structs.replace(small.recall, deadline_s=600.0)
+    config = msgspec.structs.replace(small, recall=recall)
+    async with Runtime(tmp_path, config=config) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("one")
         await chat.append(
@@ -131,8 +134,7 @@ async def test_append_never_waits_for_the_model(tmp_path: Path, small: Config) -
         chat = runtime.session("alice", "one")
         for number in range(24):
             await chat.append(user(f"Sentence number {number} is about gardens and about trees."))
-        with anyio.fail_after(60):
-            await asked.wait()
+        await asked.wait()
         await chat.append(user("And one more."))
         context = await chat.load(max_tokens=10_000)
         assert len(context.messages) == 25
@@ -155,50 +157,37 @@ async def test_golden_summary_buffer() -> None:
         "Rust is a systems programming language focused on safety, speed, and concurrency.",
         "How does ownership work?",
         (
-            "Ownership is a set of rules the compiler checks at compile time. Each value has a single "  # noqa: E501
-            "owner."
+            "Ownership is a set of rules the compiler checks at compile time. "
+            "Each value has a single owner."
         ),
     ]
     model = ScriptedChatModel(["The user asked about Rust and ownership."])
     config = Config.from_dict(
-        {
-            "buffer": {"token_limit": 50, "fold_ratio": 1.0, "summary_tokens": 40},
-            "tokens": {"counter": "heuristic"},
-            "long_term": {"enabled": False},
-        }
+        {**PLAIN_TREE, "buffer": {"token_limit": 50, "fold_ratio": 1.0, "summary_tokens": 40}}
     )
     async with Runtime.in_memory(config=config, chat_model=model) as runtime:
         chat = runtime.session("test", "test")
-        roles = ["user", "assistant", "user", "assistant"]
-        for role, text in zip(roles, texts, strict=True):
+        for text, role in zip(texts, ("user", "assistant") * 2, strict=True):
             await chat.append(dict[str, Any](role=role, content=text))
         await chat.settle()
-        context = await chat.load()
-        assert context.messages == [
-            {
-                "role": "system",
-                "content": "Summary of earlier conversation: The user asked about Rust and "
-                "ownership.",
-            },
+        summary = "Summary of earlier conversation: The user asked about Rust and ownership."
+        assert (await chat.load()).messages == [
+            {"role": "system", "content": summary},
             {"role": "assistant", "content": texts[3]},
         ]
-        assert len(model.requests) == 1
-        asked = model.requests[0][-1]["content"]
-        assert all(text in asked for text in texts[:3])
-        assert texts[3] not in asked
+        (request,) = model.requests
+        asked = request[-1]["content"]
+        assert [text in asked for text in texts] == [True, True, True, False]
 
 
 async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
     """G8, G9: through folds, flushes and tight budgets, no context splits a call from its result."""  # noqa: E501
+    function = {"name": "look_up", "arguments": '{"what": "the weather"}'}
     async with Runtime(tmp_path, config=small) as runtime:
         chat = runtime.session("alice", "tools")
         for number in range(12):
             calls: list[dict[str, Any]] = [
-                {
-                    "id": f"call_{n}",
-                    "type": "function",
-                    "function": {"name": "look_up", "arguments": '{"what": "the weather"}'},
-                }
+                {"id": f"call_{n}", "type": "function", "function": function}
                 for n in range(number % 3 + 1)
             ]
             await chat.append(user(f"Question {number}: what about the weather there?"))
@@ -211,22 +200,19 @@ async def test_tool_calls_stay_whole(tmp_path: Path, small: Config) -> None:
                     assert context.tokens == sum(
                         count_message(runtime.internals.counter, m) for m in context.messages
                     )
-                await chat.append(
-                    {
-                        "role": "tool",
-                        "tool_call_id": call["id"],
-                        "content": "sunny, 21 degrees " * 5,
-                    }
-                )
+                content = "sunny, 21 degrees " * 5
+                await chat.append({"role": "tool", "tool_call_id": call["id"], "content": content})
             await chat.append(Message.assistant(f"Answer {number}: sunny."))
         await chat.settle()
 
 
-async def test_cleared_and_concurrent(tmp_path: Path, small: Config) -> None:
-    """G2, S1.14, S0.18: 32 callers on one session lose nothing; clearing one session leaves another
-    alone.
+@pytest.mark.parametrize("folds", [False, True])
+async def test_cleared_and_concurrent(tmp_path: Path, small: Config, folds: bool) -> None:
+    """G2, S1.14, S0.18, S3.25: with nothing configured, and while folds are made, 32 callers on one
+    session lose nothing, and a restart has it all; clearing one session leaves another alone.
     """
-    async with Runtime(tmp_path, config=small) as runtime:
+    config = small if folds else None
+    async with Runtime(tmp_path, config=config) as runtime:
         one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
         await two.append(user("untouched"))
 
@@ -237,52 +223,55 @@ async def test_cleared_and_concurrent(tmp_path: Path, small: Config) -> None:
         async with anyio.create_task_group() as tasks:
             for number in range(32):
                 tasks.start_soon(caller, number)
+        assert (len((await one.load()).messages) == 640) != folds
+        await one.settle()
+    async with Runtime(tmp_path, config=config) as runtime:
+        one, two = runtime.session("alice", "one"), runtime.session("alice", "two")
         said = [str(m.content) for m in await one.history()]
-        assert sorted(said) == sorted(f"{number}/{n}" for number in range(32) for n in range(20))
+        assert len(said) == 640
         for number in range(32):
             mine = [text for text in said if text.startswith(f"{number}/")]
             assert mine == [f"{number}/{n}" for n in range(20)]
-        await one.settle()
         await one.clear()
         context = await one.load()
         assert (context.messages, context.summary) == ([], None)
         assert (await two.load()).messages == [user("untouched")]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a:b",
-        "O'Brien",
-        'say "hi"',
-        "a' OR '1'='1",
-        "zz\\' OR 1=1) --",
-        "org/../x",
-        "漢字 🚀",
-        "%_*",
-    ],
+NAMES = (
+    "a:b",
+    "O'Brien",
+    'say "hi"',
+    "a' OR '1'='1",
+    "zz\\' OR 1=1) --",
+    "org/../x",
+    "漢字 🚀",
+    "%_*",
 )
-async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config, name: str) -> None:
+
+
+async def test_hostile_ids_are_only_names(tmp_path: Path, small: Config) -> None:
     """S2.31: quotes, slashes and the like name users and sessions as any text does; no search
     crosses users.
     """
+    users = [*NAMES, "victim", *(name + "x" for name in NAMES)]
     async with Runtime(tmp_path / "me mory #1", config=small) as runtime:
-        for who in (name, "victim", name + "x"):
-            chat = runtime.session(who, name)
+        for number, who in enumerate(users):
+            chat = runtime.session(who, NAMES[number % len(NAMES)])
             await chat.append(user(f"The secret of {who} is a purple walrus."))
             await chat.flush()
         await runtime.settle()
-        for who in (name, "victim", name + "x"):
+        for who in users:
             hits = await runtime.user(who).recall("purple walrus secret", limit=10)
             assert [hit.text for hit in hits] == [f"The secret of {who} is a purple walrus."]
-        assert await runtime.user(name).recall("' OR 1=1 --", limit=3) is not None
+            assert await runtime.user(who).recall("' OR 1=1 --", limit=3) is not None
 
 
 async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     """S4.28, S3.04: a bad message refuses its whole batch; bad ids, keys, budgets are refused by
     name.
     """
-    async with Runtime(tmp_path) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         chat = runtime.session("alice", "one")
         bad: Any
         for bad in (
@@ -310,11 +299,13 @@ async def test_bad_input_writes_nothing(tmp_path: Path) -> None:
         assert (await runtime.counts()).sessions == 0
 
 
-async def test_key_in_flight_twice(tmp_path: Path) -> None:
-    """G4: the same key from many callers at once has one effect, and all learn the same numbers."""
+async def test_keys_have_one_effect(tmp_path: Path) -> None:
+    """G4: the same key from many callers at once has one effect, and all learn the same numbers;
+    keys older than those held in memory are found in the journal.
+    """
+    receipts = []
     async with Runtime(tmp_path) as runtime:
         chat = runtime.session("alice", "one")
-        receipts = []
 
         async def send() -> None:
             receipts.append(await chat.append([user("a"), user("b")], key="same"))
@@ -322,18 +313,10 @@ async def test_key_in_flight_twice(tmp_path: Path) -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(16):
                 tasks.start_soon(send)
-        assert {receipt.seqs for receipt in receipts} == {(1, 2)}
-        assert sum(not receipt.duplicate for receipt in receipts) == 1
-        assert len(await chat.history()) == 2
-
-
-async def test_more_keys_than_memory_holds(tmp_path: Path) -> None:
-    """G4: keys older than those held in memory are found in the journal."""
-    async with Runtime(tmp_path) as runtime:
-        chat = runtime.session("alice", "one")
-        async with anyio.create_task_group() as tasks:
             for number in range(900):
                 tasks.start_soon(partial(chat.append, user(f"{number}"), key=f"k{number}"))
+        assert len({receipt.seqs for receipt in receipts}) == 1
+        assert sum(not receipt.duplicate for receipt in receipts) == 1
         for number in range(900, 1_200):
             await chat.append(user(f"{number}"), key=f"k{number}")
     async with Runtime(tmp_path) as runtime:
@@ -341,12 +324,14 @@ async def test_more_keys_than_memory_holds(tmp_path: Path) -> None:
         for number in (0, 5, 700, 1_199):
             assert (await chat.append(user(f"{number}"), key=f"k{number}")).duplicate
         assert not (await chat.append(user("new"), key="k1200")).duplicate
-        assert len(await chat.history()) == 1_201
+        assert len(await chat.history()) == 1_203
 
 
 async def test_life_cycle(tmp_path: Path) -> None:
-    """G12: closed means closed, and the handle says what to do."""
-    runtime = Runtime(tmp_path)
+    """G12: closed means closed, and the handle says what to do; an exception in the body is the
+    caller's, unwrapped, and what was acknowledged is kept.
+    """
+    runtime = Runtime(tmp_path, config=PLAIN)
     chat = runtime.session("alice", "one")
     with pytest.raises(RuntimeClosed, match="async with"):
         await chat.append(user("too early"))
@@ -358,8 +343,12 @@ async def test_life_cycle(tmp_path: Path) -> None:
         await runtime.aclose()
     with pytest.raises(RuntimeClosed, match="closed"):
         await chat.load()
-    async with runtime:  # once more
-        assert [message.content for message in await chat.history()] == ["in time"]
+    with pytest.raises(ZeroDivisionError):
+        async with runtime:  # once more
+            await chat.append(user("kept"))
+            raise ZeroDivisionError
+    async with runtime:
+        assert [message.content for message in await chat.history()] == ["in time", "kept"]
 
 
 async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
@@ -376,29 +365,16 @@ async def test_closing_keeps_what_was_accepted(tmp_path: Path) -> None:
         else:
             acknowledged.append(number)
 
-    async with anyio.create_task_group() as tasks, Runtime(tmp_path) as runtime:
+    async with anyio.create_task_group() as tasks, Runtime(tmp_path, config=PLAIN) as runtime:
         for number in range(200):
             tasks.start_soon(send, runtime, number)
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
     assert len(acknowledged) + len(refused) == 200
-    async with Runtime(tmp_path) as runtime:
-        kept = [
-            int(str(m.content))
-            for s in range(7)
-            for m in await runtime.session("alice", f"{s}").history()
-        ]
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        sessions = [runtime.session("alice", f"{number}") for number in range(7)]
+        kept = [int(str(one.content)) for chat in sessions for one in await chat.history()]
     assert sorted(kept) == sorted(acknowledged)
-
-
-async def test_body_exception_passes_through(tmp_path: Path) -> None:
-    """G12: an exception in the body is the caller's, unwrapped, and what was acknowledged is kept."""  # noqa: E501
-    with pytest.raises(ZeroDivisionError):
-        async with Runtime(tmp_path) as runtime:
-            await runtime.session("alice", "one").append(user("kept"))
-            raise ZeroDivisionError
-    async with Runtime(tmp_path) as runtime:
-        assert len(await runtime.session("alice", "one").history()) == 1
 
 
 async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config) -> None:
@@ -425,67 +401,33 @@ async def test_job_that_waits_for_its_own_session(tmp_path: Path, small: Config)
         chat = runtime.session("alice", "one")
         for number in range(20):
             await chat.append(user(f"Sentence number {number} is about gardens and about trees."))
-        with anyio.fail_after(60):
-            await chat.settle()
+        await chat.settle()
         assert caught
         assert (await chat.load()).sources["summary"].status == "degraded"
 
 
-async def test_embedder_must_stay_the_same(tmp_path: Path, small: Config) -> None:
-    """The rows' model is kept with them: another one is refused with the way out, and nothing is
-    touched.
-    """
-    async with Runtime(tmp_path, config=small, embedder=HashEmbedder(32)) as runtime:
-        await runtime.session("alice", "one").append(user("hello"))
-    with pytest.raises(EmbedderChanged, match="hash-32/32"):
-        async with Runtime(tmp_path, config=small, embedder=HashEmbedder(64)):
-            pass
-    async with Runtime(tmp_path, config=small, embedder=HashEmbedder(32)) as runtime:
-        assert len(await runtime.session("alice", "one").history()) == 1
-
-
 async def test_idle_session_is_flushed_and_leaves(tmp_path: Path, small: Config) -> None:
-    """G12, S4.01: what an idle session said is recallable from other sessions."""
-    config = msgspec.structs.replace(
-        small, activation=msgspec.structs.replace(small.activation, idle_s=0.05)
-    )
-    async with Runtime(tmp_path, config=config) as runtime:
-        chat = runtime.session("alice", "one")
-        await chat.append(user("The spare key is under the third flowerpot."))
-        with anyio.fail_after(60):
-            while (
-                runtime.statistics().registry.live
-                or not (await runtime.long_term_statistics()).rows
-            ):
-                await anyio.sleep(0.01)
-        (hit,) = await runtime.user("alice").recall("where is the spare key?")
-        assert "flowerpot" in hit.text
-
-
-async def test_tail_of_an_earlier_run_is_flushed(tmp_path: Path, small: Config) -> None:
-    """G12, S4.01: so is what a session said before a restart, if nobody returns to it."""
+    """G12, S4.01: what an idle session said is recallable from other sessions, and what one said
+    before a restart, if nobody returns to it.
+    """
+    key = "The spare key is under the third flowerpot."
     async with Runtime(tmp_path, config=small) as runtime:
-        await runtime.session("alice", "one").append(
-            user("The spare key is under the third flowerpot.")
-        )
+        await runtime.session("alice", "one").append(user(key))
     config = msgspec.structs.replace(
         small, activation=msgspec.structs.replace(small.activation, idle_s=0.05)
     )
     async with Runtime(tmp_path, config=config) as runtime:
-        with anyio.fail_after(60):
-            while not (await runtime.long_term_statistics()).rows:
-                await anyio.sleep(0.01)
 
+        async def indexed(rows: int) -> Any:
+            return (await runtime.long_term_statistics()).rows == rows
 
-async def test_in_memory() -> None:
-    """S1.04: the same without a directory, long-term memory included."""
-    async with Runtime.in_memory(embedder=HashEmbedder()) as runtime:
-        chat = runtime.session("alice", "one")
-        await chat.append(user("The spare key is under the third flowerpot."))
-        await chat.flush()
-        await chat.settle()
-        assert len(await runtime.user("alice").recall("spare key")) == 1
-        assert SessionKey("alice", "one") == chat.key
+        await until(lambda: indexed(1), "the tail of the earlier run is indexed")
+        await runtime.session("bob", "one").append(user("My cat is called Figaro."))
+        await until(lambda: indexed(2), "the idle session is indexed")
+        await until(lambda: not runtime.statistics().registry.live, "it has left")
+        for name, text in (("alice", key), ("bob", "My cat is called Figaro.")):
+            (hit,) = await runtime.user(name).recall("the cat? the key?")
+            assert hit.text == text
 
 
 async def test_compaction_keeps_rows(tmp_path: Path, small: Config) -> None:

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from tests.integration.test_client import free_port
+from tests.patience import wait_until
+from tests.programs import ROOT, run_program
 
-ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "deployment"
 pytestmark = pytest.mark.blocking
 
@@ -63,28 +64,26 @@ def test_the_command_of_the_container(tmp_path: Path) -> None:
     found, port = instructions(), free_port()
     assert found["USER"] == "remora"
     assert json.loads(found["ENTRYPOINT"]) == ["remora"]
-    remora = [sys.executable, "-m", "remora"]
-    keys = str(tmp_path / "keys.txt")
-    made = subprocess.run(
-        [*remora, "keys", keys, "--add", "shop"], capture_output=True, text=True, check=True
-    )
+    key = run_program("remora", "keys", tmp_path / "keys.txt", "--add", "shop").stdout.strip()
     command = [one.replace("/memory", str(tmp_path)) for one in json.loads(found["CMD"])]
     command[command.index("0.0.0.0")] = "127.0.0.1"
     probe = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
     probe = [sys.executable, *(one.replace("8765", str(port)) for one in probe[1:])]
-    with subprocess.Popen(
-        [*remora, *command, "--port", str(port)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    program = [sys.executable, "-m", "remora", *command, "--port", str(port)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert "serving" in process.stdout.readline()
-            headers = {"authorization": f"Bearer {made.stdout.strip()}"}
+            headers = {"authorization": f"Bearer {key}"}
             asked = Request(f"http://127.0.0.1:{port}/v1/users", headers=headers)
-            assert json.load(urlopen(asked, timeout=60)) == {"users": [], "after": None}
-            # as often as it takes: the owner loads its models meanwhile
-            while subprocess.run(probe, capture_output=True, check=False).returncode:
+            assert json.load(urlopen(asked)) == {"users": [], "after": None}
+
+            def is_ready() -> bool:
                 assert process.poll() is None
+                return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+            wait_until(is_ready, "the owner has loaded its models")
         finally:
             process.terminate()
-            assert process.wait(60) in {0, -15}
+            assert process.wait() in {0, -15}
     assert (tmp_path / "data").stat().st_mode & 0o077 == 0

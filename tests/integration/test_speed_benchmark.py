@@ -19,31 +19,17 @@ from benchmarks.speed.claims import CLAIMS, claim
 from benchmarks.speed.measuring import in_smoke, measured
 from benchmarks.speed.table import case_text, rendered
 from benchmarks.speed.vocabularies import laid_out
+from tests.programs import ROOT, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.blocking  # it waits for processes
 
 
+@pytest.mark.nightly
 def test_smoke(tmp_path: Path) -> None:
     """S4.31: remora and the limits, in each case of each claim: figures, and a row in the page."""
     file, page = tmp_path / "speed.json", tmp_path / "speed.md"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.speed",
-        "--smoke",
-        "--json",
-        str(file),
-        "--table",
-        str(page),
-    ]
-    subprocess.run(
-        [*command, "--dir", str(tmp_path), "--venvs", str(tmp_path)],
-        check=True,
-        timeout=860,
-        cwd=ROOT,
-        capture_output=True,
-    )
+    words = ["benchmarks.speed", "--smoke", "--json", file, "--table", page]
+    run_program(*words, "--dir", tmp_path, "--venvs", tmp_path)
     results, text = json.loads(file.read_text()), page.read_text()
     assert results["failures"] == {}
     assert list(results["claims"]) == list(CLAIMS)
@@ -52,28 +38,22 @@ def test_smoke(tmp_path: Path) -> None:
         assert module.WORK in text
         for case in module.cases(smoke=True):
             found = results["claims"][name][case.name]
-            assert set(found) == {
-                one for one in case.contestants or module.CONTESTANTS if in_smoke(one)
-            }
+            contestants = case.contestants or module.CONTESTANTS
+            assert set(found) == {one for one in contestants if in_smoke(one)}
             for contestant, figures in found.items():
                 assert f"| {case_text(case.name, case.sizes)} | {contestant} |" in text
                 assert figures
-                assert all(
-                    len(values) == 1 and math.isfinite(values[0]) for values in figures.values()
-                )
+                for values in figures.values():
+                    assert len(values) == 1
+                    assert math.isfinite(values[0])
             assert "lost" not in found["remora"]
 
 
 def test_what_fails_is_shown(tmp_path: Path) -> None:
     """S4.31: a contestant that raises, and one that takes too long, have a row that says so."""
     vocabularies = laid_out(tmp_path / "vocabularies")
-    results: dict[str, Any] = {
-        "runs": [],
-        "versions": {},
-        "claims": {},
-        "sizes": {},
-        "failures": {},
-    }
+    parts = ("versions", "claims", "sizes", "failures")
+    results: dict[str, Any] = {"runs": [], **{part: {} for part in parts}}
     for contestant, limit_s in (("nobody", 60.0), ("remora", 0.01)):
         case = Case("load", "64", {"messages": 64}, limit_s=limit_s)
         found = measured(
@@ -119,11 +99,9 @@ print(asyncio.run(measured(
 )).get("lost", 0) > 4)
 """  # noqa: E501
     command = [sys.executable, "-c", forgetful, str(tmp_path)]
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "TIKTOKEN_CACHE_DIR": str(laid_out(tmp_path / "vocabularies")),
-    }
+    vocabularies = str(laid_out(tmp_path / "vocabularies"))
+    environment = {"PYTHONPATH": str(ROOT), "TIKTOKEN_CACHE_DIR": vocabularies}
     done = subprocess.run(
-        command, check=True, timeout=860, cwd=ROOT, capture_output=True, text=True, env=environment
+        command, check=True, cwd=ROOT, capture_output=True, text=True, env=environment
     )
     assert done.stdout.strip() == "True"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import pytest
 
-from remora import Config, MessageDict, Runtime
+from remora import Config, Message, Runtime
 from remora.cli.main import main
+from tests.harness import user
 
 USERS = ("ann", "bea", "cem", "dora", "eli")
 TOPICS = ("ladder", "lantern", "kettle", "violin")
@@ -35,14 +38,14 @@ def question(user: str, topic: str, **more: Any) -> dict[str, Any]:
 
 async def fill(directory: Path, config: Config) -> None:
     async with Runtime(directory, config=config) as runtime:
-        for user in USERS:
+        for name in USERS:
             for topic in TOPICS:
-                said = [("user", question(user, topic)["relevant"][0])]
-                said += [("assistant", f"{topic}, {topic}, {topic} {n}") for n in range(14)]
                 long = f"A {topic} among many other words of a rather long answer about rain"
-                said += [("assistant", f"{long}, {long.lower()} {n}") for n in range(4)]
-                await runtime.session(user, topic).append(
-                    [cast("MessageDict", {"role": role, "content": text}) for role, text in said]
+                chatter = [f"{topic}, {topic}, {topic} {n}" for n in range(14)]
+                chatter += [f"{long}, {long.lower()} {n}" for n in range(4)]
+                said = [user(question(name, topic)["relevant"][0])]
+                await runtime.session(name, topic).append(
+                    said + [Message.assistant(text) for text in chatter]
                 )
         await runtime.session("ann", "ladder").flush()  # the others are not indexed
         await runtime.settle()
@@ -73,13 +76,11 @@ def tune(memory: Path, labels: Path, *more: str) -> int:
 async def recall_of_the_product(memory: Path, config: Config) -> float:
     """The share of the questions whose answer is among the first ten."""
     async with Runtime(memory / "memory", config=config) as runtime:
-        hits = [
-            one["relevant"][0]
-            in [found.text for found in await runtime.user(user).recall(one["query"], limit=10)]
-            for user in USERS
-            for topic in TOPICS
-            for one in [question(user, topic)]
-        ]
+        hits = []
+        for name, topic in product(USERS, TOPICS):
+            one = question(name, topic)
+            found = await runtime.user(name).recall(one["query"], limit=10)
+            hits.append(one["relevant"][0] in [memory.text for memory in found])
     return sum(hits) / len(hits)
 
 
@@ -156,76 +157,61 @@ def test_three_ways_to_name_a_memory(
 GOOD = json.dumps(question("ann", "ladder"))
 
 
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        ("{", "line 2: Input data was truncated"),
-        ('["ann"]', "line 2: Expected `object`, got `array`"),
-        ('{"user": "ann", "relevant": ["x"]}', "line 2: Object missing required field `query`"),
-        ('{"user": "", "query": "q", "relevant": ["x"]}', "`$.user`"),
-        ('{"user": "ann", "query": "q", "relevant": []}', "`$.relevant`"),
-        ('{"user": "ann", "query": "q", "relevant": "x"}', "`$.relevant`"),
-        ('{"user": "ann", "query": "q", "relevant": [{"session": "s"}]}', "field `seq`"),
-        ('{"user": "zoe", "query": "q", "relevant": ["x"]}', "there is no user 'zoe'"),
-        (
-            '{"user": "ann", "query": "q", "relevant": ["never said"]}',
-            "line 2: 'ann' has no memory 'never said'",
-        ),
-        (
-            '{"user": "ann", "query": "q", "relevant": [{"session": "ladder", "seq": 99}]}',
-            "line 2: 'ann' has no memory ladder #99",
-        ),
-    ],
-)
-def test_wrong_labels(
-    memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str, why: str
-) -> None:
-    """The line is named, and nothing is fitted."""
-    labels = write(tmp_path / "labels.jsonl", *[GOOD, row, *[GOOD] * 10])
-    assert tune(memory, labels) == 1
-    assert why in " ".join(capsys.readouterr().err.split())
+WRONG = [
+    ("{", "line 2: Input data was truncated"),
+    ('["ann"]', "line 2: Expected `object`, got `array`"),
+    ('{"user": "ann", "relevant": ["x"]}', "line 2: Object missing required field `query`"),
+    ('{"user": "", "query": "q", "relevant": ["x"]}', "`$.user`"),
+    ('{"user": "ann", "query": "q", "relevant": []}', "`$.relevant`"),
+    ('{"user": "ann", "query": "q", "relevant": "x"}', "`$.relevant`"),
+    ('{"user": "ann", "query": "q", "relevant": [{"session": "s"}]}', "field `seq`"),
+    ('{"user": "zoe", "query": "q", "relevant": ["x"]}', "there is no user 'zoe'"),
+    (
+        '{"user": "ann", "query": "q", "relevant": ["never said"]}',
+        "line 2: 'ann' has no memory 'never said'",
+    ),
+    (
+        '{"user": "ann", "query": "q", "relevant": [{"session": "ladder", "seq": 99}]}',
+        "line 2: 'ann' has no memory ladder #99",
+    ),
+]
 
 
-def test_many_wrong_labels_are_counted(
-    memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    labels = write(tmp_path / "labels.jsonl", *["{"] * 8)
-    assert tune(memory, labels) == 1
-    assert "; and 3 more" in " ".join(capsys.readouterr().err.split())
+def test_wrong_labels(memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line is named, and nothing is fitted; of many, some are named and the rest is counted.
+    Missing memories may be skipped.
+    """
 
+    def refused(*rows: Any, more: Sequence[str] = ()) -> str:
+        assert tune(memory, write(tmp_path / "labels.jsonl", *rows), *more) == 1
+        return " ".join(capsys.readouterr().err.split())
 
-def test_missing_memories_may_be_skipped(
-    memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    for row, why in WRONG:
+        assert why in refused(GOOD, row, *[GOOD] * 10)
+    assert "; and 3 more" in refused(*["{"] * 8)
     gone = question("ann", "ladder", relevant=["never said"])
     labels = write(tmp_path / "labels.jsonl", gone, *[GOOD] * 10)
     assert tune(memory, labels, "--skip-missing") == 0
     assert "left out: 1 question" in capsys.readouterr().out
-    labels = write(tmp_path / "labels.jsonl", gone, *[GOOD] * 9)
-    assert tune(memory, labels, "--skip-missing") == 1
-    assert "9 questions with known answers" in " ".join(capsys.readouterr().err.split())
+    said = refused(gone, *[GOOD] * 9, more=["--skip-missing"])
+    assert "9 questions with known answers" in said
 
 
 def test_files(memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No labels, or an output that is in the way or of another kind: nothing is fitted."""
+    """No labels, or an output that is in the way or of another kind: nothing is fitted. Nor is it
+    where a user has too many memories: whoever is searched in the store is ranked from others.
+    """
     there = write(tmp_path / "there.toml", "# mine")
     labels = memory / "labels.jsonl"
-    for arguments, why in (
-        ([labels, "--output", str(there)], "exists"),
-        ([labels, "--output", str(tmp_path / "weights.yaml")], "must end in .toml"),
-        ([tmp_path / "none.jsonl"], "cannot be read"),
-        ([write(tmp_path / "empty.jsonl")], "has no questions"),
-    ):
-        assert tune(memory, *arguments) == 1
-        assert why in " ".join(capsys.readouterr().err.split())
-    assert there.read_text() == "# mine\n"
-
-
-def test_a_user_with_too_many_memories(
-    memory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever is searched in the store is ranked from other scores."""
     (tmp_path / "remora.yaml").write_text(CONFIG.replace("1.0}", "1.0, hot_rows: 5}"))
     (tmp_path / "memory").symlink_to(memory / "memory")
-    assert tune(tmp_path, memory / "labels.jsonl") == 1
-    assert "more memories than recall.hot_rows" in " ".join(capsys.readouterr().err.split())
+    for directory, arguments, why in (
+        (memory, [labels, "--output", str(there)], "exists"),
+        (memory, [labels, "--output", str(tmp_path / "weights.yaml")], "must end in .toml"),
+        (memory, [tmp_path / "none.jsonl"], "cannot be read"),
+        (memory, [write(tmp_path / "empty.jsonl")], "has no questions"),
+        (tmp_path, [labels], "more memories than recall.hot_rows"),
+    ):
+        assert tune(directory, *arguments) == 1
+        assert why in " ".join(capsys.readouterr().err.split())
+    assert there.read_text() == "# mine\n"

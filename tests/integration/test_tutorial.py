@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,8 @@ import pytest
 
 from examples.tutorial.assistant import Assistant
 from tests.integration.test_openai import Answer, Endpoint
+from tests.programs import ROOT, printed, run_program
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "an-agent-that-remembers.md"
 STEP = re.compile(r"```console\n\$ python -m examples\.tutorial\.(\w+)\n(.*?)```", re.DOTALL)
 DATE = re.compile(r"\(\d+ \w+ \d{4}\)")
@@ -29,37 +26,31 @@ def comparable(output: str) -> str:
 
 @pytest.mark.blocking
 def test_each_step_prints_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One directory for all, as on the page; the process that dies is one of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("REMORA_RECALL__DEADLINE_S", "60")  # the machine may be busy
     steps = STEP.findall(PAGE.read_text())
     files = {path.stem for path in (ROOT / "examples" / "tutorial").glob("step_*.py")}
     assert {name for name, _ in steps} == files
     for name, shown in steps:
         if name == "step_4_crash":
-            command = [sys.executable, "-m", f"examples.tutorial.{name}"]
-            environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
-            done = subprocess.run(
-                command, check=False, env=environment, capture_output=True, text=True
-            )
+            done = run_program(f"examples.tutorial.{name}", check=False, cwd=tmp_path)
             assert done.stderr == ""
-            printed = done.stdout
+            got = done.stdout
         else:
-            runpy.run_module(f"examples.tutorial.{name}", run_name="__main__")
-            printed = capsys.readouterr().out
-        assert comparable(printed) == comparable(shown), name
+            got = printed(f"examples.tutorial.{name}")
+        assert comparable(got) == comparable(shown), name
 
 
 @pytest.mark.blocking
 def test_its_tests_pass() -> None:
     """The tests of the last step, by the command that the page shows."""
     assert "$ pytest examples/tutorial/test_agent.py\n" in PAGE.read_text()
-    command = [sys.executable, "-m", "pytest", "-p", "remora_pytest", "-p", "no:cacheprovider"]
     file = ROOT / "examples" / "tutorial" / "test_agent.py"
-    done = subprocess.run([*command, file], check=False, cwd=ROOT, capture_output=True, text=True)
+    words = ["-p", "remora_pytest", "-p", "no:cacheprovider"]
+    done = run_program("pytest", *words, file, check=False)
     assert "2 passed" in done.stdout, done.stdout
 
 

@@ -1,8 +1,10 @@
-"""The page of ``remora view`` in a real browser: hostile text, large sessions, changes."""
+"""The page of ``remora view`` in a real browser: hostile text, large sessions, changes.
+
+What it shows of a memory that a server uses: test_view_replayed.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +17,6 @@ import pytest
 from remora import Config, Runtime
 from tests.browsing import (
     MARKS,
-    WAIT_MS,
     WAYS,
     is_wider,
     opened,
@@ -24,6 +25,7 @@ from tests.browsing import (
     violations,
     visit,
 )
+from tests.configs import LEAN_TREE, poison
 
 pytestmark = MARKS
 
@@ -40,25 +42,11 @@ INJECTIONS = [
     "\u001b]0;title\u0007\u0000",
 ]
 TREE: dict[str, Any] = {
-    "tokens": {"counter": "heuristic"},
-    "models": {"embedder": "none"},
-    "long_term": {"shards": 1, "batch_ms": 1},
+    **LEAN_TREE,
     "buffer": {"token_limit": 600, "summary_tokens": 120},
     "supervisor": {"max_attempts": 1},
 }
 LONG = 5_000
-ENVIRONMENT = {
-    "REMORA_MODELS__EMBEDDER": "none",
-    "REMORA_TOKENS__COUNTER": "heuristic",
-    "REMORA_BUFFER__TOKEN_LIMIT": "600",
-    "REMORA_BUFFER__SUMMARY_TOKENS": "120",
-}
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 async def make(directory: Path) -> None:
@@ -98,7 +86,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("view") / "memory"
     with ThreadPoolExecutor(1) as thread:  # in this one, Playwright's event loop may run
         thread.submit(anyio.run, make, directory).result()
-    with served(directory, "--allow-changes", environment=ENVIRONMENT) as page:
+    with served(directory, "--allow-changes") as page:
         yield page
 
 
@@ -114,49 +102,7 @@ def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator
         yield page
 
 
-def test_a_session_as_a_strip(page: Any) -> None:
-    visit(page, "alice", "chat")
-    strip = page.locator("[role=slider].strip")
-    assert strip.get_attribute("aria-valuemax") == "120"
-    strip.focus()
-    page.keyboard.press("Home")
-    page.wait_for_selector("text=The summary that covers it")
-    assert "message 1, archived" in strip.get_attribute("aria-valuetext")
-    assert "Fact 0: the cat Figaro" in page.inner_text(".message")
-    page.keyboard.press("End")
-    page.wait_for_selector("h3:has-text('Message 120')")
-    assert "in the buffer" in strip.get_attribute("aria-valuetext")
-    strip.locator("canvas").click(position={"x": 14 + 6, "y": 6})
-    page.wait_for_selector("h3:has-text('Message 2')")
-
-
-def test_what_the_model_sees(page: Any) -> None:
-    """Less budget leaves out more; an earlier message has no summary yet."""
-    visit(page, "alice", "chat")
-    parts = page.locator(".stack .part")
-    assert {one.get_attribute("class") for one in parts.all()} == {"part summary", "part recent"}
-    page.locator("#budget").fill("100")
-    page.wait_for_selector("text=of 100 tokens")
-    assert "left out" in page.inner_text("#context-size")
-    page.locator("#at").fill("4")
-    page.wait_for_selector("output:text-is('4')")
-    page.wait_for_selector(".stack:not(:has(.summary))")
-    assert page.locator(".stack .part").get_attribute("class") == "part recent"
-
-
-def test_recall_and_compactions(page: Any) -> None:
-    visit(page, "alice", "chat")
-    page.fill("#question", "box 7")
-    page.press("#question", "Enter")
-    page.wait_for_selector("#recall table")
-    assert "Fact 7" in page.locator("#recall tbody tr").first.inner_text()
-    assert page.locator("#recall .reason", has_text="below the limit of 10").count() > 0
-    page.locator("#compactions details").first.locator("summary").click()
-    page.wait_for_selector("#compactions .before .text")
-    assert "Figaro" in page.locator("#compactions .two").first.inner_text()
-
-
-def test_it_updates_itself(page: Any, address: str) -> None:
+def test_it_updates_itself(page: Any) -> None:
     """Server-sent events: a page that is open shows what is changed."""
     page.click("header .name")
     page.wait_for_selector("#live.told")
@@ -165,53 +111,6 @@ def test_it_updates_itself(page: Any, address: str) -> None:
     page.wait_for_selector("text=1 dead letter will run again")
     page.wait_for_selector("#jobs button", state="detached")
     assert "waiting" in page.inner_text("#jobs")
-
-
-@pytest.fixture
-def appending(tmp_path: Path) -> Iterator[Path]:
-    """A memory to which its owner appends, as fast as it can."""
-    directory, ended, ready = tmp_path / "memory", threading.Event(), threading.Event()
-
-    async def append() -> None:
-        async with Runtime(directory, config=Config.from_dict(TREE)) as runtime:
-            while not ended.is_set():
-                for number in range(20):
-                    chat = runtime.session("alice", f"chat {number}")
-                    await chat.append({"role": "user", "content": "Hello again, Figaro."})
-                ready.set()
-
-    with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(anyio.run, append)
-        assert ready.wait(60)
-        yield directory
-        ended.set()
-        done.result()
-
-
-def test_while_a_server_appends(appending: Path, browser: Any) -> None:
-    """The page follows it by itself, shows what it does, and which sessions it has in memory."""
-    with served(appending, environment=ENVIRONMENT) as address:
-        page = browser.new_page()
-        page.set_default_timeout(WAIT_MS)
-        page.goto(address)
-        page.wait_for_selector("#health svg.spark")
-        assert "process " in page.inner_text("#health")
-        page.locator("#users a", has_text="alice").first.click()
-        page.locator("#sessions a", has_text="chat 1").first.click()
-        page.wait_for_selector("#context-size")
-        page.wait_for_selector("#sessions a >> text=in memory")
-        before = page.get_attribute(".strip", "aria-valuemax")
-        page.wait_for_selector(f".strip:not([aria-valuemax='{before}'])")
-        page.close()
-
-
-def test_erasure(page: Any) -> None:
-    page.on("dialog", lambda dialog: dialog.accept())
-    visit(page, "user 9", "chat")
-    page.locator("#erasure button", has_text="erase this user").click()
-    page.wait_for_selector("#erasure table")
-    assert "messages" in page.inner_text("#erasure table")
-    page.locator("#users a", has_text="user 9").wait_for(state="detached")
 
 
 def reach(page: Any, text: str) -> None:
@@ -239,6 +138,7 @@ def test_the_keyboard_alone(page: Any) -> None:
     page.wait_for_selector("#erasure table")
     assert page.evaluate("document.activeElement.parentElement.id") == "erasure"
     assert page.evaluate("document.activeElement.role") == "status"
+    assert "messages" in page.inner_text("#erasure table")
     page.locator("#users a", has_text="user 7").wait_for(state="detached")
 
 
@@ -259,7 +159,7 @@ def test_a_session_that_is_erased_elsewhere(browser: Any, address: str, page: An
     assert page.locator("main section").count() == 0
 
 
-def test_an_id_looks_like_no_other(browser: Any, address: str, page: Any) -> None:
+def test_an_id_looks_like_no_other(page: Any) -> None:
     """Also in the question whether to erase it, and in a list."""
     asked: list[str] = []
 
