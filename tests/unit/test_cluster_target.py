@@ -68,46 +68,43 @@ def test_targets(module: str, tmp_path: Path) -> None:
     assert read_target("anapp:memory").directory == tmp_path / "anapp:memory"
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        (lambda: Runtime("here"), "not a lambda"),
-        (Runtime("here"), "move Runtime"),
-        (Config(), "path of the file"),
-        (digest_of, '"remora.cluster.target:digest_of"'),
-        (HashEmbedder(), r"an object \(HashEmbedder\)"),
-        (None, "an object"),
-        (b"here", "an object"),
-        ("", "no target"),
-        ("a\0b", "no target"),
-        ("__main__:memory", "a module of its own"),
-        ("anapp.no:memory", "there is no module 'anapp.no'|not a package"),
-        ("nowhere.at.all:memory", "there is no module 'nowhere'"),
-        ("anapp:nothing", "has no nothing"),
-        ("anapp:in_memory", "give it a directory"),
-        ("anapp:journal", "passes journal="),
-        ("anapp:coroutine", "write `def`"),
-        ("anapp:wants", "without arguments"),
-        ("anapp:text", "returned str"),
-        ("anapp:value", "no function"),
-        ("anapp:made", "name a function"),
-        ("anapp.py", "is a file"),
-        ("missing.yaml", "cannot read"),
-        ("anapp.memory", 'write "anapp:memory", and .* "./anapp.memory"'),
-        ("my.app.memory.runtimee", 'write "my.app.memory:runtimee"'),
-        ("bad:", "neither module:function nor a path"),
-        (":x", "neither module:function nor a path"),
-        ("../anapp.py:memory", "neither module:function nor a path"),
-    ],
-)
-def test_what_cannot_cross_is_refused(module: str, target: Any, said: str) -> None:
-    """The error says what to write instead."""
-    with pytest.raises(InvalidInput, match=said):
-        read_target(target)
-    assert [path.name for path in Path().iterdir() if path.is_dir()] in ([], ["__pycache__"])
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: Runtime("here"), "not a lambda"),
+    (Runtime("here"), "move Runtime"),
+    (Config(), "path of the file"),
+    (digest_of, '"remora.cluster.target:digest_of"'),
+    (HashEmbedder(), r"an object \(HashEmbedder\)"),
+    (None, "an object"),
+    (b"here", "an object"),
+    ("", "no target"),
+    ("a\0b", "no target"),
+    ("__main__:memory", "a module of its own"),
+    ("anapp.no:memory", "there is no module 'anapp.no'|not a package"),
+    ("nowhere.at.all:memory", "there is no module 'nowhere'"),
+    ("anapp:nothing", "has no nothing"),
+    ("anapp:in_memory", "give it a directory"),
+    ("anapp:journal", "passes journal="),
+    ("anapp:coroutine", "write `def`"),
+    ("anapp:wants", "without arguments"),
+    ("anapp:text", "returned str"),
+    ("anapp:value", "no function"),
+    ("anapp:made", "name a function"),
+    ("anapp.py", "is a file"),
+    ("missing.yaml", "cannot read"),
+    ("anapp.memory", 'write "anapp:memory", and .* "./anapp.memory"'),
+    ("my.app.memory.runtimee", 'write "my.app.memory:runtimee"'),
+    ("bad:", "neither module:function nor a path"),
+    (":x", "neither module:function nor a path"),
+    ("../anapp.py:memory", "neither module:function nor a path"),
+]
 
 
-def test_an_error_of_the_application_is_its_own(module: str) -> None:
+def test_what_cannot_cross_is_refused(module: str) -> None:
+    """The error says what to write instead; an error of the application is its own."""
+    for target, said in REFUSED:
+        with pytest.raises(InvalidInput, match=said):
+            read_target(target)
+        assert [path.name for path in Path().iterdir() if path.is_dir()] in ([], ["__pycache__"])
     with pytest.raises(ConnectionError, match="no such host"):
         read_target(f"{module}:broken")
 
