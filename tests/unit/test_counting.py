@@ -17,6 +17,7 @@ from remora.runtime.threads import run_in_thread
 from remora.services import counting
 from remora.tokens import TiktokenCounter
 from tests.harness import user
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 CONFIG = Config.from_dict({"long_term": {"enabled": False}, "mailbox": {"max_messages": 4}})
@@ -45,7 +46,7 @@ class Gate:
     def count_all(self, texts: list[str], then: Callable[[list[str]], list[int]]) -> list[int]:
         self.counted += texts
         self.begun.set()
-        assert self.open.wait(30)
+        self.open.wait()
         if self.fails_on in texts:
             raise _Panic
         return then(texts)
@@ -87,8 +88,7 @@ def begin(*calls: Any) -> list[asyncio.Task[Any]]:
 
 async def held_up(gate: Gate) -> None:
     """Return when the thread counts, and all that was begun waits."""
-    while not gate.begun.is_set():
-        await asyncio.sleep(0)
+    await until(gate.begun.is_set, "the thread counts")
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -152,7 +152,7 @@ async def test_a_sender_who_leaves_is_not_heard(gate: Gate, chat: Session) -> No
     assert said(await load) == ["first", "stays"]
     gate.open.clear()
     gate.begun.clear()
-    gone, load = begin(chat.append(user("gone")), chat.load(timeout_s=5))
+    gone, load = begin(chat.append(user("gone")), chat.load(timeout_s=600))
     await held_up(gate)
     gone.cancel()
     gate.open.set()
@@ -239,10 +239,6 @@ async def test_the_thread_ends_with_the_runtime() -> None:
     before = set(threading.enumerate())
     async with Runtime.in_memory(config=CONFIG) as runtime:
         await runtime.session("alice", "one").append(user("text"))
-        (thread,) = [
-            one
-            for one in threading.enumerate()
-            if one.name == "remora-tokens" and one not in before
-        ]
-    await run_in_thread(thread.join, 30)
+        (thread,) = [one for one in {*threading.enumerate()} - before if one.name == "remora-tokens"]
+    await run_in_thread(thread.join)
     assert not thread.is_alive()
