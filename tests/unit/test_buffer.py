@@ -47,8 +47,8 @@ def shown(found: list[Entry]) -> list[int]:
 
 
 def test_units_keep_calls_with_results() -> None:
-    """G8: a unit holds an assistant's calls and all their results, in any order. Providers reuse ids
-    within one conversation; an id says nothing beyond its own unit.
+    """G8: a unit holds an assistant's calls and all their results, in any order. Providers reuse
+    ids within one conversation; an id says nothing beyond its own unit.
     """
     found = entries(user(), call("a", "b"), result("b"), result("a"), assistant())
     assert [(u.start, u.end) for u in units(found)] == [(0, 1), (1, 4), (4, 5)]
@@ -57,8 +57,6 @@ def test_units_keep_calls_with_results() -> None:
     twins = entries(call("x", "x"), result("x"), result("x"), user())
     assert [(u.start, u.end) for u in units(twins)] == [(0, 3), (3, 4)]
     assert shown(twins) == [1, 2, 3, 4]
-
-
 
 
 @given(
@@ -90,8 +88,6 @@ def test_what_reaches_a_chat_api() -> None:
         result("z"), user(), call("a"), user("are you there?"), assistant(), result("a")
     )
     assert (shown(found), presentable_units(found)[1:]) == ([2, 4, 5], ([], 3))
-
-
 
 
 def test_orphan_never_blocks_folding() -> None:
@@ -148,7 +144,3 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
             or [s for s in everything if s > cut] == shown(found[cut:])
             or any(u.awaiting for u in units(found))
         ), "what is kept looks as it looked before the cut"
-
-
-
-

@@ -239,6 +239,8 @@ async def test_the_thread_ends_with_the_runtime() -> None:
     before = set(threading.enumerate())
     async with Runtime.in_memory(config=CONFIG) as runtime:
         await runtime.session("alice", "one").append(user("text"))
-        (thread,) = [one for one in {*threading.enumerate()} - before if one.name == "remora-tokens"]
+        (thread,) = [
+            one for one in {*threading.enumerate()} - before if one.name == "remora-tokens"
+        ]
     await run_in_thread(thread.join)
     assert not thread.is_alive()

@@ -102,8 +102,6 @@ async def test_an_unreadable_condense_answer_loses_nothing() -> None:
     assert (block.facts, block.waiting) == (["x", "y"], ["z"])
 
 
-
-
 async def test_a_failing_model_changes_nothing() -> None:
     """S3.14: whichever of the two calls fails, the facts are as before, and the put says so."""
     model = ScriptedChatModel(
@@ -157,7 +155,3 @@ async def test_the_runtimes_model_and_no_model() -> None:
     for options in wrong:
         with pytest.raises(ConfigError):
             FactExtractionMemoryBlock(**options)
-
-
-
-

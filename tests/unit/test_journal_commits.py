@@ -32,51 +32,36 @@ def said(number: int) -> Write:
 
 @pytest.mark.anyio
 async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
-    """G2, G3: every one, once, in the order of writing, and nobody before the commit."""
+    """G2, G3, G4: every one, once, in the order of writing, and nobody before the commit; a failure
+    of the next one after them.
+    """
     journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
-    told: list[tuple[int, Exception | None]] = []
+    told: list[tuple[int, bool]] = []
+    commits: list[int] = []
     done = anyio.Event()
 
-    def telling(number: int) -> Any:
+    def write(number: int, sid: int) -> None:
         def tell(_: Write, error: Exception | None) -> None:
-            told.append((number, error))
-            if len(told) == MANY:
+            told.append((number, error is None))
+            if number == MANY:
+                commits.append(journal.statistics().commits)
+                write(0, 1)  # is there already
+            elif number == 0:
                 done.set()
 
-        return tell
+        one = said(sid)
+        one.on_acknowledged = tell
+        journal.write(one)
 
     async with anyio.create_task_group() as tasks:
         for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = telling(number)
-            journal.write(write)
+            write(number, number)
         tasks.start_soon(journal.run)
         await done.wait()
         tasks.cancel_scope.cancel()
     await journal.aclose()
-    assert told == [(number, None) for number in range(1, MANY + 1)]
-    assert journal.statistics().commits == 1
-
-
-@pytest.mark.anyio
-@pytest.mark.blocking  # the test itself looks into the file
-async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
-    """G4: its sender was told that it failed, while it waited for its commit."""
-    path = tmp_path / "journal.db"
-    journal = await SqliteJournal.open(path, durability="none")
-    done = anyio.Event()
-    fenced, later = said(1), said(2)
-    later.on_acknowledged = lambda *_: done.set()
-    journal.write(fenced)
-    journal.write(later)
-    fenced.fenced = True
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
-        await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
+    assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
+    assert commits == [1]
 
 
 @pytest.mark.anyio
@@ -106,38 +91,24 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path) -> None:
-    """G2, G4: a session's writes settle in their order, also where a large commit succeeds and the
-    next one fails.
-    """
-    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
-    told: list[tuple[int, bool]] = []
+@pytest.mark.blocking  # the test itself looks into the file
+async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
+    """G4: its sender was told that it failed, while it waited for its commit."""
+    path = tmp_path / "journal.db"
+    journal = await SqliteJournal.open(path, durability="none")
     done = anyio.Event()
-
-    def failing(_: Write, error: Exception | None) -> None:
-        told.append((0, error is None))
-        done.set()
-
-    def telling(number: int) -> Any:
-        def tell(_: Write, error: Exception | None) -> None:
-            told.append((number, error is None))
-            if number == MANY:
-                bad = said(1)  # is there already
-                bad.on_acknowledged = failing
-                journal.write(bad)
-
-        return tell
-
+    fenced, later = said(1), said(2)
+    later.on_acknowledged = lambda *_: done.set()
+    journal.write(fenced)
+    journal.write(later)
+    fenced.fenced = True
     async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = telling(number)
-            journal.write(write)
         tasks.start_soon(journal.run)
         await done.wait()
         tasks.cancel_scope.cancel()
     await journal.aclose()
-    assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
 
 
 def test_marks_of_one_actor_go_one_after_the_other() -> None:

@@ -20,7 +20,6 @@ from remora.tokens import CallableCounter, TiktokenCounter
 pytestmark = pytest.mark.anyio
 
 
-
 def plain(prompt: str) -> str:
     return f"What you said: {prompt}"
 

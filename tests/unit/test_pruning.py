@@ -75,8 +75,6 @@ def test_nonsense_is_refused() -> None:
         victims(ROWS, 10, "age", **OPTIONS)
 
 
-
-
 def test_formulas_differ() -> None:
     """S2.19, S4.41: the given formula lets a much-read trifle outlive what was called
     all-important; the bounded one does not.
@@ -84,8 +82,6 @@ def test_formulas_differ() -> None:
     rows = [row("trifle", 1, count=10, importance=0.0), row("vow", 1, importance=1.0)]
     assert victims(rows, 1, "importance", formula="seed", **OPTIONS) == ["vow"]
     assert victims(rows, 1, "importance", formula="bounded", **OPTIONS) == ["trifle"]
-
-
 
 
 rows_strategy = st.lists(

@@ -62,8 +62,6 @@ def test_an_interval_of_the_host_is_left_alone() -> None:
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
-
-
 def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
     begun, first_may_end = threading.Barrier(2), threading.Event()
 
@@ -80,8 +78,6 @@ def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
         first_may_end.set()
         work.result()
     assert sys.getswitchinterval() == pytest.approx(DEFAULT_S)
-
-
 
 
 def test_a_child_that_is_forked_during_the_work_has_the_default() -> None:

@@ -76,8 +76,6 @@ async def test_one_row_for_a_batch_and_two_come_back() -> None:
     assert "trains" not in await block.aget([ChatMessage("user", "lavender honey bees?")])
 
 
-
-
 async def test_the_query_is_the_last_five_messages() -> None:
     """S3.15: the query text is the newest five messages, and no others."""
     embedder = Embedder()
@@ -133,8 +131,6 @@ async def test_one_store_many_sessions() -> None:
             block = bound(VectorMemoryBlock(vector_store=store, similarity_top_k=9), user, session)
             found = await block.aget([ChatMessage("user", "honey")])
             assert found == f"<message role='user'>honey of {user} in {session}</message>"
-
-
 
 
 def test_wrong_settings() -> None:
