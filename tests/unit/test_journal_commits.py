@@ -18,10 +18,12 @@ from remora.messages import encode_message
 from remora.runtime.jobs import JobDone
 from remora.runtime.log import Write
 from remora.storage.records import Appended, BufferMoved, Watermarks
+from remora.storage.running import running_journal
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.rows import Rows
 
+pytestmark = pytest.mark.anyio
 MANY = 100  # more than are told at a time
 
 
@@ -30,7 +32,6 @@ def said(number: int) -> Write:
     return Write([Appended(number, (entry.with_seq(1),), None)], lambda *_: None)
 
 
-@pytest.mark.anyio
 async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
     """G2, G3, G4: every one, once, in the order of writing, and nobody before the commit; a failure
     of the next one after them.
@@ -53,18 +54,14 @@ async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
         one.on_acknowledged = tell
         journal.write(one)
 
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write(number, number)
-        tasks.start_soon(journal.run)
+    for number in range(1, MANY + 1):
+        write(number, number)
+    async with running_journal(journal):
         await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
     assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
     assert commits == [1]
 
 
-@pytest.mark.anyio
 async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
     """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are
     durable.
@@ -77,20 +74,16 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
         told.append(error)
         first.set()
 
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = tell
-            journal.write(write)
-        tasks.start_soon(journal.run)
+    for number in range(1, MANY + 1):
+        write = said(number)
+        write.on_acknowledged = tell
+        journal.write(write)
+    async with running_journal(journal):
         await first.wait()
-        tasks.cancel_scope.cancel()
-    assert len(told) < MANY
-    await journal.aclose()
+        assert len(told) < MANY
     assert told == [None] * MANY
 
 
-@pytest.mark.anyio
 @pytest.mark.blocking  # the test itself looks into the file
 async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
     """G4: its sender was told that it failed, while it waited for its commit."""
@@ -102,11 +95,8 @@ async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> 
     journal.write(fenced)
     journal.write(later)
     fenced.fenced = True
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
+    async with running_journal(journal):
         await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
 
@@ -151,7 +141,6 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
         assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 
 
-@pytest.mark.anyio
 async def test_a_connection_does_a_transaction_in_its_thread(tmp_path: Path) -> None:
     """G1: what aiosqlite gives is enough for it, whichever version is there, and its errors come
     back as SQLite's.
@@ -177,7 +166,6 @@ def test_parameters_of_sql_have_no_numbers() -> None:
     assert numbered == {}
 
 
-@pytest.mark.anyio
 async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Path) -> None:
     """What a request binds to its log lines is in no line that another's message causes; and what
     answers may ask the event loop for its time, as in a task (a callback of another thread has no
@@ -193,8 +181,7 @@ async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Pa
         answered[len(found)].set()
         found.append(request.get())
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
+    async with running_journal(journal):
         await anyio.wait_all_tasks_blocked()
         for number, event in enumerate(answered, 1):
             request.set(f"of {number}")
@@ -202,6 +189,4 @@ async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Pa
             write.on_acknowledged = tell
             journal.write(write)
             await event.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
     assert found == ["nobody's"] * 3
