@@ -173,19 +173,16 @@ def test_another_version_is_refused_with_advice() -> None:
 
 
 def test_an_owner_that_is_about_to_close_gets_no_more() -> None:
+    """A stranger must say hello first, and nothing else."""
     worker, owner = connected()
     worker.put(Cancel(1))
     owner.drain()
     owner.reply(1, 5)
-    requests, replies = pass_all(worker, owner)
-    assert (requests, replies) == ([Cancel(1)], [(1, 5)])
+    assert pass_all(worker, owner) == ([Cancel(1)], [(1, 5)])
     assert owner.parted
     assert not worker.open
     with pytest.raises(WireError, match="Cancel"):
         owner.feed(bytes(frame([Cancel(2)])))
-
-
-def test_a_stranger_must_say_hello_first() -> None:
     for first in ([Cancel(1)], [Hello(WIRE), Cancel(1)], [Bye()]):
         with pytest.raises(WireError):
             owner_end().feed(bytes(frame(first)))
@@ -209,26 +206,24 @@ def test_many_requests_leave_in_frames_of_a_bounded_size() -> None:
 
 
 def test_what_cannot_be_sent_is_refused_alone() -> None:
+    """An answer that is too long is an error; progress is a reply that ends nothing."""
     refused: list[Any] = []
     worker = WorkerEnd(Hello(WIRE), lambda request, _: refused.append(request))
-    owner = owner_end()
+    owner = OwnerEnd(lambda _: WELCOME, EPOCHS, max_frame=10_000)
     pass_all(worker, owner)
     bad, good = Call(1, 0, "\ud800"), Call(2, 0, "x")
     worker.put(bad)
     worker.put(good)
     assert pass_all(worker, owner)[0] == [good]
     assert refused == [bad]
-
-
-def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, owner = worker_end(), OwnerEnd(lambda _: WELCOME, EPOCHS, max_frame=10_000)
-    pass_all(worker, owner)
-    owner.reply(1, "x" * 20_000)
-    owner.reply(2, 5)
-    _, replies = pass_all(worker, owner)
-    assert dict(replies)[2] == 5
+    replies: list[tuple[int, Any]] = [(1, "x" * 20_000), (2, 5), (3, Progress(1, 2)), (3, None)]
+    for reply in replies:
+        owner.reply(*reply)
+    _, found = pass_all(worker, owner)
+    too_long = dict(found)[1]
+    assert sorted(found, key=lambda one: one[0]) == [(1, too_long), *replies[1:]]
     with pytest.raises(errors.InvalidInput, match="ask for less"):
-        raise restore_error(dict(replies)[1])
+        raise restore_error(too_long)
 
 
 # -- exceptions ------------------------------------------------------------------------------------
@@ -273,23 +268,13 @@ def test_an_exception_arrives_as_it_was() -> None:
 
 
 def test_an_error_may_hold_any_text() -> None:
-    """Of a user, for instance."""
+    """Of a user, for instance. Its name cannot call anything: a class that is no exception, or one
+    that ends a program, is not made.
+    """
     error = errors.NotGranted("no \ud800", scope="\ud800", who="x" * 10)
     found = restore_error(decode_replies(frame([(), [(1, to_raised(error))]])[4:])[1][0][1])  # type: ignore[arg-type]
     assert isinstance(found, errors.NotGranted)
     assert found.who == "x" * 10
     assert "\\ud800" in str(found)
-
-
-def test_the_name_of_an_exception_cannot_call_anything() -> None:
-    """A class that is no exception, or one that ends a program, is not made."""
     for name in ("eval", "SystemExit", "KeyboardInterrupt", "__import__", "Later"):
-        raised = type(to_raised(ValueError()))(name, "text")
-        assert type(restore_error(raised)) is errors.RemoraError
-
-
-def test_progress_is_a_reply_that_ends_nothing() -> None:
-    worker, owner = connected()
-    owner.reply(3, Progress(1, 2))
-    owner.reply(3, None)
-    assert pass_all(worker, owner)[1] == [(3, Progress(1, 2)), (3, None)]
+        assert type(restore_error(Raised(name, "text"))) is errors.RemoraError

@@ -97,30 +97,25 @@ def said(context: Context) -> list[Any]:
     return [message["content"] for message in context.messages]
 
 
-async def test_nothing_overtakes_a_message_that_is_counted(gate: Gate, chat: Session) -> None:
-    """G2: not a load, not a message that needs no counting, not a clear."""
+async def test_nothing_overtakes_a_message_that_is_counted(
+    gate: Gate, runtime: Runtime, chat: Session
+) -> None:
+    """G2, G10: not a load, not a message that needs no counting, not a clear; and only the session
+    waits whose message is counted.
+    """
     tool: Any = {"role": "assistant", "content": None, "tool_calls": [
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}  # fmt: skip
     append, load, called, again = begin(
         chat.append(user("second")), chat.load(), chat.append(tool), chat.clear()
     )
     await held_up(gate)
+    assert said(await runtime.session("bob", "one").load()) == []
     assert not any(task.done() for task in (append, load, called, again))
     gate.open.set()
     assert (await append).seqs == (2,)
     assert said(await load) == ["first", "second"]
     assert (await called).seqs == (3,)
     assert await again == 3
-
-
-async def test_other_sessions_go_on(gate: Gate, runtime: Runtime, chat: Session) -> None:
-    """G10: only the session waits whose message is counted."""
-    (append,) = begin(chat.append(user("second")))
-    await held_up(gate)
-    assert said(await runtime.session("bob", "one").load()) == []
-    assert not append.done()
-    gate.open.set()
-    await append
 
 
 async def test_counts_are_those_of_the_loop(runtime: Runtime) -> None:

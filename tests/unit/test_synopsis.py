@@ -60,9 +60,9 @@ def test_what_an_answer_says() -> None:
             parse_synopsis(answer)
 
 
-def attempt(*, last: bool = False, attempts: int = 0) -> JobAttempt:
+def attempt(*, last: bool = False) -> JobAttempt:
     return JobAttempt(
-        Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False
+        Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1)), last, expedited=False
     )
 
 
@@ -82,18 +82,19 @@ async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]
     return journal
 
 
-def handler(journal: MemoryJournal, model: Any = None, **options: Any) -> SynopsisHandler:
+def handler(
+    journal: MemoryJournal, model: Any = None, *, extract: Any = None, **options: Any
+) -> SynopsisHandler:
     counter = options.pop("counter", HeuristicCounter())
-    breaker = CircuitBreaker(SystemClock(), failures=5, rest_s=30)
     given: dict[str, Any] = {
         "clock": SystemClock(),
-        "breaker": breaker,
+        "breaker": CircuitBreaker(SystemClock(), failures=5, rest_s=30),
         "counter": counter,
         "max_tokens": 1_000,
         **options,
     }
-    extract = given.pop("extract", None) or ExtractiveSummarizer(counter.count)
-    return SynopsisHandler(journal, model, extract, **given)
+    summarizer = extract or ExtractiveSummarizer(counter.count)
+    return SynopsisHandler(journal, model, summarizer, **given)
 
 
 async def written(lane: SynopsisHandler, one: JobAttempt | None = None) -> SynopsisReady:
