@@ -20,7 +20,13 @@ from tests.harness import user
 from tests.patience import until
 
 pytestmark = pytest.mark.anyio
-CONFIG = Config.from_dict({"long_term": {"enabled": False}, "mailbox": {"max_messages": 4}})
+CONFIG = Config.from_dict(
+    {
+        "long_term": {"enabled": False},
+        "mailbox": {"max_messages": 4},
+        "buffer": {"token_limit": 1_000_000},  # nothing is folded, at whatever time
+    }
+)
 
 
 @pytest.fixture

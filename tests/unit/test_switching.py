@@ -24,6 +24,7 @@ from remora.runtime.switching import (
     wait_until_loaded,
 )
 from remora.storage.sqlite.connection import JournalConnection
+from tests.patience import wait_until
 
 DEFAULT_S, SHORT_S = 0.005, 0.000198
 
@@ -68,7 +69,7 @@ def test_it_is_short_until_the_last_of_several_threads_is_done() -> None:
     def first() -> None:
         with frequent_switches():
             begun.wait()
-            first_may_end.wait()
+            wait_until(first_may_end.is_set, "the first may end")
 
     with ThreadPoolExecutor(1) as threads:
         work = threads.submit(first)
@@ -150,11 +151,11 @@ def test_what_ends_waits_for_what_is_loaded(
     (tmp_path / "slow_to_load.py").write_text(
         "import slow_events\nslow_events.begun.set()\nslow_events.go_on.wait()\nDONE = True\n"
     )
-    loading = threading.Thread(target=load_module, args=("slow_to_load",))
+    loading = threading.Thread(target=load_module, args=("slow_to_load",), daemon=True)
     loading.start()
-    begun.wait()
+    wait_until(begun.is_set, "the module is being loaded")
     assert is_loading()
-    waiting = threading.Thread(target=wait_until_loaded)
+    waiting = threading.Thread(target=wait_until_loaded, daemon=True)
     waiting.start()
     assert waiting.is_alive()
     go_on.set()
