@@ -119,16 +119,10 @@ async def test_an_open_runtime_is_refused(module: str, monkeypatch: pytest.Monke
             read_target(f"{module}:same")
 
 
-def test_durability_none_is_refused(tmp_path: Path) -> None:
-    """Somebody else's answer would depend on a process that may die."""
-    file = tmp_path / "conf.yaml"
-    file.write_text("journal: {durability: none}\n")
-    with pytest.raises(ConfigError, match="process or power"):
-        read_target(file)
-
-
-def test_digests() -> None:
-    """They differ with every key, secrets among them, and say nothing of them."""
+def test_digests(tmp_path: Path) -> None:
+    """They differ with every key, secrets among them, and say nothing of them. Durability none is
+    refused: somebody else's answer would depend on a process that may die.
+    """
     secret = {"models": {"api_key": "${{ secrets.KEY }}"}}
     trees: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {}),
@@ -139,6 +133,10 @@ def test_digests() -> None:
     digests = [digest_of(Config.from_dict(tree, secrets=secrets)) for tree, secrets in trees]
     assert len(set(digests)) == len(trees)
     assert digest_of(Config()) == digests[0]
+    file = tmp_path / "conf.yaml"
+    file.write_text("journal: {durability: none}\n")
+    with pytest.raises(ConfigError, match="process or power"):
+        read_target(file)
 
 
 MOUNTS = """\
@@ -151,8 +149,8 @@ MOUNTS = """\
 """
 
 
-def test_file_systems(tmp_path: Path) -> None:
-    """The longest mount point decides, and of two the later."""
+def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest mount point decides, and of two the later. A network's is refused."""
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     kinds = {
@@ -165,9 +163,6 @@ def test_file_systems(tmp_path: Path) -> None:
     }
     assert {path: file_system(Path(path), mounts) for path in kinds} == kinds
     assert file_system(tmp_path, tmp_path / "none") == ""
-
-
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remora.cluster.place.file_system", lambda _: "nfs4")
     with pytest.raises(DirectoryUnusable, match=r"network file system \(nfs4\)"):
         Place(tmp_path / "memory").prepare()
