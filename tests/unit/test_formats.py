@@ -222,19 +222,14 @@ def test_blobs_of_gemini() -> None:
         ],
     )
     (chat,) = from_gemini(content)
-    assert [part["type"] for part in chat["content"]] == [
-        "image_url",
-        "input_audio",
-        "file",
-        "text",
-    ]
+    types = [part["type"] for part in chat["content"]]
+    assert types == ["image_url", "input_audio", "file", "text"]
     (again,) = to_gemini([chat])["contents"]
     assert Content.model_validate(again) == content
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_what_is_refused() -> None:
+    for bad in (
         lambda: from_anthropic("text"),
         lambda: from_anthropic([7]),
         lambda: from_anthropic({"role": "robot", "content": "x"}),
@@ -247,11 +242,9 @@ def test_blobs_of_gemini() -> None:
         lambda: from_gemini({"role": "user", "parts": [7]}),
         lambda: from_gemini({"role": "user", "content": "x"}),
         lambda: from_gemini({"candidates": [{}]}),
-    ],
-)
-def test_what_is_refused(bad: Any) -> None:
-    with pytest.raises(InvalidMessage):
-        bad()
+    ):
+        with pytest.raises(InvalidMessage):
+            bad()
 
 
 @pytest.mark.anyio
@@ -278,29 +271,13 @@ async def test_objects_are_appended_as_they_are() -> None:
         await chat.append([Message.user("Where?"), ANSWER])
         await chat.append(Message.tool("fog", tool_call_id="toolu_1"))
         await chat.append([REASONING, FIRST, SECOND])
-        await chat.append(
-            [
-                Message.tool("a", tool_call_id="call_1"),
-                Message.tool("b", tool_call_id="call_2"),
-                CALLED,
-            ]
-        )
+        results = [Message.tool(one, tool_call_id=f"call_{one}") for one in "12"]
+        await chat.append([*results, CALLED])
         history = await chat.history()
-        assert [one.role for one in history] == [
-            "user",
-            "assistant",
-            "tool",
-            "assistant",
-            "tool",
-            "tool",
-            "assistant",
-        ]
+        roles = " ".join(one.role for one in history)
+        assert roles == "user assistant tool assistant tool tool assistant"
         assert [len(one.tool_calls or ()) for one in history] == [0, 1, 0, 2, 0, 0, 2]
+        code = Content.model_validate({"parts": [{"executable_code": {"code": "1"}}]})
         with pytest.raises(InvalidMessage, match="executable_code"):
-            await chat.append(
-                [
-                    Message.user("x"),
-                    Content.model_validate({"parts": [{"executable_code": {"code": "1"}}]}),
-                ]
-            )
+            await chat.append([Message.user("x"), code])
         assert len(await chat.history()) == len(history)

@@ -107,7 +107,7 @@ def test_items_come_back_whole() -> None:
     assert not memory.add(item("0", AXES[2], text="other"))
     assert list(memory.items) == given_items
     for place in (-1, slice(3, 5), 0):
-        assert memory.items[place] == given_items[place]  # type: ignore[index]
+        assert memory.items[place] == given_items[place]
     assert memory.search(unit([1, 7, 0, 2]), k=1)[0][0] == given_items[7]
     with pytest.raises(IndexError):
         memory.items[30]
