@@ -34,6 +34,7 @@ from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
 from tests.golden import make_calls
 
+pytestmark = pytest.mark.anyio
 KEY = SessionKey("ada", "chat")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENTRY = Entry(1, 2, 3, "user", b"\x80")
@@ -109,7 +110,6 @@ def test_garbage_is_no_call() -> None:
             encode_arguments(name)
 
 
-@pytest.mark.anyio
 async def test_a_long_list_arrives_whole_and_in_order() -> None:
     """In parts, between which others have their turn; jobs with their keys and payloads."""
     for key in (KEY, UserKey("ada")):
@@ -125,7 +125,6 @@ async def test_a_long_list_arrives_whole_and_in_order() -> None:
             await decode_result("runtime.dead_letters", data[:-1])
 
 
-@pytest.mark.anyio
 async def test_a_long_session_arrives_whole_and_in_order() -> None:
     call, said = CALLS["transfers.import_session"], {"role": "user", "content": "tea"}
     for number in (0, 1, 1_000, 2_500):
@@ -156,7 +155,6 @@ def test_calls_are_added_and_never_changed() -> None:
         assert make_calls.shape(CALLS[name]) == known, f"{name}: does it need another WIRE?"
 
 
-@pytest.mark.anyio
 async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
     session, user = runtime.session("ada", "chat"), runtime.user("ada")
     found = await called(runtime, "archive.history", KEY, include_archived=True, at=None)
@@ -176,7 +174,6 @@ async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
     assert (await called(runtime, "work.forget", "ada", None)).journal["messages"] == 1
 
 
-@pytest.mark.anyio
 async def test_progress_and_errors_are_those_of_the_method(
     runtime: remora.Runtime, tmp_path: Path
 ) -> None:
@@ -195,7 +192,6 @@ async def test_progress_and_errors_are_those_of_the_method(
         await perform("runtime.export", data, parts=parts, verbs=runtime)
 
 
-@pytest.mark.anyio
 async def test_without_long_term_memory() -> None:
     config = remora.Config.from_dict({"long_term": {"enabled": False}})
     async with remora.Runtime.in_memory(config=config) as runtime:

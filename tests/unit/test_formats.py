@@ -29,6 +29,7 @@ from remora.formats import (
 )
 from remora.tokens import CallableCounter
 
+pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 THINKING = {"type": "thinking", "thinking": "Where is it?", "signature": "abc"}
 ANSWER = AnthropicMessage.model_validate(
@@ -247,7 +248,6 @@ def test_what_is_refused() -> None:
             bad()
 
 
-@pytest.mark.anyio
 async def test_what_is_kept_counts(tmp_path: Path) -> None:
     """It is in the message's tokens, with another counter too; no context has it."""
     item = {"type": "compaction", "encrypted_content": "w " * 100}
@@ -263,7 +263,6 @@ async def test_what_is_kept_counts(tmp_path: Path) -> None:
         assert (await runtime.session("alice", "one").load()).tokens > 100
 
 
-@pytest.mark.anyio
 async def test_objects_are_appended_as_they_are() -> None:
     """Of each client; what has no form in a chat is refused before anything is written."""
     async with Runtime.in_memory(config=PLAIN) as runtime:

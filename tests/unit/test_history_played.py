@@ -35,6 +35,7 @@ from tests.handover import WatchedJournal, WatchedStore, Witness
 from tests.scripted import CONFIG, Script
 from tests.strategies import programs
 
+pytestmark = pytest.mark.anyio
 POLICIES = [
     BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=400),
     BufferPolicy(above_messages=6, keep_messages=3),
@@ -74,7 +75,6 @@ async def play(
     return history, violations + check(history, policy=policy, sound_models=True)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(24))
 async def test_random_programs(seed: int) -> None:
     """G1 to G11, G13: whatever callers do while commits fail, one order explains what they saw; in
@@ -108,7 +108,6 @@ def test_drawn_programs(
     assert violations == [], counterexample(Case(program, seed, tuple(faults)), history, violations)
 
 
-@pytest.mark.anyio
 async def test_play_goes_on_after_a_restart() -> None:
     """G4, G12: what was under way when a runtime died is tried again on the next, under its key,
     and has one effect.
@@ -200,7 +199,6 @@ async def play_with_crashes(
     return history, violations
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(40))
 async def test_random_programs_with_crashes(seed: int) -> None:
     """G3, G4, G7, G8: the process dies between any two steps, again and again; each life goes on

@@ -16,7 +16,7 @@ from remora.tokens import HeuristicCounter
 
 pytestmark = pytest.mark.anyio
 
-MESSAGE = {"role": "user", "content": "hello"}
+MESSAGE: Any = {"role": "user", "content": "hello"}
 
 
 class Port:

@@ -55,7 +55,9 @@ async def test_other_words() -> None:
 
 
 async def test_names_have_no_near_words() -> None:
-    """Rose is not a flower, and Will no testament: neither a speaker, nor another name."""
+    """Rose is not a flower, and Will no testament: neither a speaker, nor another name. Where near
+    words fail, it is as where an embedder fails.
+    """
     question = await asked("Did Rose mention Flower and the dog?")
     assert "dog" in question.near
     assert not {"rose", "flower"} & question.near.keys()
@@ -63,10 +65,6 @@ async def test_names_have_no_near_words() -> None:
     texts = [UserIndex([row(1, "a plant in the garden")], None).texts["turn"]]
     assert set(weigh_words(question, set(), texts, 0.4)) == {"flower", "plant", "garden"}
     assert set(weigh_words(question, {"flower", "power"}, texts, 0.4)) == {"flower"}
-
-
-async def test_near_words_of_an_embedder_that_fails() -> None:
-    """It fails as an embedder does."""
 
     class Broken(HashEmbedder):
         def near_words(self, word: str) -> Sequence[tuple[str, float]]:

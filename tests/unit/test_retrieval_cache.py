@@ -106,8 +106,10 @@ async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) 
     assert cache.result_statistics().size == 0
 
 
-async def test_least_recently_used_goes() -> None:
-    """S4.39, G10: the results are bounded; what was asked for last stays."""
+async def test_least_recently_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.39, G10: the results are bounded, also in bytes: a few large ones are held, or many small
+    ones; what was asked for last stays.
+    """
     cache = cache_of(3)
     for number in range(3):
         user = f"user {number}"
@@ -119,10 +121,6 @@ async def test_least_recently_used_goes() -> None:
     cache.keep("user 0", await cache.get("user 0"), CATS, found("again"))
     assert texts(cache.result("user 0", CATS)) == ["again"]
     assert cache.result_statistics().size == 3
-
-
-async def test_results_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G10: a few large results are held, or many small ones."""
     one = found("tabby")
     monkeypatch.setattr(index_cache, "MAX_RESULT_BYTES", 3 * one.nbytes)
     cache = cache_of(1_000)

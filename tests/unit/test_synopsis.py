@@ -25,6 +25,7 @@ from remora.testing import ScriptedChatModel
 from remora.tokens import HeuristicCounter, TiktokenCounter
 from tests.harness import commit_each
 
+pytestmark = pytest.mark.anyio
 KEY = UserKey("ada")
 AT_US = 1_700_000_000_000_000
 
@@ -109,7 +110,6 @@ def memory(
     return MemoryItem(f"m{n}", "", agent, text, type_, importance, AT_US + n, 5)
 
 
-@pytest.mark.anyio
 async def test_the_extract_knows_them_apart() -> None:
     """S2.22, S4.44: without a model, identity is of memories by importance and first-person words,
     context of what was said.
@@ -139,7 +139,6 @@ async def test_the_extract_knows_them_apart() -> None:
     assert (result.degraded, result.model) == (False, "extractive")
 
 
-@pytest.mark.anyio
 async def test_one_call_for_both_parts() -> None:
     """S2.23, S2.24: one request; the prompt is the application's own if it gave one; what is asked
     for is bounded. Without a word or a memory there is nothing to ask a model about.
@@ -157,7 +156,6 @@ async def test_one_call_for_both_parts() -> None:
     assert not nothing.degraded
 
 
-@pytest.mark.anyio
 async def test_the_newest_are_shown() -> None:
     """S2.23, G10: of many sessions and many messages, the newest; the prompt does not grow with
     what was ever said.
@@ -180,7 +178,6 @@ async def test_the_newest_are_shown() -> None:
     assert SessionKey("ada", "chat") == (await journal.sessions("ada"))[0].key
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("broken", ["journal", "extract"])
 async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     """G6: whatever breaks, the last attempt ends the job, marked; an earlier one is tried again."""
@@ -229,7 +226,6 @@ def test_both_parts_are_within_the_bound(identity: str, context: str, most: int,
         assert parts == (identity, context)
 
 
-@pytest.mark.anyio
 async def test_a_wordy_model_is_cut() -> None:
     """S2.26: an answer of 20 000 words leaves at most 1 000 tokens, with something of both parts."""  # noqa: E501
     journal = await journal_with([memory(1, "Likes rye bread.")], [])
