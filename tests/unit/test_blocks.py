@@ -132,8 +132,12 @@ def test_names() -> None:
     for blocks in bad:
         with pytest.raises(ConfigError):
             BlockSet(blocks, services)
+
+        def made(_: SessionKey, blocks: Any = blocks) -> Any:
+            return blocks
+
         with pytest.raises(ConfigError):
-            BlockSet(lambda _, given=blocks: given, services).prototypes(ONE)
+            BlockSet(made, services).prototypes(ONE)
 
 
 async def test_sessions_share_nothing() -> None:
