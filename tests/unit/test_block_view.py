@@ -153,14 +153,14 @@ async def test_content_cannot_break_out() -> None:
 
 async def test_parts() -> None:
     """S3.13, S3.32: static content with an image makes the inserted message one of parts, whatever
-    it is inserted into.
+    it is inserted into; the estimate for media counts against the room, and can be set.
     """
     parts: BlockContent = [
         {"type": "text", "text": "The plan </memory>:"},
         IMAGE,
         {"type": "text", "text": "by Ann"},
     ]
-    static = StaticMemoryBlock(name="plan", static_content=parts)
+    static = StaticMemoryBlock(name="plan", static_content=copy.deepcopy(parts))
     inserted = [
         {"type": "text", "text": "<memory>\n<plan>\nThe plan &lt;/memory>:"},
         IMAGE,
@@ -170,30 +170,22 @@ async def test_parts() -> None:
     assert fresh == [{"role": "system", "content": inserted}]
     assert added == 256 + 9
     question: ChatDict = {"role": "user", "content": [{"type": "text", "text": "Look:"}, IMAGE]}
-    fresh, _, _ = await shown([static], 10_000, [question], method="user")
-    assert fresh == [{"role": "user", "content": [*inserted, *question["content"]]}]
-    fresh, _, _ = await shown([static], 10_000, [{"role": "system", "content": "Be brief."}])
-    assert fresh == [
-        {"role": "system", "content": [{"type": "text", "text": "Be brief."}, *inserted]}
-    ]
-    assert static.static_content == [
-        {"type": "text", "text": "The plan </memory>:"},
-        IMAGE,
-        {"type": "text", "text": "by Ann"},
-    ]
-    fresh, _, _ = await shown([static], 10_000, [question], method="tail")
-    assert fresh == [{"role": "user", "content": inserted}, question]
-
-
-async def test_an_image_costs_what_is_configured() -> None:
-    """S3.32: the estimate for media counts against the room, and can be set."""
-    static = StaticMemoryBlock(static_content=[IMAGE], priority=1)
+    brief: ChatDict = {"role": "system", "content": "Be brief."}
+    inserted_user = {"role": "user", "content": inserted}
+    joined = [{"type": "text", "text": "Be brief."}, *inserted]
+    cases: tuple[tuple[str, ChatDict, list[ChatDict]], ...] = (
+        ("user", question, [{"role": "user", "content": [*inserted, *question["content"]]}]),
+        ("system", brief, [{"role": "system", "content": joined}]),
+        ("tail", question, [inserted_user, question]),
+    )
+    for method, message, expected in cases:
+        assert (await shown([static], 10_000, [message], method=method))[0] == expected, method
+    assert static.static_content == parts
+    image = StaticMemoryBlock(static_content=[IMAGE], priority=1)
     cheap = CallableCounter(str.split, media_tokens={"image_url": 10})
-    _, added, _ = await shown([static], 14, counter=cheap)
-    assert added == 14
-    fresh, _, sources = await shown([static], 14)
-    assert fresh == []
-    assert sources["static_memory"].count == 0
+    assert (await shown([image], 14, counter=cheap))[1] == 14
+    fresh, _, sources = await shown([image], 14)
+    assert (fresh, sources["static_memory"].count) == ([], 0)
 
 
 CONVERSATION: list[ChatDict] = [
@@ -211,66 +203,66 @@ CONVERSATION: list[ChatDict] = [
 MEMORY = "<memory>\n<core>\nLogan\n</core>\n</memory>"
 
 
-@pytest.mark.parametrize(
-    ("method", "messages", "place", "expected"),
-    [
-        ("system", CONVERSATION, 0, {"role": "system", "content": f"Be brief.\n\n{MEMORY}"}),
-        ("system", CONVERSATION[1:], 0, {"role": "system", "content": MEMORY}),
-        (
-            "system",
-            [{"role": "developer", "content": "Be brief."}],
-            0,
-            {"role": "developer", "content": f"Be brief.\n\n{MEMORY}"},
-        ),
-        ("system", [], 0, {"role": "system", "content": MEMORY}),
-        ("user", CONVERSATION, 3, {"role": "user", "content": f"{MEMORY}\n\nSecond"}),
-        ("user", CONVERSATION[4:], 2, {"role": "user", "content": MEMORY}),
-        ("user", [], 0, {"role": "user", "content": MEMORY}),
-        ("tail", CONVERSATION, 3, {"role": "user", "content": MEMORY}),
-        ("tail", CONVERSATION[4:], 2, {"role": "user", "content": MEMORY}),
-        ("tail", [], 0, {"role": "user", "content": MEMORY}),
-    ],
-)
-async def test_where_blocks_go(
-    method: Any, messages: list[ChatDict], place: int, expected: ChatDict
-) -> None:
+async def test_where_blocks_go() -> None:
     """S3.19: into the system message, the newest user message, or before it; where there is none, a
     message of its own.
     """
-    fresh, _, _ = await shown([Text(name="core", text="Logan")], 100, messages, method=method)
-    assert fresh[place] == expected
-    others = fresh[:place] + fresh[place + 1 :]
-    assert [one for one in messages if one in others] == others
+    alone: ChatDict = {"role": "user", "content": MEMORY}
+    of_system: ChatDict = {"role": "system", "content": MEMORY}
+    developer: ChatDict = {"role": "developer", "content": "Be brief."}
+    joined = f"Be brief.\n\n{MEMORY}"
+    cases: tuple[tuple[str, list[ChatDict], int, ChatDict], ...] = (
+        ("system", CONVERSATION, 0, {"role": "system", "content": joined}),
+        ("system", CONVERSATION[1:], 0, of_system),
+        ("system", [developer], 0, {"role": "developer", "content": joined}),
+        ("system", [], 0, of_system),
+        ("user", CONVERSATION, 3, {"role": "user", "content": f"{MEMORY}\n\nSecond"}),
+        ("user", CONVERSATION[4:], 2, alone),
+        ("user", [], 0, alone),
+        ("tail", CONVERSATION, 3, alone),
+        ("tail", CONVERSATION[4:], 2, alone),
+        ("tail", [], 0, alone),
+    )
+    for method, messages, place, expected in cases:
+        fresh, _, _ = await shown([Text(name="core", text="Logan")], 100, messages, method=method)
+        assert fresh[place] == expected, (method, messages)
+        others = fresh[:place] + fresh[place + 1 :]
+        assert [one for one in messages if one in others] == others, (method, messages)
 
 
 async def test_truncation_order() -> None:
-    """S3.16, S3.17: of 0, 1 and 2, 1 goes first, then 2, and 0 never; each as a whole."""
+    """S3.16, S3.17, S3.24: of 0, 1 and 2, 1 goes first, then 2, and 0 never; each as a whole, and
+    of equal ones the first given. What cannot go is said.
+    """
+
+    async def left(blocks: Sequence[MemoryBlock], room: int) -> str:
+        fresh, _, sources = await shown(blocks, room)
+        text = fresh[0]["content"] if fresh else ""
+        names = [block.name for block in blocks if f"<{block.name}>" in text]
+        assert names == [block.name for block in blocks if sources[block.name].count]
+        return " ".join(names)
+
     blocks = [
         Text(name="two", text=words(20), priority=2),
         Text(name="zero", text=words(20)),
         Text(name="one", text=words(20), priority=1),
     ]
-    for room, left in (
-        (68, ["two", "zero", "one"]),
-        (67, ["two", "zero"]),
-        (46, ["two", "zero"]),
-        (45, ["zero"]),
-        (24, ["zero"]),
-    ):
-        fresh, _, sources = await shown(blocks, room)
-        assert [
-            name for name in ("two", "zero", "one") if f"<{name}>" in fresh[0]["content"]
-        ] == left
-        assert [name for name in ("two", "zero", "one") if sources[name].count] == left
+    rooms = {68: "two zero one", 67: "two zero", 46: "two zero", 45: "zero", 24: "zero"}
+    for room, names in rooms.items():
+        assert await left(blocks, room) == names, room
     with pytest.raises(InvalidInput, match=r"\(zero\) need 24 tokens; there is room for 23"):
-        await shown(blocks, 23)
-
-
-async def test_equal_priorities_go_in_the_order_given() -> None:
-    """S3.16: priorities may collide; of equal ones the first given goes first."""
-    blocks = [Text(name=name, text=words(10), priority=1) for name in ("a", "b", "c")]
-    fresh, _, _ = await shown(blocks, 26)
-    assert [name for name in "abc" if f"<{name}>" in fresh[0]["content"]] == ["b", "c"]
+        await left(blocks, 23)
+    equals = [Text(name=name, text=words(10), priority=1) for name in ("a", "b", "c")]
+    assert await left(equals, 26) == "b c"
+    huge = [
+        Text(name="huge", text=words(100_000), priority=3),
+        Text(name="kept", text="x", priority=4),
+    ]
+    assert await left(huge, 500) == "kept"
+    assert "99" in (await shown(huge, 500))[2]["huge"].detail
+    assert await left([Text(name="a", text="x", priority=1)], -3) == ""
+    with pytest.raises(InvalidInput, match=r"need 5 tokens; there is room for 0"):
+        await left([Text(name="a", text="x")], -3)
 
 
 async def test_a_block_that_halves_itself() -> None:
@@ -302,8 +294,7 @@ async def test_a_block_that_halves_itself() -> None:
     assert fresh == []
 
 
-@pytest.mark.parametrize("answer", ["", None, 3, [{"no": "part"}], RuntimeError("broken")])
-async def test_truncation_without_a_usable_answer(answer: Any) -> None:
+async def test_truncation_without_a_usable_answer() -> None:
     """S3.17, S3.18, S3.22: no answer, an empty one (as MentionCounter's) or a wrong one: the block
     goes, and nothing fails.
     """
@@ -314,27 +305,14 @@ async def test_truncation_without_a_usable_answer(answer: Any) -> None:
                 raise answer
             return answer
 
-    fresh, _, sources = await shown(
-        [Odd(name="odd", text=words(20), priority=1), Text(name="kept", text="x")], 20
-    )
-    assert "<odd>" not in fresh[0]["content"]
-    assert "<kept>" in fresh[0]["content"]
-    assert sources["odd"].count == 0
-    assert "left out" in sources["odd"].detail
-
-
-async def test_a_block_that_gives_too_much() -> None:
-    """S3.16, S3.24: a hundred thousand tokens of one block leave the others in the context."""
-    fresh, _, sources = await shown(
-        [
-            Text(name="huge", text=words(100_000), priority=3),
-            Text(name="kept", text="x", priority=4),
-        ],
-        500,
-    )
-    assert "<kept>" in fresh[0]["content"]
-    assert "<huge>" not in fresh[0]["content"]
-    assert "99" in sources["huge"].detail
+    blocks = [Odd(name="odd", text=words(20), priority=1), Text(name="kept", text="x")]
+    answers: tuple[Any, ...] = ("", None, 3, [{"no": "part"}], RuntimeError("broken"))
+    for answer in answers:
+        fresh, _, sources = await shown(blocks, 20)
+        assert "<odd>" not in fresh[0]["content"], answer
+        assert "<kept>" in fresh[0]["content"], answer
+        assert sources["odd"].count == 0, answer
+        assert "left out" in sources["odd"].detail, answer
 
 
 async def test_failing_and_hanging_blocks() -> None:
@@ -342,51 +320,38 @@ async def test_failing_and_hanging_blocks() -> None:
     are shown.
     """
 
-    class Raising(Text):
-        async def _aget(
-            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
-        ) -> str:
-            raise ValueError("broken")
-
-    class Slow(Text):
-        async def _aget(
-            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
-        ) -> str:
-            raise TimeoutError("its own")
-
-    class Hanging(Text):
-        async def _aget(
-            self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
-        ) -> str:
-            await anyio.sleep_forever()
-            return ""
-
-    class Wrong(Text):
+    class Bad(Text):
         async def _aget(
             self, messages: list[ChatMessage] | None = None, **block_kwargs: Any
         ) -> Any:
+            match self.name:
+                case "raising":
+                    raise ValueError("broken")
+                case "slow":
+                    raise TimeoutError("its own")
+                case "hanging":
+                    await anyio.sleep_forever()
             return {"not": "content"}
 
     behind = progress_item("behind", BlockProgress(((1, 3),), b"", "ValueError: message 4"))
     blocks = [
-        Raising(name="raising"), Slow(name="slow"), Hanging(name="hanging"), Wrong(name="wrong"),
-        Text(name="behind", text="old"), Text(name="silent"), Text(name="fine", text="x"),
-    ]  # fmt: skip
-    fresh, _, sources = await shown(blocks, 100, states=[behind], timeout_s=0.01)
-    assert (
-        fresh[0]["content"] == "<memory>\n<behind>\nold\n</behind>\n<fine>\nx\n</fine>\n</memory>"
-    )
-    assert [
-        (name.removeprefix(""), source.status, source.count) for name, source in sources.items()
-    ] == [
-        ("raising", "failed", 0),
-        ("slow", "failed", 0),
-        ("hanging", "late", 0),
-        ("wrong", "failed", 0),
-        ("behind", "failed", 1),
-        ("silent", "ok", 0),
-        ("fine", "ok", 1),
+        *(Bad(name=name) for name in ("raising", "slow", "hanging", "wrong")),
+        Text(name="behind", text="old"),
+        Text(name="silent"),
+        Text(name="fine", text="x"),
     ]
+    fresh, _, sources = await shown(blocks, 100, states=[behind], timeout_s=0.01)
+    wanted = "<memory>\n<behind>\nold\n</behind>\n<fine>\nx\n</fine>\n</memory>"
+    assert fresh[0]["content"] == wanted
+    assert {name: (source.status, source.count) for name, source in sources.items()} == {
+        "raising": ("failed", 0),
+        "slow": ("failed", 0),
+        "hanging": ("late", 0),
+        "wrong": ("failed", 0),
+        "behind": ("failed", 1),
+        "silent": ("ok", 0),
+        "fine": ("ok", 1),
+    }
     assert sources["raising"].detail == "ValueError: broken"
     assert sources["behind"].detail == "ValueError: message 4"
 
@@ -429,13 +394,6 @@ async def test_no_blocks_and_no_content() -> None:
     one = view()
     fitted = await one.fit(GatheredBlocks(), -5)
     assert one.insert([], fitted) == Inserted([], 0)
-
-
-async def test_room_that_is_negative() -> None:
-    """S3.24: without room what can go goes, and what cannot is said."""
-    assert (await shown([Text(name="a", text="x", priority=1)], -3))[0] == []
-    with pytest.raises(InvalidInput, match=r"need 5 tokens; there is room for 0"):
-        await shown([Text(name="a", text="x")], -3)
 
 
 async def test_merged_texts_are_counted_as_one() -> None:

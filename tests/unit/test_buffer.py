@@ -47,13 +47,11 @@ def shown(found: list[Entry]) -> list[int]:
 
 
 def test_units_keep_calls_with_results() -> None:
-    """G8: a unit holds an assistant's calls and all their results, in any order."""
+    """G8: a unit holds an assistant's calls and all their results, in any order. Providers reuse
+    ids within one conversation; an id says nothing beyond its own unit.
+    """
     found = entries(user(), call("a", "b"), result("b"), result("a"), assistant())
     assert [(u.start, u.end) for u in units(found)] == [(0, 1), (1, 4), (4, 5)]
-
-
-def test_repeated_call_ids_pair_with_the_call_they_follow() -> None:
-    """G8: providers reuse ids within one conversation; an id says nothing beyond its own unit."""
     found = entries(call("x"), result("x"), call("x"), result("x"), user())
     assert [(u.start, u.end) for u in units(found)] == [(0, 2), (2, 4), (4, 5)]
     twins = entries(call("x", "x"), result("x"), result("x"), user())
@@ -76,39 +74,36 @@ def test_units_from_the_back(messages: list[dict[str, Any]]) -> None:
     assert list(newest_units(found)) == [(u.start, u.tokens) for u in reversed(units(found))]
 
 
-def test_interruption_stays_out_of_the_pair() -> None:
-    """G2, G8: a user who speaks between call and result is kept, and shown after the pair."""
+def test_what_reaches_a_chat_api() -> None:
+    """G2, G8: a user who speaks between call and result is kept, and shown after the pair. A call
+    whose result has not come is not shown; `awaiting` names it. Neither is a call that a crash left
+    unanswered, nor a result without a call.
+    """
     found = entries(user(), call("a"), user("wait"), result("a"), assistant())
     assert shown(found) == [1, 2, 4, 3, 5]
-
-
-def test_open_call_is_withheld_and_named() -> None:
-    """G8: a call whose result has not come is not shown to a chat API; `awaiting` names it."""
     found = entries(user(), call("a", "b"), result("a"))
-    units_shown, awaiting, orphans = presentable_units(found)
-    assert [e.seq for unit in units_shown for e in unit] == [1]
-    assert (awaiting, orphans) == (["b"], 0)
+    assert (shown(found), presentable_units(found)[1:]) == ([1], (["b"], 0))
     assert length_before_open_call(found) == 1
-
-
-def test_orphans_never_reach_a_chat_api() -> None:
-    """G8: neither a call that a crash left unanswered, nor a result without a call."""
     found = entries(
         result("z"), user(), call("a"), user("are you there?"), assistant(), result("a")
     )
-    units_shown, awaiting, orphans = presentable_units(found)
-    assert [e.seq for unit in units_shown for e in unit] == [2, 4, 5]
-    assert (awaiting, orphans) == ([], 3)
+    assert (shown(found), presentable_units(found)[1:]) == ([2, 4, 5], ([], 3))
 
 
 def test_orphan_never_blocks_folding() -> None:
-    """G8: a dead agent's open call holds the cut only until others have said more than is kept."""
-    found = entries(user(), user(), call("a"), *(user("x" * 40) for _ in range(10)))
-    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) > 3
+    """G8: a dead agent's open call holds the cut only until others have said more than is kept;
+    results that answer nothing open do not keep it alive.
+    """
+
+    def cut(found: list[Entry]) -> int:
+        return cut_to_keep(found, 25, sum(one.tokens for one in found))
+
+    others = (user("x" * 40) for _ in range(10))
+    assert cut(entries(user(), user(), call("a"), *others)) > 3
+    stray = (result("a", "x" * 40) for _ in range(10))
+    assert cut(entries(user(), user(), call("a", "b"), *stray)) > 3
     patient = entries(user(), user(), call("a", "b"), result("a", "y" * 400))
-    assert cut_to_keep(patient, 25, sum(e.tokens for e in patient)) == 2, (
-        "a call that still waits for its second result is kept whole"
-    )
+    assert cut(patient) == 2, "a call that still waits for its second result is kept whole"
 
 
 def test_cut_keeps_at_most_half_or_the_last_unit() -> None:
@@ -149,9 +144,3 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
             or [s for s in everything if s > cut] == shown(found[cut:])
             or any(u.awaiting for u in units(found))
         ), "what is kept looks as it looked before the cut"
-
-
-def test_stray_results_never_block_folding() -> None:
-    """G8: results that answer nothing open do not keep a dead agent's call alive."""
-    found = entries(user(), user(), call("a", "b"), *(result("a", "x" * 40) for _ in range(10)))
-    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) > 3

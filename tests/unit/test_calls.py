@@ -34,6 +34,7 @@ from remora.storage.records import FlushSpec
 from remora.testing import HashEmbedder
 from tests.golden import make_calls
 
+pytestmark = pytest.mark.anyio
 KEY = SessionKey("ada", "chat")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENTRY = Entry(1, 2, 3, "user", b"\x80")
@@ -56,94 +57,91 @@ async def called(runtime: remora.Runtime, name: str, *positional: Any, **named: 
     return await decode_result(name, await perform(name, data, parts=parts, verbs=runtime))
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        (
-            "archive.history",
-            {"key": KEY, "include_archived": True, "at": None, "after": 2, "limit": 5},
-        ),
-        ("work.drain", {"key": KEY}),
-        ("work.drain", {"key": UserKey("ada")}),
-        ("archive.fork", {"key": KEY, "copy": SessionKey("ada", "copy"), "at": 3}),
-        (
-            "contexts.load",
-            {
-                "key": KEY, "budget": 100, "query": "tea", "override": [ENTRY], "about": None,
-                "at": None, "turn": TurnView(1, 2, 3, (ENTRY,)), "timeout_s": 1.5,
-            },
-        ),
-        (
-            "recalls.recall",
-            {
-                "user": "ada", "query": "tea", "k": 3, "scope": Scope("chat", None, ("fact",)),
-                "where": MetadataFilter((("stars", "$in", [1, "two", None]),)),
-            },
-        ),
-        ("runtime.backup", {"dest": Path("there")}),
-        ("runtime.ready", {"timeout_s": None}),
-    ],
-)  # fmt: skip
-def test_arguments_arrive_as_they_were_given(name: str, given: dict[str, Any]) -> None:
-    found = decode_arguments(name, encode_arguments(name, **given))
-    assert found == given
-    for argument, value in given.items():
-        assert type(found[argument]) is type(value)
+STARS = MetadataFilter((("stars", "$in", [1, "two", None]),))
+CHAT_FACTS = Scope("chat", None, ("fact",))
+GIVEN: list[tuple[str, dict[str, Any]]] = [
+    (
+        "archive.history",
+        {"key": KEY, "include_archived": True, "at": None, "after": 2, "limit": 5},
+    ),
+    ("work.drain", {"key": KEY}),
+    ("work.drain", {"key": UserKey("ada")}),
+    ("archive.fork", {"key": KEY, "copy": SessionKey("ada", "copy"), "at": 3}),
+    (
+        "contexts.load",
+        {
+            "key": KEY, "budget": 100, "query": "tea", "override": [ENTRY], "about": None,
+            "at": None, "turn": TurnView(1, 2, 3, (ENTRY,)), "timeout_s": 1.5,
+        },
+    ),
+    (
+        "recalls.recall",
+        {"user": "ada", "query": "tea", "k": 3, "scope": CHAT_FACTS, "where": STARS},
+    ),
+    ("runtime.backup", {"dest": Path("there")}),
+    ("runtime.ready", {"timeout_s": None}),
+]  # fmt: skip
 
 
-def test_arguments_have_the_defaults_of_the_port() -> None:
+def test_arguments_arrive_as_they_were_given() -> None:
+    """With the port's defaults; those of a later release are read as far as they are known."""
+    for name, given in GIVEN:
+        found = decode_arguments(name, encode_arguments(name, **given))
+        assert found == given, name
+        assert [type(found[one]) for one in given] == [type(value) for value in given.values()]
     found = decode_arguments("contexts.load", encode_arguments("contexts.load", KEY, 100))
     assert found["query"] is None
     with pytest.raises(TypeError):
         encode_arguments("contexts.load", KEY)
+    for sent, session in ((["ada"], None), (["ada", "chat", "later"], "chat")):
+        found = decode_arguments("work.forget", msgspec.msgpack.encode(sent))
+        assert found == {"user": "ada", "session": session}
+    with pytest.raises(UnreadableCall):
+        decode_arguments("work.forget", msgspec.msgpack.encode([]))
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("key", [KEY, UserKey("ada")])
-async def test_jobs_arrive_with_their_key_and_payload(key: Any) -> None:
-    job = msgspec.structs.replace(JOB, key=key)
-    data = await encode_result("runtime.dead_letters", [job])
-    (found,) = await decode_result("runtime.dead_letters", data)
-    assert found == job
-    assert type(found.key) is type(key)
+def test_garbage_is_no_call() -> None:
+    for name in CALLS:
+        for data in (b"", b"\xc1", b"\xa1x", msgspec.msgpack.encode({"a": 1})):
+            with pytest.raises(WireError):
+                decode_arguments(name, data)
+    for name in ("runtime.aclose", "archive._journal", "turns.watch", "", "runtime.__init__"):
+        with pytest.raises(WireError):
+            encode_arguments(name)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("number", [0, 1, 999, 1_000, 1_001, 2_500])
-async def test_a_long_list_arrives_whole_and_in_order(number: int) -> None:
-    """In parts, between which others have their turn."""
-    jobs = [msgspec.structs.replace(JOB, id=str(n)) for n in range(number)]
-    data = await encode_result("runtime.dead_letters", jobs)
-    assert await decode_result("runtime.dead_letters", data) == jobs
-    with pytest.raises(WireError):
-        await decode_result("runtime.dead_letters", data[:-1])
+async def test_a_long_list_arrives_whole_and_in_order() -> None:
+    """In parts, between which others have their turn; jobs with their keys and payloads."""
+    for key in (KEY, UserKey("ada")):
+        job = msgspec.structs.replace(JOB, key=key)
+        data = await encode_result("runtime.dead_letters", [job])
+        (found,) = await decode_result("runtime.dead_letters", data)
+        assert (found, type(found.key)) == (job, type(key))
+    for number in (0, 1, 999, 1_000, 1_001, 2_500):
+        jobs = [msgspec.structs.replace(JOB, id=str(n)) for n in range(number)]
+        data = await encode_result("runtime.dead_letters", jobs)
+        assert await decode_result("runtime.dead_letters", data) == jobs
+        with pytest.raises(WireError):
+            await decode_result("runtime.dead_letters", data[:-1])
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("number", [0, 1, 1_000, 2_500])
-async def test_a_long_session_arrives_whole_and_in_order(number: int) -> None:
-    messages = tuple(
-        MessageExport(n, f"msg_{n}", NOON, 9, 0.5, {"role": "user", "content": str(n)}, {"a": n})
-        for n in range(1, number + 1)
-    )
-    export = SessionExport("ada", "chat", messages, 0, number, None, (), ())
-    data = await encode_result("transfers.export_session", export)
-    assert await decode_result("transfers.export_session", data) == export
-    data = encode_arguments("transfers.import_session", export, KEY)
-    assert decode_arguments("transfers.import_session", data) == {"export": export, "key": KEY}
-    call = CALLS["transfers.import_session"]
-    assert await call.decode_arguments_slowly(data) == {"export": export, "key": KEY}
-    with pytest.raises(WireError):
-        await call.decode_arguments_slowly(data[:-3])
+async def test_a_long_session_arrives_whole_and_in_order() -> None:
+    call, said = CALLS["transfers.import_session"], {"role": "user", "content": "tea"}
+    for number in (0, 1, 1_000, 2_500):
+        messages = tuple(
+            MessageExport(n, f"msg_{n}", NOON, 9, 0.5, said, {"a": n}) for n in range(1, number + 1)
+        )
+        export = SessionExport("ada", "chat", messages, 0, number, None, (), ())
+        data = await encode_result("transfers.export_session", export)
+        assert await decode_result("transfers.export_session", data) == export
+        data = encode_arguments("transfers.import_session", export, KEY)
+        given = {"export": export, "key": KEY}
+        assert decode_arguments("transfers.import_session", data) == given
+        assert await call.decode_arguments_slowly(data) == given
+        with pytest.raises(WireError):
+            await call.decode_arguments_slowly(data[:-3])
     nothing = await encode_result("transfers.export_session", None)
     assert await decode_result("transfers.export_session", nothing) is None
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_garbage_is_no_arguments(name: str) -> None:
-    for data in (b"", b"\xc1", b"\xa1x", msgspec.msgpack.encode({"a": 1})):
-        with pytest.raises(WireError):
-            decode_arguments(name, data)
 
 
 def test_calls_are_added_and_never_changed() -> None:
@@ -157,25 +155,6 @@ def test_calls_are_added_and_never_changed() -> None:
         assert make_calls.shape(CALLS[name]) == known, f"{name}: does it need another WIRE?"
 
 
-@pytest.mark.parametrize("given", [[], ["ada"], ["ada", "chat", "later"]])
-def test_arguments_of_a_later_release_are_read_as_far_as_they_are_known(given: list[str]) -> None:
-    """What comes last and is not known is left out; what must be there, is."""
-    data = msgspec.msgpack.encode(given)
-    if not given:
-        with pytest.raises(UnreadableCall):
-            decode_arguments("work.forget", data)
-    else:
-        found = decode_arguments("work.forget", data)
-        assert found == {"user": "ada", "session": given[1] if given[1:] else None}
-
-
-def test_a_name_of_nothing_is_refused() -> None:
-    for name in ("runtime.aclose", "archive._journal", "turns.watch", "", "runtime.__init__"):
-        with pytest.raises(WireError):
-            encode_arguments(name)
-
-
-@pytest.mark.anyio
 async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
     session, user = runtime.session("ada", "chat"), runtime.user("ada")
     found = await called(runtime, "archive.history", KEY, include_archived=True, at=None)
@@ -195,7 +174,6 @@ async def test_results_are_those_of_the_method(runtime: remora.Runtime) -> None:
     assert (await called(runtime, "work.forget", "ada", None)).journal["messages"] == 1
 
 
-@pytest.mark.anyio
 async def test_progress_and_errors_are_those_of_the_method(
     runtime: remora.Runtime, tmp_path: Path
 ) -> None:
@@ -214,7 +192,6 @@ async def test_progress_and_errors_are_those_of_the_method(
         await perform("runtime.export", data, parts=parts, verbs=runtime)
 
 
-@pytest.mark.anyio
 async def test_without_long_term_memory() -> None:
     config = remora.Config.from_dict({"long_term": {"enabled": False}})
     async with remora.Runtime.in_memory(config=config) as runtime:

@@ -29,7 +29,6 @@ from remora.errors import (
     OwnerFailed,
     OwnershipLost,
     OwnerUnreachable,
-    RemoraError,
 )
 
 KEYED = Append((), b"k", 0)
@@ -104,22 +103,23 @@ def pair() -> Pair:
     return made
 
 
-def test_an_answer_reaches_who_asked(pair: Pair) -> None:
-    (first, one), (second, two) = pair.ask(READ), pair.ask(KEYED)
+def test_an_answer_reaches_who_asked() -> None:
+    """Or an error of the owner; what is asked before there is an owner waits."""
+    pair = Pair()
+    (first, one), (second, two) = pair.ask(READ), pair.ask(UNKEYED)
+    pair.connect()
     assert [ask.number for ask in pair.send()] == [first, second]
+    assert not one.outcomes
     pair.answer(second, 7)
     pair.answer(first, to_raised(InvalidInput("no")))
     assert two.outcome == 7
     assert isinstance(one.outcome, InvalidInput)
+    for error in (OutcomeUnknown("x"), MailboxFull("x", limit="total")):
+        number, promise = pair.ask(KEYED)
+        pair.send()
+        pair.answer(number, to_raised(error))
+        assert type(promise.outcome) is type(error)
     assert pair.router.outstanding == 0
-
-
-def test_what_is_asked_before_there_is_an_owner_waits() -> None:
-    pair = Pair()
-    number, promise = pair.ask(UNKEYED)
-    pair.connect()
-    assert [one.number for one in pair.send()] == [number]
-    assert not promise.outcomes
 
 
 def test_after_a_loss_reads_and_keyed_appends_are_sent_again_in_order(pair: Pair) -> None:
@@ -138,65 +138,66 @@ def test_after_a_loss_reads_and_keyed_appends_are_sent_again_in_order(pair: Pair
 
 
 def test_answers_of_an_earlier_owner_are_dropped(pair: Pair) -> None:
-    """It was stopped, and goes on after another took over."""
+    """It was stopped, and goes on after another took over; or a backup was put in place: what was
+    asked of the other is not sent to an earlier copy of the memory.
+    """
     number, promise = pair.ask(READ)
     pair.send()
     stale_owner, stale_worker = pair.owner, pair.worker
     pair.router.detach()
-    pair.connect(epoch=2)
-    pair.send()
+    pair.connect(epoch=3)
+    assert [one.number for one in pair.send()] == [number]
     stale_owner.reply(number, 1)
     frame = stale_owner.take()
     assert frame is not None
     with pytest.raises(WireError, match="earlier owner"):
         for replies in stale_worker.feed(bytes(frame)):
             pair.router.take_replies(replies)
-    assert not promise.outcomes
-    pair.answer(number, 2)
-    assert promise.outcome == 2
-
-
-def test_an_earlier_copy_of_the_memory_is_told(pair: Pair) -> None:
-    """A backup was put in place, for instance: what was asked of the other is not sent to it."""
-    pair.router.detach()
-    pair.connect(epoch=3)
-    number, promise = pair.ask(READ)
-    pair.send()
     pair.router.detach()
     with pytest.raises(OwnershipLost, match="connect again"):
         pair.connect(epoch=2)
     assert not promise.outcomes
     pair.connect(epoch=4)
     assert [one.number for one in pair.send()] == [number]
+    pair.answer(number, 2)
+    assert promise.outcome == 2
 
 
-def test_the_end_of_a_turn_is_sent_however_much_waits() -> None:
-    """Nobody would send it again, and the next turn would wait for ever."""
-    pair = Pair(max_bytes=10)
-    pair.ask(READ, size=10)
-    with pytest.raises(MailboxFull):
-        pair.ask(READ, size=10)
+def test_what_waits_to_be_sent_is_bounded() -> None:
+    """Expired requests take no room, and the next one is looked after as well. The end of a turn is
+    sent however much waits: nobody would send it again, and the next turn would wait for ever.
+    """
+    pair = Pair(max_bytes=5_000)
+    for second in range(5):
+        _, promise = pair.ask(KEYED, deadline=second + 0.5, size=4_000)
+        assert pair.woken == second + 1
+        pair.router.expire(second + 1.0)
+        assert isinstance(promise.outcome, OwnerUnreachable)
+    pair.ask(KEYED, size=4_000)
+    with pytest.raises(MailboxFull) as caught:
+        pair.ask(KEYED, size=4_000)
+    assert caught.value.limit == "total"
     ends = Call(0, 0, "turns.end")
-    pair.router.submit(ends, None, float("inf"), repeat="never", size=20, always=True)
+    pair.router.submit(ends, None, float("inf"), repeat="never", size=9_000, always=True)
     assert pair.router.outstanding == 1
     pair.connect()
-    assert pair.send()[1] == ends
-
-
-def test_a_request_that_is_cancelled_before_it_is_sent_never_is(pair: Pair) -> None:
-    number, promise = pair.ask(UNKEYED)
-    pair.router.cancel(number)
-    assert pair.send() == []
-    assert not promise.outcomes
+    assert pair.send()[1:] == [ends]
+    pair.ask(KEYED, size=9_000)  # alone it may be larger
+    assert len(pair.send()) == 1
 
 
 def test_a_cancellation_crosses(pair: Pair) -> None:
+    """A request that is cancelled before it is sent never is."""
+    number, never = pair.ask(UNKEYED)
+    pair.router.cancel(number)
+    assert pair.send() == []
     number, promise = pair.ask(UNKEYED)
     pair.send()
     pair.router.cancel(number)
     assert pair.send() == [Cancel(number)]
     pair.answer(number, 1)
     assert not promise.outcomes
+    assert not never.outcomes
 
 
 def test_deadlines_while_there_is_no_owner(pair: Pair) -> None:
@@ -212,16 +213,6 @@ def test_deadlines_while_there_is_no_owner(pair: Pair) -> None:
     assert isinstance(never[1].outcome, OwnerUnreachable)
     pair.connect(epoch=2)
     assert [one.number for one in pair.send()] == [later[0]]
-
-
-def test_expired_requests_take_no_room() -> None:
-    """And the next one is looked after as well."""
-    pair = Pair(max_bytes=5_000)
-    for second in range(5):
-        _, promise = pair.ask(KEYED, deadline=second + 0.5, size=4_000)
-        assert pair.woken == second + 1
-        pair.router.expire(second + 1.0)
-        assert isinstance(promise.outcome, OwnerUnreachable)
 
 
 def test_an_owner_that_is_there_answers_first(pair: Pair) -> None:
@@ -248,37 +239,23 @@ def test_an_owner_that_cannot_be_had(pair: Pair) -> None:
     assert pair.router.outstanding == 0
 
 
-def test_what_waits_to_be_sent_is_bounded() -> None:
-    pair = Pair(max_bytes=5_000)
-    pair.ask(KEYED, size=4_000)
-    with pytest.raises(MailboxFull) as caught:
-        pair.ask(KEYED, size=4_000)
-    assert caught.value.limit == "total"
-    pair.connect()
-    assert len(pair.send()) == 1
-    pair.ask(KEYED, size=9_000)  # alone it may be larger
-    assert len(pair.send()) == 1
-
-
 def test_what_cannot_be_sent_fails_alone(pair: Pair) -> None:
-    promise, number = Promise(), pair.router.next_number()
-    bad = Call(number, 0, "\ud800")
-    pair.router.submit(bad, promise, 30.0, repeat="never")
-    good = pair.ask(READ)
-    assert [one.number for one in pair.send()] == [good[0]]
-    assert isinstance(promise.outcome, InvalidInput)
-
-
-def test_progress_is_told(pair: Pair) -> None:
+    """Progress is told, and ends nothing."""
     told: list[tuple[int, int]] = []
-    promise, number = Promise(), pair.router.next_number()
-    pair.router.submit(
-        Call(number, 0, "x"), promise, 30.0, repeat="never", on_progress=lambda *at: told.append(at)
-    )
-    pair.send()
+
+    def call(verb: str) -> tuple[int, Promise]:
+        promise, number = Promise(), pair.router.next_number()
+        options: Any = {"repeat": "never", "on_progress": lambda *at: told.append(at)}
+        pair.router.submit(Call(number, 0, verb), promise, 30.0, **options)
+        return number, promise
+
+    _, bad = call("\ud800")
+    number, good = call("x")
+    assert [one.number for one in pair.send()] == [number]
+    assert isinstance(bad.outcome, InvalidInput)
     pair.answer(number, Progress(1, 2))
     assert told == [(1, 2)]
-    assert not promise.outcomes
+    assert not good.outcomes
 
 
 def test_an_owner_that_drains_gets_nothing_more(pair: Pair) -> None:
@@ -294,11 +271,3 @@ def test_an_owner_that_drains_gets_nothing_more(pair: Pair) -> None:
     pair.connect(epoch=2)
     assert [one.number for one in pair.send()] == [number]
     assert not promise.outcomes
-
-
-@pytest.mark.parametrize("error", [OutcomeUnknown("x"), MailboxFull("x", limit="total")])
-def test_an_error_of_the_owner_is_passed_on(pair: Pair, error: RemoraError) -> None:
-    number, promise = pair.ask(KEYED)
-    pair.send()
-    pair.answer(number, to_raised(error))
-    assert type(promise.outcome) is type(error)

@@ -68,46 +68,43 @@ def test_targets(module: str, tmp_path: Path) -> None:
     assert read_target("anapp:memory").directory == tmp_path / "anapp:memory"
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        (lambda: Runtime("here"), "not a lambda"),
-        (Runtime("here"), "move Runtime"),
-        (Config(), "path of the file"),
-        (digest_of, '"remora.cluster.target:digest_of"'),
-        (HashEmbedder(), r"an object \(HashEmbedder\)"),
-        (None, "an object"),
-        (b"here", "an object"),
-        ("", "no target"),
-        ("a\0b", "no target"),
-        ("__main__:memory", "a module of its own"),
-        ("anapp.no:memory", "there is no module 'anapp.no'|not a package"),
-        ("nowhere.at.all:memory", "there is no module 'nowhere'"),
-        ("anapp:nothing", "has no nothing"),
-        ("anapp:in_memory", "give it a directory"),
-        ("anapp:journal", "passes journal="),
-        ("anapp:coroutine", "write `def`"),
-        ("anapp:wants", "without arguments"),
-        ("anapp:text", "returned str"),
-        ("anapp:value", "no function"),
-        ("anapp:made", "name a function"),
-        ("anapp.py", "is a file"),
-        ("missing.yaml", "cannot read"),
-        ("anapp.memory", 'write "anapp:memory", and .* "./anapp.memory"'),
-        ("my.app.memory.runtimee", 'write "my.app.memory:runtimee"'),
-        ("bad:", "neither module:function nor a path"),
-        (":x", "neither module:function nor a path"),
-        ("../anapp.py:memory", "neither module:function nor a path"),
-    ],
-)
-def test_what_cannot_cross_is_refused(module: str, target: Any, said: str) -> None:
-    """The error says what to write instead."""
-    with pytest.raises(InvalidInput, match=said):
-        read_target(target)
-    assert [path.name for path in Path().iterdir() if path.is_dir()] in ([], ["__pycache__"])
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: Runtime("here"), "not a lambda"),
+    (Runtime("here"), "move Runtime"),
+    (Config(), "path of the file"),
+    (digest_of, '"remora.cluster.target:digest_of"'),
+    (HashEmbedder(), r"an object \(HashEmbedder\)"),
+    (None, "an object"),
+    (b"here", "an object"),
+    ("", "no target"),
+    ("a\0b", "no target"),
+    ("__main__:memory", "a module of its own"),
+    ("anapp.no:memory", "there is no module 'anapp.no'|not a package"),
+    ("nowhere.at.all:memory", "there is no module 'nowhere'"),
+    ("anapp:nothing", "has no nothing"),
+    ("anapp:in_memory", "give it a directory"),
+    ("anapp:journal", "passes journal="),
+    ("anapp:coroutine", "write `def`"),
+    ("anapp:wants", "without arguments"),
+    ("anapp:text", "returned str"),
+    ("anapp:value", "no function"),
+    ("anapp:made", "name a function"),
+    ("anapp.py", "is a file"),
+    ("missing.yaml", "cannot read"),
+    ("anapp.memory", 'write "anapp:memory", and .* "./anapp.memory"'),
+    ("my.app.memory.runtimee", 'write "my.app.memory:runtimee"'),
+    ("bad:", "neither module:function nor a path"),
+    (":x", "neither module:function nor a path"),
+    ("../anapp.py:memory", "neither module:function nor a path"),
+]
 
 
-def test_an_error_of_the_application_is_its_own(module: str) -> None:
+def test_what_cannot_cross_is_refused(module: str) -> None:
+    """The error says what to write instead; an error of the application is its own."""
+    for target, said in REFUSED:
+        with pytest.raises(InvalidInput, match=said):
+            read_target(target)
+        assert [path.name for path in Path().iterdir() if path.is_dir()] in ([], ["__pycache__"])
     with pytest.raises(ConnectionError, match="no such host"):
         read_target(f"{module}:broken")
 
@@ -122,16 +119,10 @@ async def test_an_open_runtime_is_refused(module: str, monkeypatch: pytest.Monke
             read_target(f"{module}:same")
 
 
-def test_durability_none_is_refused(tmp_path: Path) -> None:
-    """Somebody else's answer would depend on a process that may die."""
-    file = tmp_path / "conf.yaml"
-    file.write_text("journal: {durability: none}\n")
-    with pytest.raises(ConfigError, match="process or power"):
-        read_target(file)
-
-
-def test_digests() -> None:
-    """They differ with every key, secrets among them, and say nothing of them."""
+def test_digests(tmp_path: Path) -> None:
+    """They differ with every key, secrets among them, and say nothing of them. Durability none is
+    refused: somebody else's answer would depend on a process that may die.
+    """
     secret = {"models": {"api_key": "${{ secrets.KEY }}"}}
     trees: list[tuple[dict[str, Any], dict[str, str]]] = [
         ({}, {}),
@@ -142,6 +133,10 @@ def test_digests() -> None:
     digests = [digest_of(Config.from_dict(tree, secrets=secrets)) for tree, secrets in trees]
     assert len(set(digests)) == len(trees)
     assert digest_of(Config()) == digests[0]
+    file = tmp_path / "conf.yaml"
+    file.write_text("journal: {durability: none}\n")
+    with pytest.raises(ConfigError, match="process or power"):
+        read_target(file)
 
 
 MOUNTS = """\
@@ -154,8 +149,8 @@ MOUNTS = """\
 """
 
 
-def test_file_systems(tmp_path: Path) -> None:
-    """The longest mount point decides, and of two the later."""
+def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest mount point decides, and of two the later. A network's is refused."""
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     kinds = {
@@ -168,9 +163,6 @@ def test_file_systems(tmp_path: Path) -> None:
     }
     assert {path: file_system(Path(path), mounts) for path in kinds} == kinds
     assert file_system(tmp_path, tmp_path / "none") == ""
-
-
-def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remora.cluster.place.file_system", lambda _: "nfs4")
     with pytest.raises(DirectoryUnusable, match=r"network file system \(nfs4\)"):
         Place(tmp_path / "memory").prepare()

@@ -72,20 +72,18 @@ def pass_all(worker: WorkerEnd, owner: OwnerEnd) -> tuple[list[Any], list[Any]]:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*REQUESTS, *REPLIES])
-def test_what_is_sent_has_the_golden_bytes(name: str) -> None:
-    """Another release reads them."""
-    golden = bytes.fromhex(files()[WIRE][name])
-    (payload,) = Frames().feed(golden)
-    if name in REQUESTS:
-        assert decode_requests(payload) == [REQUESTS[name]]
-        assert (frame([REQUESTS[name]]) == golden) is (name not in SHORTER)
-    else:
-        assert decode_replies(payload) == ((6,), [REPLIES[name]])
-        assert frame([(6,), [REPLIES[name]]]) == golden
-
-
-def test_a_field_of_a_later_release_is_ignored() -> None:
+def test_what_is_sent_has_the_golden_bytes() -> None:
+    """Another release reads them, and this one ignores the fields of a later one."""
+    for name, encoded in files()[WIRE].items():
+        golden = bytes.fromhex(encoded)
+        (payload,) = Frames().feed(golden)
+        if name in REQUESTS:
+            assert decode_requests(payload) == [REQUESTS[name]], name
+            assert (frame([REQUESTS[name]]) == golden) is (name not in SHORTER), name
+        else:
+            assert decode_replies(payload) == ((6,), [REPLIES[name]]), name
+            assert frame([(6,), [REPLIES[name]]]) == golden, name
+    assert files()[WIRE].keys() == {*REQUESTS, *REPLIES}
     later = frame([[204, 7, "later"], [201, 1, "0.2", "d", "w", 3, {"more": 1}]])
     (payload,) = Frames().feed(bytes(later))
     assert decode_requests(payload) == [Cancel(7), Hello(1, "0.2", "d", "w", 3)]
@@ -106,14 +104,11 @@ def test_frames_arrive_whole_wherever_they_are_cut(
     assert found == payloads
 
 
-@pytest.mark.parametrize("length", [0, MAX_FRAME + 1, 0xFFFFFFFF])
-def test_no_frame_is_empty_or_too_long(length: int) -> None:
-    with pytest.raises(WireError, match="at most"):
-        Frames().feed(struct.pack("<I", length) + b"x")
-
-
-def test_who_says_no_hello_cannot_make_the_owner_hold_much() -> None:
-    """A stranger's first frame is short."""
+def test_no_frame_is_empty_or_too_long() -> None:
+    """A stranger's first frame is short: who says no hello cannot make the owner hold much."""
+    for length in (0, MAX_FRAME + 1, 0xFFFFFFFF):
+        with pytest.raises(WireError, match="at most"):
+            Frames().feed(struct.pack("<I", length) + b"x")
     with pytest.raises(WireError, match="65536"):
         owner_end().feed(struct.pack("<I", 1 << 20))
 
@@ -163,40 +158,31 @@ def test_nothing_is_sent_before_the_welcome() -> None:
     assert owner.hello == Hello(WIRE)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "advice"), [(WIRE + 1, "upgrade the owner"), (0, "upgrade the worker")]
-)
-def test_another_version_is_refused_with_advice(theirs: int, advice: str) -> None:
-    """The worker learns who must upgrade."""
-    worker = WorkerEnd(Hello(theirs, "9.9"), lambda *_: None)
-    owner = owner_end()
-    with pytest.raises(errors.ProtocolMismatch, match=advice) as caught:
-        pass_all(worker, owner)
-    assert (caught.value.theirs, caught.value.ours) == (WIRE, theirs)
-    assert "9.9" in str(caught.value)
-    assert owner.refused
-
-
-def test_the_version_before_is_served_as_well() -> None:
+def test_another_version_is_refused_with_advice() -> None:
+    """The worker learns who must upgrade; the version before is served as well."""
+    for theirs, advice in ((WIRE + 1, "upgrade the owner"), (0, "upgrade the worker")):
+        worker, owner = WorkerEnd(Hello(theirs, "9.9"), lambda *_: None), owner_end()
+        with pytest.raises(errors.ProtocolMismatch, match=advice) as caught:
+            pass_all(worker, owner)
+        assert (caught.value.theirs, caught.value.ours) == (WIRE, theirs)
+        assert "9.9" in str(caught.value)
+        assert owner.refused
     check_wire(Hello(1), 2, 1, "0.2")
     with pytest.raises(errors.ProtocolMismatch, match="versions 2 to 3"):
         check_wire(Hello(1), 3, 2, "0.3")
 
 
 def test_an_owner_that_is_about_to_close_gets_no_more() -> None:
+    """A stranger must say hello first, and nothing else."""
     worker, owner = connected()
     worker.put(Cancel(1))
     owner.drain()
     owner.reply(1, 5)
-    requests, replies = pass_all(worker, owner)
-    assert (requests, replies) == ([Cancel(1)], [(1, 5)])
+    assert pass_all(worker, owner) == ([Cancel(1)], [(1, 5)])
     assert owner.parted
     assert not worker.open
     with pytest.raises(WireError, match="Cancel"):
         owner.feed(bytes(frame([Cancel(2)])))
-
-
-def test_a_stranger_must_say_hello_first() -> None:
     for first in ([Cancel(1)], [Hello(WIRE), Cancel(1)], [Bye()]):
         with pytest.raises(WireError):
             owner_end().feed(bytes(frame(first)))
@@ -220,26 +206,24 @@ def test_many_requests_leave_in_frames_of_a_bounded_size() -> None:
 
 
 def test_what_cannot_be_sent_is_refused_alone() -> None:
+    """An answer that is too long is an error; progress is a reply that ends nothing."""
     refused: list[Any] = []
     worker = WorkerEnd(Hello(WIRE), lambda request, _: refused.append(request))
-    owner = owner_end()
+    owner = OwnerEnd(lambda _: WELCOME, EPOCHS, max_frame=10_000)
     pass_all(worker, owner)
     bad, good = Call(1, 0, "\ud800"), Call(2, 0, "x")
     worker.put(bad)
     worker.put(good)
     assert pass_all(worker, owner)[0] == [good]
     assert refused == [bad]
-
-
-def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, owner = worker_end(), OwnerEnd(lambda _: WELCOME, EPOCHS, max_frame=10_000)
-    pass_all(worker, owner)
-    owner.reply(1, "x" * 20_000)
-    owner.reply(2, 5)
-    _, replies = pass_all(worker, owner)
-    assert dict(replies)[2] == 5
+    replies: list[tuple[int, Any]] = [(1, "x" * 20_000), (2, 5), (3, Progress(1, 2)), (3, None)]
+    for reply in replies:
+        owner.reply(*reply)
+    _, found = pass_all(worker, owner)
+    too_long = dict(found)[1]
+    assert sorted(found, key=lambda one: one[0]) == [(1, too_long), *replies[1:]]
     with pytest.raises(errors.InvalidInput, match="ask for less"):
-        raise restore_error(dict(replies)[1])
+        raise restore_error(too_long)
 
 
 # -- exceptions ------------------------------------------------------------------------------------
@@ -257,60 +241,40 @@ SAMPLES: list[Exception] = [
 ]
 
 
-@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
-def test_an_exception_arrives_as_it_was(error: Exception) -> None:
-    (payload,) = Frames().feed(bytes(frame([(1,), [(3, to_raised(error))]])))
-    raised = decode_replies(payload)[1][0][1]
-    found = restore_error(raised)  # type: ignore[arg-type]
-    assert type(found) is type(error)
-    assert vars(found) == vars(error)
-    assert str(error) in str(found)
-    assert getattr(found, "retryable", None) == getattr(error, "retryable", None)
-
-
-def test_every_error_of_remora_arrives() -> None:
+def test_an_exception_arrives_as_it_was() -> None:
+    """Every error of remora does; every built-in exception as one that says it, also one that
+    cannot be made of a text alone: a group. Others say what they were.
+    """
+    for error in SAMPLES:
+        (payload,) = Frames().feed(bytes(frame([(1,), [(3, to_raised(error))]])))
+        raised = decode_replies(payload)[1][0][1]
+        found = restore_error(raised)  # type: ignore[arg-type]
+        assert type(found) is type(error)
+        assert vars(found) == vars(error)
+        assert str(error) in str(found)
+        assert getattr(found, "retryable", None) == getattr(error, "retryable", None)
     for name in errors.__all__:
         kind = getattr(errors, name)
         error = kind.__new__(kind)
         error.args = ("text",)
         assert type(restore_error(to_raised(error))) is kind
-
-
-@pytest.mark.parametrize("name", [one for one in vars(builtins) if one[0].isupper()])
-def test_every_builtin_exception_arrives_as_an_exception_that_says_it(name: str) -> None:
-    """One that cannot be made of a text alone as well: a group."""
-    error = restore_error(Raised(name, "what it said"))
-    assert isinstance(error, Exception)
-    assert "what it said" in repr(error)
-
-
-def test_other_exceptions_say_what_they_were() -> None:
-    class DiskOnFire(Exception):
-        pass
-
-    found = restore_error(to_raised(DiskOnFire("smoke")))
+    for name in filter(lambda one: one[0].isupper(), vars(builtins)):
+        found = restore_error(Raised(name, "what it said"))
+        assert isinstance(found, Exception), name
+        assert "what it said" in repr(found), name
+    found = restore_error(to_raised(type("DiskOnFire", (Exception,), {})("smoke")))
     assert type(found) is errors.RemoraError
     assert "DiskOnFire: smoke" in str(found)
 
 
 def test_an_error_may_hold_any_text() -> None:
-    """Of a user, for instance."""
+    """Of a user, for instance. Its name cannot call anything: a class that is no exception, or one
+    that ends a program, is not made.
+    """
     error = errors.NotGranted("no \ud800", scope="\ud800", who="x" * 10)
     found = restore_error(decode_replies(frame([(), [(1, to_raised(error))]])[4:])[1][0][1])  # type: ignore[arg-type]
     assert isinstance(found, errors.NotGranted)
     assert found.who == "x" * 10
     assert "\\ud800" in str(found)
-
-
-def test_the_name_of_an_exception_cannot_call_anything() -> None:
-    """A class that is no exception, or one that ends a program, is not made."""
     for name in ("eval", "SystemExit", "KeyboardInterrupt", "__import__", "Later"):
-        raised = type(to_raised(ValueError()))(name, "text")
-        assert type(restore_error(raised)) is errors.RemoraError
-
-
-def test_progress_is_a_reply_that_ends_nothing() -> None:
-    worker, owner = connected()
-    owner.reply(3, Progress(1, 2))
-    owner.reply(3, None)
-    assert pass_all(worker, owner)[1] == [(3, Progress(1, 2)), (3, None)]
+        assert type(restore_error(Raised(name, "text"))) is errors.RemoraError

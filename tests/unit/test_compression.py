@@ -63,30 +63,20 @@ SUMMARIZERS: list[Callable[[Callable[[str], int]], Summarizer]] = [
 ]
 
 
-@pytest.mark.parametrize("make", SUMMARIZERS)
-async def test_a_long_conversation_gets_shorter(
-    make: Callable[[Callable[[str], int]], Summarizer],
-) -> None:
-    """S4.34: each strategy compresses a long conversation to a part of its tokens, and the meter
-    says to what part.
-    """
-    meter = CompressionMeter(make(BYTES), BYTES)
-    text = await meter.summarize(None, conversation(), max_tokens=800)
-    told = "\n".join(f"{one.speaker}: {one.text}" for one in conversation())
-    assert meter.statistics() == CompressionStatistics(1, 0, BYTES(told), BYTES(text))
-    assert 0.05 < meter.statistics().ratio < 0.2
-    assert (
-        BYTES(text) <= 800 or meter.name == "extractive"
-    )  # which adds up lines; whoever calls it cuts
-
-
 async def test_strategies_keep_different_things() -> None:
-    """S4.34: what one strategy keeps another does not; together they keep more than any one."""
+    """S4.34: each strategy compresses a long conversation to a part of its tokens, and the meter
+    says to what part. What one keeps another does not; together they keep more than any one.
+    """
     kept = {}
+    told = "\n".join(f"{one.speaker}: {one.text}" for one in conversation())
     for make in SUMMARIZERS:
-        summarizer = make(BYTES)
-        text = await summarizer.summarize(None, conversation(), max_tokens=800)
-        kept[summarizer.name] = {
+        meter = CompressionMeter(make(BYTES), BYTES)
+        text = await meter.summarize(None, conversation(), max_tokens=800)
+        assert meter.statistics() == CompressionStatistics(1, 0, BYTES(told), BYTES(text))
+        assert 0.05 < meter.statistics().ratio < 0.2
+        # the extractive one adds up lines; whoever calls it cuts
+        assert BYTES(text) <= 800 or meter.name == "extractive"
+        kept[meter.name] = {
             (i, part)
             for i in range(120)
             for part in (f"Turn {i} it", f"cousin number {i} moved", f"keeps {i} bees")
@@ -112,34 +102,29 @@ async def test_lead_keeps_the_course() -> None:
         line("x" * 5000, day=2),
     ]
     text = await lead.summarize("- 7 May 2023, Bob: Hello.", lines, max_tokens=100)
-    assert text.splitlines()[:3] == [
+    assert text.splitlines() == [
         "- 7 May 2023, Bob: Hello.",
         "- 8 May 2023, Ann: I moved.",
         "- 9 May 2023, Bob: Really?",
+        f"- 10 May 2023, Ann: {'x' * 599}…",
     ]
-    assert text.splitlines()[3] == f"- 10 May 2023, Ann: {'x' * 599}…"
     short = await lead.summarize(None, conversation(), max_tokens=30)
-    assert [one.split(": ")[1] for one in short.splitlines()] == [
-        "Turn 117 it is.",
-        "Turn 118 it is.",
-        "Turn 119 it is.",
-    ]
+    told = [one.split(": ")[1] for one in short.splitlines()]
+    assert told == [f"Turn {n} it is." for n in (117, 118, 119)]
 
 
 async def test_tail_keeps_the_end() -> None:
     """S4.34: the last messages, verbatim; a last one that is too long by itself keeps its end."""
     tail = TailSummarizer(words)
     lines = [line("one two three"), line("four\nfive", "Bob"), line("six seven")]
-    assert (
-        await tail.summarize("before", lines, max_tokens=11)
-        == "before\nAnn: one two three\nBob: four\n  five\nAnn: six seven"
-    )
-    assert (
-        await tail.summarize("before", lines, max_tokens=10)
-        == "before\nBob: four\n  five\nAnn: six seven"
-    )
-    assert await tail.summarize(None, lines, max_tokens=5) == "Ann: six seven"
-    assert await tail.summarize(None, [line("a b c d e f g h i j")], max_tokens=5) == "Ann: … h i j"
+    end = "Bob: four\n  five\nAnn: six seven"
+    for previous, said, most, kept in (
+        ("before", lines, 11, f"before\nAnn: one two three\n{end}"),
+        ("before", lines, 10, f"before\n{end}"),
+        (None, lines, 5, "Ann: six seven"),
+        (None, [line("a b c d e f g h i j")], 5, "Ann: … h i j"),
+    ):
+        assert await tail.summarize(previous, said, max_tokens=most) == kept
 
 
 @pytest.mark.parametrize("make", [LeadSummarizer, TailSummarizer])
@@ -185,39 +170,24 @@ class Failing:
     async def summarize(
         self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
     ) -> str:
+        if previous is None:
+            return cast("str", None)
         raise ModelUnavailable("down")
 
 
 async def test_failures_are_counted_and_raised() -> None:
-    """S4.34: a failure comes through as it is, and does not enter the ratio."""
+    """S4.34: a failure comes through as it is, and does not enter the ratio; an answer that is no
+    text is one, with an error of the tree.
+    """
     meter = CompressionMeter(Failing(), words)
     assert meter.name == "failing"
-    for _ in range(2):
-        with pytest.raises(ModelUnavailable, match="down"):
-            await meter.summarize("previous", [line("one")], max_tokens=10)
-    assert meter.statistics() == CompressionStatistics(
-        calls=2, failures=2, tokens_in=0, tokens_out=0
-    )
-    assert meter.statistics().ratio == 1.0
-
-
-class Wordless:
-    """Answers with what is no text."""
-
-    name = "wordless"
-
-    async def summarize(
-        self, previous: str | None, lines: Sequence[Line], *, max_tokens: int
-    ) -> str:
-        return cast("str", None)
-
-
-async def test_an_answer_that_is_no_text_is_a_failure() -> None:
-    """S4.34: it is refused with an error of the tree, before anything is made of it."""
-    meter = CompressionMeter(Wordless(), words)
-    with pytest.raises(ModelAnswerInvalid, match="wordless returned no text"):
+    with pytest.raises(ModelUnavailable, match="down"):
+        await meter.summarize("previous", [line("one")], max_tokens=10)
+    with pytest.raises(ModelAnswerInvalid, match="failing returned no text"):
         await meter.summarize(None, [line("one")], max_tokens=10)
-    assert meter.statistics() == CompressionStatistics(1, 1, 0, 0)
+    failed = CompressionStatistics(calls=2, failures=2, tokens_in=0, tokens_out=0)
+    assert meter.statistics() == failed
+    assert meter.statistics().ratio == 1.0
 
 
 texts = st.text(max_size=40) | st.lists(
@@ -414,18 +384,15 @@ def test_an_extract_is_what_its_definition_says(
     assert sorted(chosen) == found
 
 
-def test_an_extract_of_very_many_sentences() -> None:
-    """The 2,000 best are compared with each other, and the others never come."""
+def test_extracts_at_the_edges() -> None:
+    """Of very many sentences the 2,000 best are compared with each other, and the others never
+    come. A long one is cut, and then it may have nothing to compare it by.
+    """
     lines = [line(f"The ferry came to Porto, and word{n} was late.") for n in range(2_500)]
     summarizer = ExtractiveSummarizer(lambda _: 1)
     assert len(summarizer.extract(None, lines, 2_500).splitlines()) == 2_500
     assert len(summarizer.extract(None, lines, 2_499).splitlines()) == 2_000
-
-
-def test_a_long_sentence_whose_beginning_has_no_words() -> None:
-    """It is cut, and then there is nothing to compare it by."""
-    lines = [line("so " * 300 + "Porto.")]
-    found = ExtractiveSummarizer(len).extract(None, lines, 700)
+    found = ExtractiveSummarizer(len).extract(None, [line("so " * 300 + "Porto.")], 700)
     assert found.startswith("- 8 May 2023, Ann: so so so")
     assert found.endswith("so…")
 

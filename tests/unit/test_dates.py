@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from remora.recall.ranking import fuse
 from remora.recall.user_index import UserIndex
 from remora.runtime.clock import SystemClock
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow
+from remora.testing.stores import long_term_row
 
 pytestmark = pytest.mark.anyio
 EPOCH = date(1970, 1, 1)
@@ -33,80 +35,78 @@ def days(first: str, last: str = "") -> tuple[int, int]:
 
 def row(seq: int, day: str, text: str) -> MemoryRow:
     at = int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()) * 1_000_000
-    return MemoryRow(
-        f"r{seq}", "u", f"s{seq}", seq, "user", "", text, text, text, "message", 0.5, at, 9
-    )
+    said: dict[str, Any] = {"memory_type": "message", "role": "user", "created_us": at}
+    return long_term_row(f"r{seq}", text, session=f"s{seq}", seq=seq, **said)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("What did Ann do on 7 May 2023?", days("2023-05-07")),
-        ("on May 7th, 2023", days("2023-05-07")),
-        ("on 8th December, 2022", days("2022-12-08")),
-        ("on December 1,2022", days("2022-12-01")),
-        ("since 2023-05-07", days("2023-05-07")),
-        ("on 7 May", days("2023-05-07")),
-        ("on 7 July", days("2022-07-07")),
-        ("in March", days("2023-03-01", "2023-03-31")),
-        ("in December", days("2022-12-01", "2022-12-31")),
-        ("in February 2024", days("2024-02-01", "2024-02-29")),
-        ("last March", days("2023-03-01", "2023-03-31")),
-        ("in 2021", days("2021-01-01", "2021-12-31")),
-        ("yesterday", days("2023-06-14")),
-        ("the day before yesterday", days("2023-06-13")),
-        ("two weeks ago", days("2023-05-29", "2023-06-04")),
-        ("a month ago", days("2023-04-30", "2023-05-30")),
-        ("last week", days("2023-06-05", "2023-06-11")),
-        ("last weekend", days("2023-06-09", "2023-06-11")),
-        ("last Friday", days("2023-06-09")),
-        ("on Sunday", days("2023-06-11")),
-        ("last summer", days("2022-06-01", "2022-08-31")),
-        ("last winter", days("2022-12-01", "2023-02-28")),
-        ("in the summer of 2021", days("2021-06-01", "2021-08-31")),
-        ("last year", days("2022-01-01", "2022-12-31")),
-        ("next month", days("2023-07-01", "2023-07-31")),
-        ("the week before August 3, 2022", days("2022-07-27", "2022-08-03")),
-        ("two weeks after 3 August 2022", days("2022-08-14", "2022-08-20")),
-        ("Was war am 3. Mai 2022?", days("2022-05-03")),
-        ("am 7.5.2023", days("2023-05-07")),
-        ("im März", days("2023-03-01", "2023-03-31")),
-        ("im letzten Sommer", days("2022-06-01", "2022-08-31")),
-        ("vor zwei Wochen", days("2023-05-29", "2023-06-04")),
-        ("gestern", days("2023-06-14")),
-        ("le 7 mai 2023", days("2023-05-07")),
-        ("en août", days("2022-08-01", "2022-08-31")),
-        ("il y a deux semaines", days("2023-05-29", "2023-06-04")),
-        ("l'été dernier", days("2022-06-01", "2022-08-31")),
-        ("la semaine dernière", days("2023-06-05", "2023-06-11")),
-        ("el 3 de mayo de 2022", days("2022-05-03")),
-        ("hace dos semanas", days("2023-05-29", "2023-06-04")),
-        ("el año pasado", days("2022-01-01", "2022-12-31")),
-        ("ayer", days("2023-06-14")),
-        ("2023年5月7日に", days("2023-05-07")),
-        ("昨日何をしましたか", days("2023-06-14")),
-        ("三日前", days("2023-06-12")),
-        ("上个月", days("2023-05-01", "2023-05-31")),
-        ("两周前", days("2023-05-29", "2023-06-04")),
-    ],
-)
-def test_find_periods(text: str, expected: tuple[int, int]) -> None:
-    (period,) = find_periods(text, TODAY)
-    assert (period.first, period.last) == expected
+PERIODS = {
+    "What did Ann do on 7 May 2023?": days("2023-05-07"),
+    "on May 7th, 2023": days("2023-05-07"),
+    "on 8th December, 2022": days("2022-12-08"),
+    "on December 1,2022": days("2022-12-01"),
+    "since 2023-05-07": days("2023-05-07"),
+    "on 7 May": days("2023-05-07"),
+    "on 7 July": days("2022-07-07"),
+    "in March": days("2023-03-01", "2023-03-31"),
+    "in December": days("2022-12-01", "2022-12-31"),
+    "in February 2024": days("2024-02-01", "2024-02-29"),
+    "last March": days("2023-03-01", "2023-03-31"),
+    "in 2021": days("2021-01-01", "2021-12-31"),
+    "yesterday": days("2023-06-14"),
+    "the day before yesterday": days("2023-06-13"),
+    "two weeks ago": days("2023-05-29", "2023-06-04"),
+    "a month ago": days("2023-04-30", "2023-05-30"),
+    "last week": days("2023-06-05", "2023-06-11"),
+    "last weekend": days("2023-06-09", "2023-06-11"),
+    "last Friday": days("2023-06-09"),
+    "on Sunday": days("2023-06-11"),
+    "last summer": days("2022-06-01", "2022-08-31"),
+    "last winter": days("2022-12-01", "2023-02-28"),
+    "in the summer of 2021": days("2021-06-01", "2021-08-31"),
+    "last year": days("2022-01-01", "2022-12-31"),
+    "next month": days("2023-07-01", "2023-07-31"),
+    "the week before August 3, 2022": days("2022-07-27", "2022-08-03"),
+    "two weeks after 3 August 2022": days("2022-08-14", "2022-08-20"),
+    "Was war am 3. Mai 2022?": days("2022-05-03"),
+    "am 7.5.2023": days("2023-05-07"),
+    "im März": days("2023-03-01", "2023-03-31"),
+    "im letzten Sommer": days("2022-06-01", "2022-08-31"),
+    "vor zwei Wochen": days("2023-05-29", "2023-06-04"),
+    "gestern": days("2023-06-14"),
+    "le 7 mai 2023": days("2023-05-07"),
+    "en août": days("2022-08-01", "2022-08-31"),
+    "il y a deux semaines": days("2023-05-29", "2023-06-04"),
+    "l'été dernier": days("2022-06-01", "2022-08-31"),
+    "la semaine dernière": days("2023-06-05", "2023-06-11"),
+    "el 3 de mayo de 2022": days("2022-05-03"),
+    "hace dos semanas": days("2023-05-29", "2023-06-04"),
+    "el año pasado": days("2022-01-01", "2022-12-31"),
+    "ayer": days("2023-06-14"),
+    "2023年5月7日に": days("2023-05-07"),
+    "昨日何をしましたか": days("2023-06-14"),
+    "三日前": days("2023-06-12"),
+    "上个月": days("2023-05-01", "2023-05-31"),
+    "两周前": days("2023-05-29", "2023-06-04"),
+}
+NO_PERIODS = [
+    "31 February 2023", "30 February", "on 0 May 2023", "99 May", "2023-13-40", "31.4.2023",
+    "99999 years ago", "9999年99月99日", "0000年", "May I ask?", "Who may come?", "on Mars",
+    "the sun and the moon; march on", "Cyberpunk 2077", "April told me", "fall in love",
+    "What did Sam do?", "", "room 12, at 11:30", "a 20 minute walk",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "31 February 2023", "30 February", "on 0 May 2023", "99 May", "2023-13-40", "31.4.2023",
-        "99999 years ago", "9999年99月99日", "0000年", "May I ask?", "Who may come?", "on Mars",
-        "the sun and the moon; march on", "Cyberpunk 2077", "April told me", "fall in love",
-        "What did Sam do?", "", "room 12, at 11:30", "a 20 minute walk",
-    ],
-)  # fmt: skip
-def test_what_names_no_day(text: str) -> None:
-    """Dates that do not exist, and words that may be something else."""
-    assert find_periods(text, TODAY) == []
+def test_find_periods() -> None:
+    """Dates that do not exist, and words that may be something else, name no day. A ligature may
+    stand for 18 letters; accents leave a question as long as it was.
+    """
+    for text, expected in PERIODS.items():
+        found = [(period.first, period.last) for period in find_periods(text, TODAY)]
+        assert found == [expected], text
+    for text in NO_PERIODS:
+        assert find_periods(text, TODAY) == [], text
+    assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
+    assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
 
 
 def test_without_a_year() -> None:
@@ -136,37 +136,24 @@ def test_any_text(text: str, today: int) -> None:
             assert period.in_year_before().first < period.first
 
 
-@pytest.mark.parametrize(
-    "piece", ["may ", "1 ", "last ", "last may the week before ", "年", "1月", "in the "]
-)
-def test_long_texts(piece: str) -> None:
-    find_periods((piece * 100_000)[:100_000], TODAY)
-    time_stems((piece * 100_000)[:100_000])
+def test_long_texts() -> None:
+    for piece in ("may ", "1 ", "last ", "last may the week before ", "年", "1月", "in the "):
+        find_periods((piece * 100_000)[:100_000], TODAY)
+        time_stems((piece * 100_000)[:100_000])
 
 
-@pytest.mark.parametrize(
-    ("question", "stem"),
-    [
+def test_questions_that_ask_for_a_time() -> None:
+    """In their first 2,000 characters."""
+    for question, stem in (
         ("When did Ann move?", "yesterday"),
         ("Wann zog Anna um?", "gest"),
         ("Quand est-elle partie ?", "hier"),
         ("¿Cuándo se mudó?", "ayer"),
         ("いつ引っ越しましたか", "昨日"),
         ("她什么时候搬家的", "昨天"),
-    ],
-)
-def test_questions_that_ask_for_a_time(question: str, stem: str) -> None:
-    assert stem in time_stems(question)
-    assert time_stems(question[len(question) // 2 + 4 :]) == ()
-
-
-def test_letters_that_become_many_do_not_make_a_text_longer() -> None:
-    """A ligature may stand for 18 letters; accents leave a question as long as it was."""
-    assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
-    assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
-
-
-def test_a_question_asks_for_a_time_in_its_first_2_000_characters() -> None:
+    ):
+        assert stem in time_stems(question), question
+        assert time_stems(question[len(question) // 2 + 4 :]) == (), question
     assert time_stems("tea " * 490 + "at what date?") != ()
     assert time_stems("tea " * 500 + "at what date?") == ()
 
@@ -184,62 +171,38 @@ ROWS = [
 async def both_orders(question: str, *, date_bonus: float) -> tuple[list[int], list[int]]:
     """By the index in memory, and of what a store found."""
     asked = Question(question, periods=find_periods(question, TODAY))
-    ranking = await UserIndex(ROWS, None).rank(
-        asked, EVERYTHING, RecallConfig(date_bonus=date_bonus)
-    )
-    stored = fuse(
-        [Candidate(one, {"turn": 1.0, "window": 1.0}) for one in ROWS],
-        RecallConfig(date_bonus=date_bonus),
-        question,
-        periods=asked.periods,
-    )
+    config = RecallConfig(date_bonus=date_bonus)
+    ranking = await UserIndex(ROWS, None).rank(asked, EVERYTHING, config)
+    candidates = [Candidate(one, {"turn": 1.0, "window": 1.0}) for one in ROWS]
+    stored = fuse(candidates, config, question, periods=asked.periods)
     return [one.row.seq for one in ranking], [one.row.seq for one in stored]
 
 
-@pytest.mark.parametrize(
-    ("question", "expected"),
-    [
-        ("the garden two days ago", {6}),
-        ("the garden on 2 July 2022", {3, 4}),  # said on that day, or a day later of the day before
-        ("the garden in March", {2}),  # the latest March in which something was said
-        ("the garden in March 2021", {1}),
-        ("the garden in the summer of 2022", {3, 4, 5}),
-        ("the garden in November", set()),
-        ("the garden on 31 February 2022", set()),
-    ],
-)
-async def test_messages_of_the_days_named_come_first(question: str, expected: set[int]) -> None:
-    plain = await both_orders(question, date_bonus=1.0)
-    found = await both_orders(question, date_bonus=10.0)
-    for order in found:
-        assert set(order[: len(expected)]) == expected
-        assert len(order) == len(ROWS)
-    if not expected:
-        assert found == plain
+async def test_messages_of_the_days_named_come_first() -> None:
+    cases: dict[str, set[int]] = {
+        "the garden two days ago": {6},
+        "the garden on 2 July 2022": {3, 4},  # on that day, or a day later of the day before
+        "the garden in March": {2},  # the latest March in which something was said
+        "the garden in March 2021": {1},
+        "the garden in the summer of 2022": {3, 4, 5},
+        "the garden in November": set(),
+        "the garden on 31 February 2022": set(),
+    }
+    for question, expected in cases.items():
+        plain = await both_orders(question, date_bonus=1.0)
+        found = await both_orders(question, date_bonus=10.0)
+        for order in found:
+            assert set(order[: len(expected)]) == expected, question
+            assert len(order) == len(ROWS), question
+        assert expected or found == plain, question
 
 
-def test_a_day_of_no_rows() -> None:
+def test_days_at_the_edges() -> None:
     nothing = np.zeros(0, np.int32)
     everything = np.zeros(0, np.bool_)
     march = find_periods("in March", TODAY)
     assert of_days_named(march, [], nothing, everything, np.zeros(0, np.intp)) is None
-
-
-def test_day_of() -> None:
-    assert day_of(0) == 0
-    assert day_of(86_400_000_000 - 1) == 0
-    assert day_of(-1) == -1
-
-
-def test_letters_that_grow_do_not_make_a_question_longer() -> None:
-    """A ligature may stand for 18 letters; accents leave a question as long as it was."""
-    assert find_periods("é" * 900 + " on 7 May 2023", TODAY) != []
-    assert find_periods("ﷺ" * 500 + " on 7 May 2023", TODAY) == []
-
-
-def test_a_question_of_time_says_so_in_its_first_2_000_characters() -> None:
-    assert time_stems("tea " * 490 + "at what date?") != ()
-    assert time_stems("tea " * 500 + "at what date?") == ()
+    assert [day_of(at_us) for at_us in (0, 86_400_000_000 - 1, -1)] == [0, 0, -1]
 
 
 class OnDay:

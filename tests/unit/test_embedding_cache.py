@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import numpy as np
@@ -63,28 +64,30 @@ async def test_least_recently_used_goes() -> None:
 
 async def test_one_call_for_what_is_missing() -> None:
     """S2.05: what is not held goes into one call, each text once, and the vectors come back in the
-    order asked for.
+    order asked for, as the caller's own array. Who gives up leaves the cache as it was; a cache of
+    nothing is refused.
     """
     inner = RecordingEmbedder()
     cache = CachingEmbedder(inner)
+    inner.gate = anyio.Event()
+    with anyio.move_on_after(0):
+        await cache.embed(["held"])
+    inner.gate = None
+    assert cache.statistics().size == 0
+    inner.calls.clear()
     await cache.embed(["held"])
     texts = ["new", "held", "other", "new", "held"]
-    vectors = await cache.embed(texts)
-    assert inner.calls == [["held"], ["new", "other"]]
-    assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), texts))
-    assert cache.statistics() == EmbeddingCacheStatistics(hits=3, misses=3, evictions=0, size=3)
-    assert (await cache.embed([])).shape == (0, 8)
-    assert len(inner.calls) == 2
-
-
-async def test_callers_cannot_change_what_is_held() -> None:
-    """S2.05: a returned array is the caller's own, at a miss and at a hit."""
-    cache = CachingEmbedder(HashEmbedder(8))
-    expected = await embed_texts(HashEmbedder(8), ["a word"])
+    expected = await embed_texts(HashEmbedder(8), texts)
     for _ in range(3):
-        vectors = await cache.embed(["a word"])
+        vectors = await cache.embed(texts)
         assert np.array_equal(vectors, expected)
         vectors[:] = 7
+    assert inner.calls == [["held"], ["new", "other"]]
+    assert (cache.statistics().hits, cache.statistics().size) == (13, 3)
+    assert (await cache.embed([])).shape == (0, 8)
+    assert len(inner.calls) == 2
+    with pytest.raises(InvalidInput):
+        CachingEmbedder(HashEmbedder(), size=0)
 
 
 async def test_a_failure_leaves_nothing() -> None:
@@ -108,65 +111,38 @@ async def test_a_failure_leaves_nothing() -> None:
 
 async def test_concurrent_calls() -> None:
     """S2.05: calls that overlap, with evictions between, all get the right vectors, and the cache
-    keeps its bound.
+    keeps its bound. Texts that are asked for at once go to the embedder once; the other texts of a
+    call do not wait for them.
     """
-    inner = RecordingEmbedder()
-    cache = CachingEmbedder(inner, size=2)
-    await cache.embed(["a", "b"])
-    gate = inner.gate = anyio.Event()
-    answers: dict[int, npt.NDArray[np.float32]] = {}
-    asked = [["a", "c"], ["c", "a"], ["b", "d"], ["e", "f", "g"]]
+    cases: tuple[tuple[int, list[str], list[str], int], ...] = (
+        (2, ["ab"], ["ac", "ca", "bd", "efg"], 2),
+        (1_000, [], ["ab", "b", "ca", "ab"], 3),
+    )
+    for size, before, asked, held in cases:
+        inner = RecordingEmbedder()
+        cache = CachingEmbedder(inner, size=size)
+        for texts in before:
+            await cache.embed(list(texts))
+        inner.calls.clear()
+        gate = inner.gate = anyio.Event()
+        answers: list[tuple[str, npt.NDArray[np.float32]]] = []
 
-    async def ask(number: int) -> None:
-        answers[number] = await cache.embed(asked[number])
+        async def ask(texts: str, cache: CachingEmbedder = cache, to: Any = answers) -> None:
+            to.append((texts, await cache.embed(list(texts))))
 
-    async with anyio.create_task_group() as group:
-        for number in range(len(asked)):
-            group.start_soon(ask, number)
-        await anyio.wait_all_tasks_blocked()
-        gate.set()
-    for number, texts in enumerate(asked):
-        assert np.array_equal(answers[number], await embed_texts(HashEmbedder(8), texts))
-    assert cache.statistics().size == 2
-
-
-async def test_cancelled_call() -> None:
-    """S2.05: a caller that gives up leaves the cache as it was."""
-    inner = RecordingEmbedder()
-    cache = CachingEmbedder(inner)
-    inner.gate = anyio.Event()
-    with anyio.move_on_after(0):
-        await cache.embed(["a"])
-    inner.gate = None
-    assert cache.statistics().size == 0
-    assert np.array_equal(await cache.embed(["a"]), await embed_texts(HashEmbedder(8), ["a"]))
-
-
-async def test_a_text_that_is_being_embedded_is_waited_for() -> None:
-    """S2.05: texts that are asked for at once go to the embedder once; the other texts of a call do
-    not wait for them.
-    """
-    inner = RecordingEmbedder()
-    cache = CachingEmbedder(inner)
-    gate = inner.gate = anyio.Event()
-    answers: dict[str, npt.NDArray[np.float32]] = {}
-
-    async def ask(*texts: str) -> None:
-        answers[" ".join(texts)] = await cache.embed(texts)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(ask, "a", "b")
-        await anyio.wait_all_tasks_blocked()
-        for texts in (["b"], ["c", "a"], ["a", "b"]):
-            group.start_soon(ask, *texts)
-        await anyio.wait_all_tasks_blocked()
-        assert inner.calls == [["a", "b"], ["c"]]
-        gate.set()
+        async with anyio.create_task_group() as group:
+            for texts in asked:
+                group.start_soon(ask, texts)
+                await anyio.wait_all_tasks_blocked()
+            assert before or inner.calls == [["a", "b"], ["c"]]
+            gate.set()
+        assert len(answers) == 4
+        for texts, vectors in answers:
+            assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), list(texts)))
+            vectors[:] = 7
+        assert cache.statistics().size == held
     assert inner.calls == [["a", "b"], ["c"]]
-    for asked, vectors in answers.items():
-        assert np.array_equal(vectors, await embed_texts(HashEmbedder(8), asked.split()))
     assert cache.statistics() == EmbeddingCacheStatistics(hits=4, misses=3, evictions=0, size=3)
-    answers["b"][:] = 7
     assert np.array_equal(await cache.embed(["b"]), await embed_texts(HashEmbedder(8), ["b"]))
 
 
@@ -207,12 +183,6 @@ async def test_who_waits_for_a_call_that_fails(cancelled: bool) -> None:
         gate.set()
     assert inner.calls == [["a"], ["b"], ["a"]]
     assert np.array_equal(answers[0], await embed_texts(HashEmbedder(8), ["a", "b", "a"]))
-
-
-async def test_it_needs_room() -> None:
-    """S2.05: a cache of nothing is refused."""
-    with pytest.raises(InvalidInput):
-        CachingEmbedder(HashEmbedder(), size=0)
 
 
 @given(

@@ -23,20 +23,15 @@ def said(*texts: str) -> list[ChatMessage]:
     return [ChatMessage("user", text) for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("answer", "facts"),
-    [
-        (
-            "<facts>\n<fact>Likes tea</fact>\n<FACT>Has a\n cat</FACT></facts>",
-            ["Likes tea", "Has a cat"],
-        ),
+def test_answers() -> None:
+    """S3.14: tags, JSON and bullets are read; anything else holds no facts; doubles are one."""
+    tea, cat = "Likes tea", "Has a cat"
+    for answer, facts in (
+        ("<facts>\n<fact>Likes tea</fact>\n<FACT>Has a\n cat</FACT></facts>", [tea, cat]),
         ("<fact>a &lt; b &amp; c</fact>", ["a < b & c"]),
-        ('["Likes tea", "Has a cat", 3]', ["Likes tea", "Has a cat"]),
-        ('```json\n{"facts": ["Likes tea"]}\n```', ["Likes tea"]),
-        (
-            "Here they are:\n- Likes tea\n* Has a cat\n3. Is 40\n",
-            ["Likes tea", "Has a cat", "Is 40"],
-        ),
+        ('["Likes tea", "Has a cat", 3]', [tea, cat]),
+        ('```json\n{"facts": ["Likes tea"]}\n```', [tea]),
+        ("Here they are:\n- Likes tea\n* Has a cat\n3. Is 40\n", [tea, cat, "Is 40"]),
         ("<facts></facts>", []),
         ("<facts/>", []),
         ("I found nothing of note.", []),
@@ -44,11 +39,8 @@ def said(*texts: str) -> list[ChatMessage]:
         ("42", []),
         ("[" * 100_000, []),
         ("<fact> </fact><fact>Likes tea.</fact><fact>likes  TEA</fact>", ["Likes tea."]),
-    ],
-)
-def test_answers(answer: str, facts: list[str]) -> None:
-    """S3.14: tags, JSON and bullets are read; anything else holds no facts; doubles are one."""
-    assert parse_facts(answer) == facts
+    ):
+        assert parse_facts(answer) == facts, answer[:100]
 
 
 async def test_one_call_for_a_batch() -> None:
@@ -88,24 +80,22 @@ async def test_the_51st_fact_is_condensed() -> None:
     assert (block.facts, block.waiting) == (["All of them, and the last one"], [])
 
 
-@pytest.mark.parametrize("answer", ["", "I would rather not.", "<facts></facts>", "{}", "[]"])
-async def test_an_unreadable_condense_answer_loses_nothing(answer: str) -> None:
-    """S3.14: the old facts stay, the new one waits, and the next attempt has both."""
-    model = ScriptedChatModel(
-        [tagged("a", "b"), tagged("c"), answer, tagged("d"), tagged("abc", "d")]
-    )
-    block = FactExtractionMemoryBlock(llm=model, max_facts=2)
-    await block.aput(said("1"))
-    await block.aput(said("2"))
-    assert (block.facts, block.waiting) == (["a", "b"], ["c"])
-    assert await block.aget() == "<fact>a</fact>\n<fact>b</fact>"
-    await block.aput(said("3"))
-    assert "<fact>c</fact>\n<fact>d</fact>" in model.requests[-1][0]["content"]
-    assert (block.facts, block.waiting) == (["abc", "d"], [])
-
-
-async def test_a_condense_answer_that_is_too_long() -> None:
-    """S3.14: never more facts than the limit are shown; what is over it waits."""
+async def test_an_unreadable_condense_answer_loses_nothing() -> None:
+    """S3.14: the old facts stay, the new one waits, and the next attempt has both. Never more facts
+    than the limit are shown; what is over it waits.
+    """
+    for answer in ("", "I would rather not.", "<facts></facts>", "{}", "[]"):
+        model = ScriptedChatModel(
+            [tagged("a", "b"), tagged("c"), answer, tagged("d"), tagged("abc", "d")]
+        )
+        block = FactExtractionMemoryBlock(llm=model, max_facts=2)
+        await block.aput(said("1"))
+        await block.aput(said("2"))
+        assert (block.facts, block.waiting) == (["a", "b"], ["c"]), answer
+        assert await block.aget() == "<fact>a</fact>\n<fact>b</fact>"
+        await block.aput(said("3"))
+        assert "<fact>c</fact>\n<fact>d</fact>" in model.requests[-1][0]["content"]
+        assert (block.facts, block.waiting) == (["abc", "d"], []), answer
     model = ScriptedChatModel([tagged("a", "b", "c"), tagged("x", "y", "z")])
     block = FactExtractionMemoryBlock(llm=model, max_facts=2)
     await block.aput(said("1"))
@@ -147,7 +137,7 @@ async def test_prompts_are_the_applications() -> None:
 
 async def test_the_runtimes_model_and_no_model() -> None:
     """S3.14: without a model of its own a block takes the runtime's; without either it needs no
-    network.
+    network. A limit that is not positive, and a model that is none, are refused when it is made.
     """
     model = ScriptedChatModel([tagged("a")])
     block = FactExtractionMemoryBlock()
@@ -161,13 +151,7 @@ async def test_the_runtimes_model_and_no_model() -> None:
         assert 1 <= len(offline.facts) <= 3
     assert offline.waiting == []
     assert all("house in" in fact for fact in offline.facts)
-
-
-def test_wrong_settings() -> None:
-    """S3.14: a limit that is not positive, and a model that is none, are refused when the block is
-    made.
-    """
-    with pytest.raises(ConfigError):
-        FactExtractionMemoryBlock(max_facts=0)
-    with pytest.raises(ConfigError):
-        FactExtractionMemoryBlock(llm="gpt")  # type: ignore[arg-type]
+    wrong: tuple[dict[str, Any], ...] = ({"max_facts": 0}, {"llm": "gpt"})
+    for options in wrong:
+        with pytest.raises(ConfigError):
+            FactExtractionMemoryBlock(**options)

@@ -29,6 +29,7 @@ from remora.formats import (
 )
 from remora.tokens import CallableCounter
 
+pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 THINKING = {"type": "thinking", "thinking": "Where is it?", "signature": "abc"}
 ANSWER = AnthropicMessage.model_validate(
@@ -222,19 +223,14 @@ def test_blobs_of_gemini() -> None:
         ],
     )
     (chat,) = from_gemini(content)
-    assert [part["type"] for part in chat["content"]] == [
-        "image_url",
-        "input_audio",
-        "file",
-        "text",
-    ]
+    types = [part["type"] for part in chat["content"]]
+    assert types == ["image_url", "input_audio", "file", "text"]
     (again,) = to_gemini([chat])["contents"]
     assert Content.model_validate(again) == content
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_what_is_refused() -> None:
+    for bad in (
         lambda: from_anthropic("text"),
         lambda: from_anthropic([7]),
         lambda: from_anthropic({"role": "robot", "content": "x"}),
@@ -247,14 +243,11 @@ def test_blobs_of_gemini() -> None:
         lambda: from_gemini({"role": "user", "parts": [7]}),
         lambda: from_gemini({"role": "user", "content": "x"}),
         lambda: from_gemini({"candidates": [{}]}),
-    ],
-)
-def test_what_is_refused(bad: Any) -> None:
-    with pytest.raises(InvalidMessage):
-        bad()
+    ):
+        with pytest.raises(InvalidMessage):
+            bad()
 
 
-@pytest.mark.anyio
 async def test_what_is_kept_counts(tmp_path: Path) -> None:
     """It is in the message's tokens, with another counter too; no context has it."""
     item = {"type": "compaction", "encrypted_content": "w " * 100}
@@ -270,7 +263,6 @@ async def test_what_is_kept_counts(tmp_path: Path) -> None:
         assert (await runtime.session("alice", "one").load()).tokens > 100
 
 
-@pytest.mark.anyio
 async def test_objects_are_appended_as_they_are() -> None:
     """Of each client; what has no form in a chat is refused before anything is written."""
     async with Runtime.in_memory(config=PLAIN) as runtime:
@@ -278,29 +270,13 @@ async def test_objects_are_appended_as_they_are() -> None:
         await chat.append([Message.user("Where?"), ANSWER])
         await chat.append(Message.tool("fog", tool_call_id="toolu_1"))
         await chat.append([REASONING, FIRST, SECOND])
-        await chat.append(
-            [
-                Message.tool("a", tool_call_id="call_1"),
-                Message.tool("b", tool_call_id="call_2"),
-                CALLED,
-            ]
-        )
+        results = [Message.tool(one, tool_call_id=f"call_{one}") for one in "12"]
+        await chat.append([*results, CALLED])
         history = await chat.history()
-        assert [one.role for one in history] == [
-            "user",
-            "assistant",
-            "tool",
-            "assistant",
-            "tool",
-            "tool",
-            "assistant",
-        ]
+        roles = " ".join(one.role for one in history)
+        assert roles == "user assistant tool assistant tool tool assistant"
         assert [len(one.tool_calls or ()) for one in history] == [0, 1, 0, 2, 0, 0, 2]
+        code = Content.model_validate({"parts": [{"executable_code": {"code": "1"}}]})
         with pytest.raises(InvalidMessage, match="executable_code"):
-            await chat.append(
-                [
-                    Message.user("x"),
-                    Content.model_validate({"parts": [{"executable_code": {"code": "1"}}]}),
-                ]
-            )
+            await chat.append([Message.user("x"), code])
         assert len(await chat.history()) == len(history)

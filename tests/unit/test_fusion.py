@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from remora.config import RecallConfig
 from remora.recall.ranking import fuse
 from remora.recall.traits import asks, question_share, speakers_named
-from remora.storage.ports import Candidate, MemoryRow
+from remora.storage.ports import Candidate
+from remora.testing.stores import long_term_row
 
 
 def candidate(
@@ -26,21 +27,9 @@ def candidate(
     session: str = "s",
     **scores: float,
 ) -> Candidate:
-    row = MemoryRow(
-        f"{session}-{seq}",
-        "u",
-        session,
-        seq,
-        role,
-        speaker,
-        text,
-        text,
-        text,
-        "message",
-        0.5,
-        seq,
-        1,
-    )
+    said: dict[str, Any] = {"memory_type": "message", "role": role, "created_us": seq}
+    id_ = f"{session}-{seq}"
+    row = long_term_row(id_, text, session=session, seq=seq, speaker=speaker, **said)
     return Candidate(row, scores)
 
 
@@ -48,37 +37,24 @@ def order(candidates: list[Candidate], query: str = "", **config: Any) -> list[i
     return [one.row.seq for one in fuse(candidates, RecallConfig(**config), query)]
 
 
-@pytest.mark.parametrize(
-    ("query", "named"),
-    [
-        ("What did Caroline paint?", {"Caroline"}),
-        ("what did caroline paint?", {"Caroline"}),
-        ("What is CAROLINE's job?", {"Caroline"}),
-        ("When will Ann call?", {"Ann"}),
-        (
-            "Will Ann call Bob?",
-            {"Will", "Ann", "Bob 2"},
-        ),  # at its start a sentence has a capital anyway
-        ("Does Anna Maria like it?", {"anna_maria"}),
-        ("Is 2 the answer?", set()),
-        ("张伟说了什么?", {"张伟"}),
-        ("", set()),
-    ],
-)
-def test_speakers_named(query: str, named: set[str]) -> None:
-    """S2.28: a name counts as one; the word that it also is does not, unless the query has no
-    capitals at all.
-    """
-    assert (
-        speakers_named(query, {"Caroline", "Will", "Ann", "anna_maria", "Bob 2", "张伟", ""})
-        == named
-    )
-
-
 def test_a_named_speaker_comes_first() -> None:
     """S2.28: of two messages that match alike, the one by whom the query names; elsewhere nothing
-    changes.
+    changes. A name counts as one; the word that it also is does not, unless the query has no
+    capitals at all.
     """
+    everybody = {"Caroline", "Will", "Ann", "anna_maria", "Bob 2", "张伟", ""}
+    cases: dict[str, set[str]] = {
+        "What did Caroline paint?": {"Caroline"},
+        "what did caroline paint?": {"Caroline"},
+        "What is CAROLINE's job?": {"Caroline"},
+        "When will Ann call?": {"Ann"},
+        "Will Ann call Bob?": {"Will", "Ann", "Bob 2"},  # a sentence begins with a capital anyway
+        "Does Anna Maria like it?": {"anna_maria"},
+        "Is 2 the answer?": set(),
+        "张伟说了什么?": {"张伟"},
+        "": set(),
+    }
+    assert {query: speakers_named(query, everybody) for query in cases} == cases
     both = [
         candidate(1, speaker="Bob", turn=2.0),
         candidate(5, speaker="Ann", turn=2.0),
@@ -89,9 +65,9 @@ def test_a_named_speaker_comes_first() -> None:
     assert order(both, "what did Ann say", speaker_prior=1.0) == [1, 5, 9]
 
 
-@pytest.mark.parametrize(
-    ("text", "share", "ends"),
-    [
+def test_what_a_question_is() -> None:
+    """S2.28: by its marks, in several scripts; a message of both kinds counts by its share."""
+    cases: tuple[tuple[str, float | None, bool], ...] = (
         ("", 0.0, False),
         ("Porto.", 0.0, False),
         ("Where do you live?", 1.0, True),
@@ -101,13 +77,10 @@ def test_a_named_speaker_comes_first() -> None:
         ("Why? I moved.", 0.3, False),
         ("你住在哪里\uff1f", 1.0, True),
         ("?", 0.0, True),
-    ],
-)
-def test_what_a_question_is(text: str, share: float | None, ends: bool) -> None:
-    """S2.28: by its marks, in several scripts; a message of both kinds counts by its share."""
-    if share is not None:
-        assert question_share(text) == pytest.approx(share, abs=0.1)
-    assert asks(text) is ends
+    )
+    for text, share, ends in cases:
+        assert share is None or question_share(text) == pytest.approx(share, abs=0.1), text
+        assert asks(text) is ends, text
 
 
 def test_an_answer_comes_before_its_question() -> None:
@@ -122,12 +95,8 @@ def test_an_answer_comes_before_its_question() -> None:
         candidate(9, other, speaker="Bob", turn=1.0),
     ]
     assert order(people) == [2, 1, 7, 9]
-    assert order(people, question_penalty=0.0, answer_bonus=0.0, neighbour_bonus=0.0) == [
-        1,
-        7,
-        2,
-        9,
-    ]
+    plain = order(people, question_penalty=0.0, answer_bonus=0.0, neighbour_bonus=0.0)
+    assert plain == [1, 7, 2, 9]
     chat = [
         candidate(1, asked, turn=3.0),
         candidate(2, answer, role="assistant", turn=2.0),
@@ -173,10 +142,8 @@ def test_vectors_that_contradict_the_words_weigh_little() -> None:
         for n in range(100)
     ]
     plain = [candidate(3 * n, turn=words[n], window=words[n]) for n in range(100)]
-    trusted, guarded = (
-        RecallConfig(vector_weight=1.0, vector_agreement=0.0),
-        RecallConfig(vector_weight=1.0),
-    )
+    guarded = RecallConfig(vector_weight=1.0)
+    trusted = RecallConfig(vector_weight=1.0, vector_agreement=0.0)
 
     def moved(candidates: list[Candidate], config: RecallConfig) -> int:
         best = [one.row.seq for one in list(fuse(plain, config))[:10]]

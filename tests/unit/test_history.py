@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 
+from remora.actors.policies.buffer import BufferPolicy
 from remora.errors import CommitFailed
 from remora.messages import Receipt
 from remora.models.ports import Line
@@ -18,8 +22,10 @@ from remora.testing import (
     explain,
     linearizable,
 )
+from remora.tokens import HeuristicCounter
 from tests.checker.history import Shown
 from tests.checker.judging import check
+from tests.checker.programs import Kind
 from tests.scripted import Script, found
 from tests.strategies import small_histories
 
@@ -107,275 +113,168 @@ def test_bounded_search_says_so() -> None:
     assert explain(operations, 0, counts).decided
 
 
-def test_good_history() -> None:
-    """G2, G3, G6: appends beside each other, a fold, a clear, a retried key."""
-    script = Script()
-    script.append(1, 2)
-    one, other = script.begin("append", "user"), script.begin("append", "user", key="k")
-    script.end(other, Receipt((3,), ("3",)))
-    script.end(one, Receipt((4,), ("4",)))
-    script.load("m0.2.0", "m0.1.0", covered=["m0.0.0", "m0.0.1"])
-    script.clear(2)
-    said = [script.history.messages[name] for name in other.argument]
-    script.append(3, key="k", messages=said, duplicate=True)
-    script.append(5)
-    script.load("m0.6.0")
-    script.told((1, "m0.0.0"), (2, "m0.0.1"), (3, "m0.2.0"), (4, "m0.1.0"), (5, "m0.6.0"))
-    assert check(script.history) == []
+HISTORIES = """
+appends beside each other, a fold, a clear, a retried key
+    append 1 2; at-once 4 3 key=k; load m0.2.0 m0.1.0 covered=m0.0.0,m0.0.1; clear 2
+    append 3 key=k says=m0.2.0 duplicate=yes; append 5; load m0.6.0
+    told 1=m0.0.0 2=m0.0.1 3=m0.2.0 4=m0.1.0 5=m0.6.0
+an acknowledged message is gone
+    append 1 | told -> G2 G3 G4
+a message is there twice
+    append 1 | load m0.0.0 m0.0.0 -> G2, G2 G3 G4
+a retried key had a second effect
+    append 1 key=k | append 2 key=k says=m0.0.0 -> G2 G3 G4
+a refused key was no repetition
+    append 1 key=k; conflict user; told 1=m0.0.0 | append 1 key=k duplicate=yes -> G2 G3 G4
+a repetition was refused
+    append 1 key=k | conflict user says=m0.0.0 -> G2 G3 G4
+receipts in another order than the messages
+    | append 2; append 1 -> G2 G3 G4
+messages in another order than the receipts
+    append 1; append 2 | load m0.1.0 m0.0.0 -> G2 G3 G4
+a load misses what was acknowledged before it
+    append 1; append 2 | load m0.0.0 -> G2 G3 G4, G3 G6
+neither a folded message nor a summary of it
+    append 1 2 3 | load m0.0.2 -> G2 G3 G4, G3 G6
+a summary of a part
+    append 1 2 3 | load m0.0.2 covered=m0.0.0 -> G2 G3 G4, G3 G6
+a crash undid what an answered load showed
+    begin user; load m0.0.0; crash | told -> G2 G3 G4
+what had not happened before a crash happened after it
+    begin user; crash; load | load m0.0.0 -> G2 G3 G4
+one of two messages of an append that nobody acknowledged
+    begin user user; crash | told 1=m0.0.0 -> G2 G3 G4
+what was under way at a crash is wholly there, and its retry knows
+    append 1; begin user user key=k; crash; load m0.0.0 m0.1.0 m0.1.1
+    append 2 3 key=k says=m0.1.0,m0.1.1 duplicate=yes; told 1=m0.0.0 2=m0.1.0 3=m0.1.1
+or wholly absent
+    append 1; begin user user key=k; crash; load m0.0.0
+    append 2 3 key=k says=m0.1.0,m0.1.1; told 1=m0.0.0 2=m0.1.0 3=m0.1.1
+until its process dies, an append of unknown outcome may happen
+    unknown; load; load m0.0.0
+a refused append happened
+    refused | load m0.0.0 -> G2 G3 G4
+a clear lost a key
+    append 1 key=k; clear 1 | append 2 key=k -> G2 G3 G4
+a fold from before a clear was applied after it
+    append 1 2; clear 2 | load covered=m0.0.0,m0.0.1 -> G2 G3 G4
+a clear took out more than there was
+    append 1 | clear 2 -> G2 G3 G4
+a call without its result
+    append 1 2 shapes=call,result | load m0.0.0 split=1 -> G8, G2 G3 G4
+a result that does not follow its call
+    append 1 2 3 shapes=call,user,result; load m0.0.0 m0.0.2 m0.0.1
+    | load m0.0.0 m0.0.1 m0.0.2 -> G2 G3 G4
+a call that waits for its result is not named
+    append 1 2 shapes=user,call; load m0.0.0 awaiting=call-m0.0.1-0 | load m0.0.0 -> G2 G3 G4
+a summary ends between a call and the result that came at once after it
+    append 1 2 shapes=call,result; append 3; load m0.1.0 covered=m0.0.0,m0.0.1
+    | load m0.1.0 covered=m0.0.0 -> G2 G3 G4
+more tokens than were allowed
+    append 1 | load m0.0.0 budget=5 tokens=6 -> G9
+more tokens than it says
+    append 1 | load m0.0.0 budget=5 tokens=5 counted=6 -> G9
+a budget left out the newest
+    append 1 2 3; load m0.0.2 budget=5 tokens=5; load m0.0.2 covered=m0.0.0 budget=5 tokens=5
+    | load m0.0.0 budget=5 tokens=5 -> G2 G3 G4
+what was said in another session
+    append 1 session=other | load m0.0.0 -> G1, G2 G3 G4
+a summary of what nobody said
+    append 1 | load m0.0.0 told=m9.9.9 -> G1
+a deletion, and a rewind to before a clear, which undoes it
+    append 1 2; clear 2; append 3; delete 3 m0.2.0 1; append 4; load m0.4.0; rewind 3 refused
+    rewind 1 3; load m0.0.0; told 1=m0.0.0; append 5 | load m0.4.0 m0.9.0 -> G1, G2 G3 G4, G3 G6
+what was forgotten comes back: numbers and keys had begun anew
+    append 1 key=k; forget_session; append 1 key=k | load m0.0.0 m0.2.0 -> G2 G3 G4
+what was said before a user was forgotten is found
+    append 1; forget_user session=; append 1; recall m0.2.0 session= | recall m0.0.0 session= -> G13
+an extract does not show the end of what was said
+    append 1 2 3; extract m0.0.2 | extract m0.0.1 -> G2 G3 G4
+"""
 
 
-def test_lost_append() -> None:
-    """G2, G3: an acknowledged message that is gone."""
-    script = Script()
-    script.append(1)
-    script.told()
-    assert "G2 G3 G4" in found(script)
+def perform(script: Script, step: str) -> None:
+    """One step of `HISTORIES`: a verb, messages or numbers, and options."""
+    verb, *rest = step.split()
+    given = [one for one in rest if "=" not in one]
+    texts = dict(one.split("=") for one in rest if "=" in one)
+    options: dict[str, Any] = {
+        name: text.split(",") if name in {"covered", "shapes", "awaiting", "told"} else text
+        for name, text in texts.items()
+        if name in {"covered", "shapes", "awaiting", "told", "key", "session"}
+    }
+    for name in {"budget", "tokens", "counted", "split", "pending"} & texts.keys():
+        options[name] = int(texts[name])
+    if "says" in texts:
+        options["messages"] = [script.history.messages[name] for name in texts["says"].split(",")]
+        options["shapes"] = ["user"] * len(options["messages"])
+
+    def answer(kind: Kind, result: Any, argument: Any = None) -> None:
+        script.end(script.begin(kind, argument=argument, **options), result)
+
+    match verb:
+        case "append":
+            script.append(*map(int, given), duplicate="duplicate" in texts, **options)
+        case "at-once":  # the one that began later has the key, and comes first
+            one, other = script.begin("append", "user"), script.begin("append", "user", **options)
+            script.end(other, Receipt((int(given[1]),), (given[1],)))
+            script.end(one, Receipt((int(given[0]),), (given[0],)))
+        case "begin":
+            script.begin("append", *given, **options)
+        case "conflict":
+            record = script.begin("append", *given, key="k", messages=options.get("messages"))
+            script.end(record, Receipt((), (), duplicate=True))
+        case "unknown":
+            script.history.unknown(script.begin("append", "user"), "it took too long")
+        case "refused":
+            script.history.nothing(script.begin("append", "user"), CommitFailed("no room"))
+        case "crash":
+            script.history.crashed()
+        case "load":
+            script.load(*given, **options)
+        case "extract":
+            answer("load", Shown(None, True, None, tuple(given), 1, 1, 0, (), 0))
+        case "told":
+            script.told(*((int(seq), name) for seq, name in texts.items()))
+        case "messages":
+            answer("messages", tuple(given))
+        case "clear":
+            script.clear(int(given[0]))
+        case "flush":
+            answer("flush", int(given[0]))
+        case "delete":
+            answer("delete", int(given[2]), (int(given[0]), given[1]))
+        case "rewind":
+            result = given[1] if given[1] == "refused" else int(given[1])
+            answer("rewind", result, int(given[0]))
+        case "recall":
+            answer("recall", frozenset(given))
+        case "forget_session":
+            answer("forget_session", None)
+        case "forget_user":
+            answer("forget_user", None)
+        case _:
+            raise AssertionError(step)
 
 
-def test_doubled_append() -> None:
-    """G2, G4: a message that is there twice, and a retried key that had a second effect."""
-    script = Script()
-    script.append(1)
-    script.load("m0.0.0", "m0.0.0")
-    assert "G2" in found(script)
-    script = Script()
-    first = script.append(1, key="k")
-    said = [script.history.messages[name] for name in first.argument]
-    script.append(2, key="k", messages=said)
-    assert "G2 G3 G4" in found(script)
+def judge(told: str, make: Callable[[], Any], judged: Callable[[Any], set[str]]) -> None:
+    """Each history of a text is right until its bar, and then wrong in the way that it names."""
+    for what, text in re.findall(r"^(\S.*)\n((?: .*\n)+)", told, re.MULTILINE):
+        script = make()
+        steps, _, expected = re.sub(r"\n +(?!\|)", "; ", text.strip()).partition(" -> ")
+        right, _, wrong = re.sub(r"\s+", " ", steps).partition("|")
+        for part, guarantees in ((right, set()), (wrong, {*expected.split(", ")})):
+            for step in filter(str.strip, part.split(";")):
+                perform(script, step)
+            if part:
+                assert judged(script) == guarantees, what
 
 
-def test_conflicting_keys() -> None:
-    """G4: other messages under a key are refused; they are no repetition, and not appended."""
-    refused = Receipt((), (), duplicate=True)
-    script = Script()
-    script.append(1, key="k")
-    script.end(script.begin("append", "user", key="k"), refused)
-    script.told((1, "m0.0.0"))
-    assert check(script.history) == []
-    script.append(1, key="k", duplicate=True)
-    assert "G2 G3 G4" in found(script)
-    script = Script()
-    first = script.append(1, key="k")
-    said = [script.history.messages[name] for name in first.argument]
-    script.end(script.begin("append", "user", key="k", messages=said), refused)
-    assert "G2 G3 G4" in found(script)
-
-
-def test_reordered_appends() -> None:
-    """G2: a sender's messages in another order than they were sent."""
-    script = Script()
-    script.append(2)
-    script.append(1)
-    assert "G2 G3 G4" in found(script)
-    script = Script()
-    script.append(1)
-    script.append(2)
-    script.load("m0.1.0", "m0.0.0")
-    assert "G2 G3 G4" in found(script)
-
-
-def test_stale_read() -> None:
-    """G2, G6: a load that misses what was acknowledged before it."""
-    script = Script()
-    script.append(1)
-    script.append(2)
-    script.load("m0.0.0")
-    assert found(script) == {"G2 G3 G4", "G3 G6"}
-
-
-def test_pending_left_out() -> None:
-    """G6: a load that shows neither a folded message nor a summary that covers it."""
-    script = Script()
-    script.append(1, 2, 3)
-    script.load("m0.0.2")
-    assert found(script) == {"G2 G3 G4", "G3 G6"}
-    script = Script()
-    script.append(1, 2, 3)
-    script.load("m0.0.2", covered=["m0.0.0"])
-    assert found(script) == {"G2 G3 G4", "G3 G6"}
-
-
-def test_read_that_a_crash_undid() -> None:
-    """G3: a load showed an append that nobody acknowledged; after the crash it is gone, although
-    the load was answered.
+def test_histories() -> None:
+    """G1, G2, G3, G4, G5, G6, G8, G9, G10, G11, G13, S1.14: a history is found right until what is
+    wrong with it happens, and then it is named.
     """
-    script = Script()
-    script.begin("append", "user")
-    script.load("m0.0.0")
-    script.history.crashed()
-    script.told()
-    assert "G2 G3 G4" in found(script)
-
-
-def test_late_comer_after_a_crash() -> None:
-    """G4: what had not happened before the crash does not happen after it."""
-    script = Script()
-    script.begin("append", "user")
-    script.history.crashed()
-    script.load()
-    script.load("m0.0.0")
-    assert "G2 G3 G4" in found(script)
-
-
-def test_half_a_batch() -> None:
-    """G4: one of two messages of an append that nobody acknowledged."""
-    script = Script()
-    script.begin("append", "user", "user")
-    script.history.crashed()
-    script.told((1, "m0.0.0"))
-    assert "G2 G3 G4" in found(script)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_crash_decides(there: bool) -> None:
-    """G4: what was under way is wholly there or wholly absent, and its retry under the same key
-    knows.
-    """
-    script = Script()
-    script.append(1)
-    script.begin("append", "user", "user", key="k")
-    script.history.crashed()
-    script.load(*(["m0.0.0", "m0.1.0", "m0.1.1"] if there else ["m0.0.0"]))
-    messages = [script.history.messages[name] for name in ("m0.1.0", "m0.1.1")]
-    script.append(2, 3, shapes=["user", "user"], key="k", duplicate=there, messages=messages)
-    script.told((1, "m0.0.0"), (2, "m0.1.0"), (3, "m0.1.1"))
-    assert check(script.history) == []
-
-
-def test_timed_out_append_may_still_happen() -> None:
-    """G2: until its process dies, an append of unknown outcome may happen at any time."""
-    script = Script()
-    late = script.begin("append", "user")
-    script.history.unknown(late, "it took too long")
-    script.load()
-    script.load("m0.0.0")
-    assert check(script.history) == []
-
-
-def test_refused_append_does_not_happen() -> None:
-    """G10, G11: what was refused had no effect."""
-    script = Script()
-    script.history.nothing(script.begin("append", "user"), CommitFailed("no room"))
-    script.load("m0.0.0")
-    assert "G2 G3 G4" in found(script)
-
-
-def test_key_lost_on_clear() -> None:
-    """G4, S1.14: a key outlives a clear."""
-    script = Script()
-    script.append(1, key="k")
-    script.clear(1)
-    script.append(2, key="k")
-    assert "G2 G3 G4" in found(script)
-
-
-def test_cleared_comes_back() -> None:
-    """G5: a fold that was asked for before the clear is applied after it."""
-    script = Script()
-    script.append(1, 2)
-    script.clear(2)
-    script.load(covered=["m0.0.0", "m0.0.1"])
-    assert "G2 G3 G4" in found(script)
-
-
-def test_clear_counts_what_was_there() -> None:
-    """S1.14: a clear cannot take out more than there was."""
-    script = Script()
-    script.append(1)
-    script.clear(2)
-    assert "G2 G3 G4" in found(script)
-
-
-def test_split_tool_call() -> None:
-    """G8: a call without its result, and a result that does not follow its call."""
-    script = Script()
-    script.append(1, 2, shapes=["call", "result"])
-    script.load("m0.0.0", split=1)
-    assert found(script) == {"G8", "G2 G3 G4"}
-    script = Script()
-    script.append(1, 2, 3, shapes=["call", "user", "result"])
-    script.load("m0.0.0", "m0.0.2", "m0.0.1")
-    assert check(script.history) == []
-    script.load("m0.0.0", "m0.0.1", "m0.0.2")
-    assert found(script) == {"G2 G3 G4"}
-
-
-def test_waiting_call_is_withheld() -> None:
-    """G8: a call without a result yet is not shown, and is named."""
-    script = Script()
-    script.append(1, 2, shapes=["user", "call"])
-    script.load("m0.0.0", awaiting=["call-m0.0.1-0"])
-    assert check(script.history) == []
-    script.load("m0.0.0")
-    assert found(script) == {"G2 G3 G4"}
-
-
-def test_over_budget() -> None:
-    """G9: more tokens than were allowed, or than it says."""
-    script = Script()
-    script.append(1)
-    script.load("m0.0.0", budget=5, tokens=6)
-    assert found(script) == {"G9"}
-    script = Script()
-    script.append(1)
-    script.load("m0.0.0", budget=5, tokens=5, counted=6)
-    assert found(script) == {"G9"}
-
-
-def test_budget_leaves_out_the_oldest() -> None:
-    """G9: within a budget the newest are shown, and whatever of the summaries fits."""
-    script = Script()
-    script.append(1, 2, 3)
-    script.load("m0.0.2", budget=5, tokens=5)
-    script.load("m0.0.2", covered=["m0.0.0"], budget=5, tokens=5)
-    assert check(script.history) == []
-    script.load("m0.0.0", budget=5, tokens=5)
-    assert found(script) == {"G2 G3 G4"}
-
-
-def test_another_sessions_message() -> None:
-    """G1: what was said in one session is shown in another."""
-    script = Script()
-    script.append(1, session="other")
-    script.load("m0.0.0")
-    assert "G1" in found(script)
-    script = Script()
-    script.append(1)
-    script.load("m0.0.0", told=["m9.9.9"])
-    assert found(script) == {"G1"}
-
-
-def test_delete_and_rewind() -> None:
-    """G2: what was deleted or rewound is gone from everything, and a rewind to before a clear
-    undoes it.
-    """
-    script = Script()
-    script.append(1, 2)
-    script.clear(2)
-    script.append(3)
-    script.end(script.begin("delete", argument=(3, "m0.2.0")), 1)
-    script.append(4)
-    script.load("m0.4.0")
-    script.end(script.begin("rewind", argument=3), "refused")
-    script.end(script.begin("rewind", argument=1), 3)
-    script.load("m0.0.0")
-    script.told((1, "m0.0.0"))
-    script.append(5)
-    assert check(script.history) == []
-    script.load("m0.4.0", "m0.9.0")
-    assert "G2 G3 G4" in found(script)
-
-
-def test_forgotten_begins_anew() -> None:
-    """G13: after `forget` nothing is known, keys included, and numbers begin at one."""
-    script = Script()
-    script.append(1, key="k")
-    script.end(script.begin("forget_session"), None)
-    script.append(1, key="k")
-    assert check(script.history) == []
-    script.load("m0.0.0", "m0.2.0")
-    assert "G2 G3 G4" in found(script)
+    judge(HISTORIES, Script, found)
 
 
 def test_exception_of_no_kind() -> None:
@@ -387,15 +286,117 @@ def test_exception_of_no_kind() -> None:
     assert "KeyError" in violation.text
 
 
-def test_degraded_summary_is_judged_by_what_is_shown() -> None:
-    """G6: where a summary is an extract, what is shown must still be the end of what was said."""
-    script = Script()
-    script.append(1, 2, 3)
-    extract = Shown(None, True, None, ("m0.0.2",), 1, 1, 0, (), 0)
-    script.end(script.begin("load"), extract)
-    assert check(script.history) == []
-    script.end(script.begin("load"), Shown(None, True, None, ("m0.0.1",), 1, 1, 0, (), 0))
-    assert found(script) == {"G2 G3 G4"}
+# -- what a policy keeps ---------------------------------------------------------------------------
+
+SIX = BufferPolicy(above_messages=6, keep_messages=3)
+NAMES = tuple(f"m0.0.{place}" for place in range(9))
+OF_SIX = """
+where no fold can have taken a message it is there to be deleted
+    delete 1 m0.0.0 1 | delete 2 m0.0.1 0 -> G2 G3 G4
+a clear takes out all that was said
+    clear 6
+and what was said last in any case
+    clear 6 | append 7; clear 0 -> G2 G3 G4
+the buffer is shown, all of it
+    messages m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 | messages m0.0.5 -> G2 G3 G4
+nothing is pending before a fold
+    load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 pending=0
+    | load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 pending=3 -> G2 G3 G4
+what a flush handed over is not counted by the next one
+    flush 6; append 7; flush 1 | flush 1 -> G2 G3 G4
+whatever else of the newest fits into a budget is shown
+    load m0.0.3 m0.0.4 m0.0.5 budget=3 tokens=3 | load m0.0.5 budget=3 tokens=1 -> G2 G3 G4
+"""
+OF_SEVEN = """
+what a fold took need not be there to be deleted
+    delete 2 m0.0.1 0; load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3
+but the newest is
+    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 | delete 7 m0.0.6 0 -> G2 G3 G4
+a clear takes out what was not folded
+    clear 3
+and what was said last in any case
+    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 | clear 0 -> G2 G3 G4
+the buffer is shown without what was folded
+    messages m0.0.4 m0.0.5 m0.0.6; load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3
+a part of it is shown
+    | messages m0.0.6; load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 -> G2 G3 G4
+nothing of it is shown
+    | messages -> G2 G3 G4
+all that a fold took and no summary covers is pending
+    load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 m0.0.6 pending=4
+    | load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 m0.0.6 pending=3 -> G2 G3 G4
+and not nothing
+    load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 m0.0.6 pending=4
+    | load m0.0.0 m0.0.1 m0.0.2 m0.0.3 m0.0.4 m0.0.5 m0.0.6 pending=0 -> G2 G3 G4
+"""
+
+
+class Weighed(Script):
+    """Every message of it weighs a token, and so does what else is short."""
+
+    def __init__(self, count: int, policy: BufferPolicy = SIX) -> None:
+        super().__init__()
+        self.policy = policy
+        self.history.counter = HeuristicCounter()
+        self.append(*range(1, count + 1))
+
+    def found(self, *, sound_models: bool = True) -> set[str]:
+        return {
+            violation.guarantee
+            for violation in check(self.history, policy=self.policy, sound_models=sound_models)
+        }
+
+
+def test_what_a_policy_keeps() -> None:
+    """S0.13, S1.14, S4.12, G6, G7, G9: deletions, clears, buffers, flushes and budgets are
+    judged by what the policy had folded.
+    """
+    judge(OF_SIX, lambda: Weighed(6), Weighed.found)
+    judge(OF_SEVEN, lambda: Weighed(7), Weighed.found)
+    script = Weighed(7)
+    perform(script, "delete 2 m0.0.1 0")
+    script.load(*NAMES[4:7], covered=NAMES[:4])
+    script.load(*NAMES[1:7], covered=NAMES[:1])
+    assert script.found(sound_models=False) == {"G2 G3 G4"}, "what left the buffer does not return"
+
+
+def test_summary_that_fits_is_shown() -> None:
+    """G9: a summary is left out only where it does not fit into what is its share."""
+    script = Weighed(7)
+    weight = script.history.weigh_summary(NAMES[:4])
+    tight = weight + 2
+    script.load(*NAMES[4:7], budget=tight, tokens=3)
+    assert script.found() == set()
+    script.load(*NAMES[4:7], covered=NAMES[:4], budget=tight + 1, tokens=weight + 3)
+    assert script.found() == set()
+    script.load(*NAMES[4:7], budget=tight + 1, tokens=3)
+    assert script.found() == {"G2 G3 G4"}
+    assert script.found(sound_models=False) == set(), "an extract may be longer"
+
+
+def test_extracts() -> None:
+    """G6: an extract stands in the place of a summary only where the model failed or the overdraft
+    was reached, and what it leaves out is in the range that is called degraded.
+    """
+    rows: tuple[tuple[int, tuple[int, int, int] | None, tuple[str, ...], set[str]], ...] = (
+        (100, (1, 4, 4), (), {"G6"}),
+        (5, (1, 4, 4), (), set()),
+        (5, (1, 4, 2), NAMES[:1], {"G6"}),
+        (5, None, NAMES[:4], set()),
+        (5, (2, 3, 2), (NAMES[0], NAMES[3]), set()),
+        (5, (2, 3, 2), NAMES[:1], {"G3 G6"}),
+        (5, None, (), {"G3 G6"}),
+    )
+    for overdraft, degraded, told, guarantees in rows:
+        script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=overdraft))
+        shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, frozenset(told), degraded)
+        script.end(script.begin("load"), shown)
+        assert script.found() == guarantees, (overdraft, degraded, told)
+        assert not told or degraded or script.found(sound_models=False) == set()
+    script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=100))
+    shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, degraded=(1, 4, 4))
+    script.end(script.begin("load"), shown)
+    assert script.found(sound_models=False) == set()
 
 
 # -- summaries -------------------------------------------------------------------------------------

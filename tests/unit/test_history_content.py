@@ -1,4 +1,4 @@
-"""The checker on content: words, envelopes, ids, and what a policy keeps."""
+"""The checker on content: words, envelopes, ids, and what is left at rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from remora import Runtime
-from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.state import SessionState
 from remora.messages import Receipt
@@ -22,8 +21,7 @@ from remora.testing import (
     HashEmbedder,
 )
 from remora.testing.simulation import World
-from remora.tokens import HeuristicCounter
-from tests.checker.history import History, Seen, Shown, Violation
+from tests.checker.history import History, Seen, Violation
 from tests.checker.judging import check
 from tests.checker.players import Player
 from tests.checker.programs import Call, Caller, Program
@@ -57,11 +55,8 @@ def test_garbled_words() -> None:
     """G3: a message whose name is right and whose words, role or tool calls are not, in a load."""
     script = Script()
     script.append(1, 2, shapes=["user", "call"])
-    script.append(
-        3,
-        shapes=["result"],
-        messages=[{"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}],
-    )
+    result = {"role": "tool", "tool_call_id": "call-m0.0.1-0", "content": "m0.1.0 found"}
+    script.append(3, shapes=["result"], messages=[result])
     names = ("m0.0.0", "m0.0.1", "m0.1.0")
     script.load(*names).seen = tuple(whole(script, name) for name in names)
     assert check(script.history) == []
@@ -94,10 +89,6 @@ def test_lost_envelope() -> None:
         assert found(script) == {"G3"}
     last.seen = (whole(script, "m0.0.0", 1, id="another"),)
     assert found(script) == {"G4"}
-
-
-def test_wrong_ids_of_a_duplicate() -> None:
-    """G4: the receipt of a duplicate has the first one's ids."""
     script = Script()
     script.append(1, key="k")
     record = script.begin("append", key="k", messages=[script.history.messages["m0.0.0"]])
@@ -106,198 +97,37 @@ def test_wrong_ids_of_a_duplicate() -> None:
 
 
 class Mishearing(MemoryStore):
-    """Keeps other words than it was given."""
+    """Keeps other words than it was given in one field of a row, if any."""
 
-    def __init__(self, **changed: Any) -> None:
+    def __init__(self, field: str) -> None:
         super().__init__(64)
-        self._changed = changed
+        self._field = field
 
     async def add(self, rows: Sequence[MemoryRow], vectors: Any, *, may_exist: bool = True) -> None:
-        rows = [
-            msgspec.structs.replace(
-                row, **{name: change(getattr(row, name)) for name, change in self._changed.items()}
-            )
-            for row in rows
-        ]
+        if self._field:
+            rows = [msgspec.structs.replace(row, **{self._field: self._hear(row)}) for row in rows]
         await super().add(rows, vectors, may_exist=may_exist)
+
+    def _hear(self, row: MemoryRow) -> str:
+        text: str = getattr(row, self._field)
+        return text.replace("lorem", "morel").replace("user", "tool")
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("field", ["", "content", "turn", "window", "role"])
-async def test_wrong_words_in_long_term_memory(field: str) -> None:
+async def test_wrong_words_in_long_term_memory() -> None:
     """G7: a row that is there, once, under the right id, with the wrong words or speaker."""
-    changed = (
-        {field: lambda text: text.replace("lorem", "morel").replace("user", "tool")}
-        if field
-        else {}
-    )
     program = Program((Caller(0, (Call(0, "append", "alice", "s0", shapes=("user",), words=3),)),))
-    history = History()
-    options: Any = {"config": CONFIG, "store": Mishearing(**changed), "embedder": HashEmbedder()}
-    async with Runtime.in_memory(**options) as runtime:
-        await Player(program, history, random.Random(1), think_s=(0.0,)).play(runtime)
-        violations = await check_at_rest(runtime, history) + check(history)
-    assert {violation.guarantee for violation in violations} == ({"G7"} if field else set())
+    for field in ("", "content", "turn", "window", "role"):
+        history = History()
+        options: Any = {"config": CONFIG, "store": Mishearing(field), "embedder": HashEmbedder()}
+        async with Runtime.in_memory(**options) as runtime:
+            await Player(program, history, random.Random(1), think_s=(0.0,)).play(runtime)
+            violations = await check_at_rest(runtime, history) + check(history)
+        guarantees = {violation.guarantee for violation in violations}
+        assert guarantees == ({"G7"} if field else set()), field
 
 
-# -- what a policy keeps ---------------------------------------------------------------------------
-
-SIX = BufferPolicy(above_messages=6, keep_messages=3)
-NAMES = tuple(f"m0.0.{place}" for place in range(9))
-
-
-class Weighed(Script):
-    """Every message of it weighs a token, and so does what else is short."""
-
-    def __init__(self, count: int, policy: BufferPolicy = SIX) -> None:
-        super().__init__()
-        self.policy = policy
-        self.history.counter = HeuristicCounter()
-        self.append(*range(1, count + 1))
-
-    def found(self, *, sound_models: bool = True) -> set[str]:
-        return {
-            violation.guarantee
-            for violation in check(self.history, policy=self.policy, sound_models=sound_models)
-        }
-
-
-def test_delete_that_deletes_nothing() -> None:
-    """S4.12: where no fold can have taken a message it is there to be deleted; the newest always
-    is.
-    """
-    script = Weighed(6)
-    script.end(script.begin("delete", argument=(1, NAMES[0])), 1)
-    assert script.found() == set()
-    script.end(script.begin("delete", argument=(2, NAMES[1])), 0)
-    assert script.found() == {"G2 G3 G4"}
-    script = Weighed(7)
-    script.end(script.begin("delete", argument=(2, NAMES[1])), 0)
-    script.load(*NAMES[4:7], covered=NAMES[:4])
-    assert script.found() == set()
-    script.load(*NAMES[1:7], covered=NAMES[:1])
-    assert script.found(sound_models=False) == {"G2 G3 G4"}, (
-        "what left the buffer does not come back"
-    )
-    script = Weighed(7)
-    script.end(script.begin("delete", argument=(7, NAMES[6])), 0)
-    assert script.found() == {"G2 G3 G4"}
-
-
-def test_clear_counts_all_that_was_there() -> None:
-    """S1.14: with nothing folded, a clear takes out all that was said; what was said last in any
-    case.
-    """
-    script = Weighed(6)
-    script.clear(6)
-    assert script.found() == set()
-    script = Weighed(6)
-    script.clear(0)
-    assert script.found() == {"G2 G3 G4"}
-    script = Weighed(7)
-    script.clear(3)
-    assert script.found() == set()
-    script = Weighed(7)
-    script.clear(0)
-    assert script.found() == {"G2 G3 G4"}
-
-
-def test_messages_show_the_buffer() -> None:
-    """S0.13: `get_messages` shows what was not folded, all of it."""
-    script = Weighed(6)
-    script.end(script.begin("messages"), NAMES[:6])
-    assert script.found() == set()
-    script.end(script.begin("messages"), NAMES[5:6])
-    assert script.found() == {"G2 G3 G4"}
-    script = Weighed(7)
-    script.end(script.begin("messages"), NAMES[4:7])
-    script.load(*NAMES[4:7], covered=NAMES[:4])
-    assert script.found() == set()
-    script = Weighed(7)
-    script.end(script.begin("messages"), NAMES[6:7])
-    script.load(*NAMES[4:7], covered=NAMES[:4])
-    assert script.found() == {"G2 G3 G4"}
-    script = Weighed(7)
-    script.end(script.begin("messages"), ())
-    assert script.found() == {"G2 G3 G4"}
-
-
-def test_flush_counts_no_message_twice() -> None:
-    """G7: what a flush handed over is not counted by the next one."""
-    script = Weighed(2)
-    script.end(script.begin("flush"), 2)
-    script.append(3)
-    script.end(script.begin("flush"), 1)
-    assert script.found() == set()
-    script.end(script.begin("flush"), 1)
-    assert script.found() == {"G2 G3 G4"}
-
-
-@pytest.mark.parametrize(
-    ("count", "pending", "good"),
-    [(6, 0, True), (6, 3, False), (7, 4, True), (7, 0, False), (7, 3, False)],
-)
-def test_pending_is_counted(count: int, pending: int, good: bool) -> None:
-    """G6: what a fold took and no summary covers yet is pending, all of it and nothing else."""
-    script = Weighed(count)
-    script.load(*NAMES[:count], pending=pending)
-    assert script.found() == (set() if good else {"G2 G3 G4"})
-
-
-def test_budget_is_used() -> None:
-    """G9: whatever else of the newest fits is shown."""
-    script = Weighed(6)
-    script.load(*NAMES[3:6], budget=3, tokens=3)
-    assert script.found() == set()
-    script.load(*NAMES[5:6], budget=3, tokens=1)
-    assert script.found() == {"G2 G3 G4"}
-
-
-def test_summary_that_fits_is_shown() -> None:
-    """G9: a summary is left out only where it does not fit into what is its share."""
-    script = Weighed(7)
-    weight = script.history.weigh_summary(NAMES[:4])
-    tight = weight + 2
-    script.load(*NAMES[4:7], budget=tight, tokens=3)
-    assert script.found() == set()
-    script.load(*NAMES[4:7], covered=NAMES[:4], budget=tight + 1, tokens=weight + 3)
-    assert script.found() == set()
-    script.load(*NAMES[4:7], budget=tight + 1, tokens=3)
-    assert script.found() == {"G2 G3 G4"}
-    assert script.found(sound_models=False) == set(), "an extract may be longer"
-
-
-def test_extract_without_need() -> None:
-    """G6: an extract in the place of a summary, though the model never failed and the overdraft was
-    never reached.
-    """
-    for overdraft, guarantees in ((100, {"G6"}), (5, set())):
-        script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=overdraft))
-        shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, degraded=(1, 4, 4))
-        script.end(script.begin("load"), shown)
-        assert script.found() == guarantees
-        assert script.found(sound_models=False) == set()
-
-
-@pytest.mark.parametrize(
-    ("degraded", "told", "guarantees"),
-    [
-        ((1, 4, 4), (), set()),
-        ((1, 4, 2), (NAMES[0],), {"G6"}),
-        (None, NAMES[:4], set()),
-        ((2, 3, 2), (NAMES[0], NAMES[3]), set()),
-        ((2, 3, 2), (NAMES[0],), {"G3 G6"}),
-        (None, (), {"G3 G6"}),
-    ],
-)
-def test_lost_messages_are_named(
-    degraded: tuple[int, int, int] | None, told: tuple[str, ...], guarantees: set[str]
-) -> None:
-    """G6: what a fallback leaves out is in the range that is called degraded."""
-    script = Weighed(7, msgspec.structs.replace(SIX, overdraft_tokens=5))
-    shown = Shown(None, True, None, NAMES[4:7], 1, 1, 0, (), 0, frozenset(told), degraded)
-    script.end(script.begin("load"), shown)
-    assert script.found() == guarantees
+# -- at rest ---------------------------------------------------------------------------------------
 
 
 class Stubborn(SessionBehavior):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from remora.actors.policies.bm25 import text_indices, words
 from remora.config import RecallConfig
 from remora.errors import LongTermError
-from remora.models.ports import embed_texts
+from remora.models.ports import Embedder, embed_texts
 from remora.recall import user_index
 from remora.recall.index_cache import UserIndexCache
 from remora.recall.question import Question
@@ -75,11 +75,13 @@ class WatchedStore(MemoryStore):
         await self.add(rows, vectors, may_exist=False)
 
 
-def recall_over(store: LongTermStore, **config: Any) -> Recall:
+def recall_over(
+    store: LongTermStore, embedder: Embedder | None = EMBEDDER, **config: Any
+) -> Recall:
     async def opened() -> LongTermStore:
         return store
 
-    return Recall(opened, EMBEDDER, RecallConfig(**{"cache": 0, **config}), importance_weight=0.2)
+    return Recall(opened, embedder, RecallConfig(**{"cache": 0, **config}), importance_weight=0.2)
 
 
 @asynccontextmanager
@@ -106,8 +108,8 @@ def teas(user: str, count: int) -> list[MemoryRow]:
 
 
 async def test_rows_are_read_once() -> None:
-    """S4.39: the first recall reads the user's rows, the next ones search them in memory, whatever
-    they ask.
+    """S4.39, G10: the first recall reads the user's rows, the next ones search them in memory,
+    whatever they ask, and however many ask at once; recall.hot_mb 0 asks the store each time.
     """
     store = WatchedStore()
     await store.put(
@@ -115,19 +117,31 @@ async def test_rows_are_read_once() -> None:
         long_term_row("r2", "black coffee"),
         long_term_row("b", "tea", user="bob"),
     )
+    async with running(store, hot_mb=0) as recall:
+        for _ in range(2):
+            assert len(await found(recall)) == 2
+        assert (store.reads, store.searches) == (0, 2)
+        assert recall.index_statistics().users == 0
+    store.held["alice"] = anyio.Event()
+    answers: list[list[str]] = []
+
+    async def ask() -> None:
+        answers.append(await found(recall))
+
     async with running(store) as recall:
-        assert (await found(recall))[0] == "r1"
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(ask)
+            await store.reading.wait()
+            store.held["alice"].set()
+        assert [one[0] for one in answers] == ["r1"] * 20
         assert (await found(recall, "coffee"))[0] == "r2"
-        assert (store.reads, store.searches) == (1, 0)
+        assert (store.reads, store.searches) == (1, 2)
         assert await found(recall, user="bob") == ["b"]
         assert await found(recall, user="nobody") == []
         statistics = recall.index_statistics()
-        assert (statistics.hits, statistics.misses, statistics.users, statistics.rows) == (
-            1,
-            3,
-            3,
-            3,
-        )
+        assert (statistics.users, statistics.rows) == (3, 3)
+        assert (statistics.hits, statistics.misses) == (1, 22)
 
 
 @pytest.mark.parametrize("turns", range(12))
@@ -173,33 +187,22 @@ async def test_a_recall_that_comes_while_the_runtime_closes_does_not_keep_it_ope
     assert ended
 
 
-async def test_no_memory_where_it_is_switched_off() -> None:
-    """S4.39: recall.hot_mb 0 asks the store each time."""
-    store = WatchedStore()
-    await store.put(*teas("alice", 3))
-    async with running(store, hot_mb=0) as recall:
-        for _ in range(2):
-            assert len(await found(recall)) == 3
-        assert (store.reads, store.searches) == (0, 2)
-        assert recall.index_statistics().users == 0
-
-
-@pytest.mark.parametrize("gone", [False, True])
-async def test_a_write_is_seen_by_the_next_recall(gone: bool) -> None:
+async def test_a_write_is_seen_by_the_next_recall() -> None:
     """S4.39: what the user wrote is found, what was removed is not; nobody else's rows are read
     again.
     """
-    store = WatchedStore()
-    await store.put(*teas("alice", 3), *teas("bob", 2))
-    async with running(store) as recall:
-        await found(recall)
-        await found(recall, user="bob")
-        await store.put(long_term_row("new", "white tea"))
-        await store.delete("alice", ["alice-0"])
-        recall.note_change("alice", gone=gone)
-        assert set(await found(recall)) == {"alice-1", "alice-2", "new"}
-        await found(recall, user="bob")
-        assert store.reads == 3
+    for gone in (False, True):
+        store = WatchedStore()
+        await store.put(*teas("alice", 3), *teas("bob", 2))
+        async with running(store) as recall:
+            await found(recall)
+            await found(recall, user="bob")
+            await store.put(long_term_row("new", "white tea"))
+            await store.delete("alice", ["alice-0"])
+            recall.note_change("alice", gone=gone)
+            assert set(await found(recall)) == {"alice-1", "alice-2", "new"}
+            await found(recall, user="bob")
+            assert store.reads == 3
 
 
 async def test_a_write_during_a_read() -> None:
@@ -230,59 +233,32 @@ async def test_a_write_during_a_read() -> None:
         assert store.reads == 2
 
 
-async def test_many_who_ask_wait_for_one_read() -> None:
-    """G10: a user's rows are read once, however many ask at once."""
-    store = WatchedStore()
-    await store.put(*teas("alice", 3))
-    store.held["alice"] = anyio.Event()
-    answers: list[list[str]] = []
-
-    async def ask() -> None:
-        answers.append(await found(recall))
-
-    async with running(store) as recall, anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(ask)
-        await store.reading.wait()
-        store.held["alice"].set()
-    assert len(answers) == 20
-    assert all(set(one) == {"alice-0", "alice-1", "alice-2"} for one in answers)
-    assert store.reads == 1
-
-
 async def test_a_deadline_ends_the_waiting_and_not_the_reading() -> None:
-    """G11: who gives up takes nothing from others, and what was being read is there for the next."""  # noqa: E501
-    store = WatchedStore()
-    await store.put(*teas("alice", 2))
-    store.held["alice"] = anyio.Event()
-    async with running(store) as recall, anyio.create_task_group() as tasks:
-        tasks.start_soon(found, recall)
-        await store.reading.wait()
-        tasks.cancel_scope.cancel()
-        store.held["alice"].set()
-        with anyio.CancelScope(shield=True):
-            await anyio.wait_all_tasks_blocked()
-            assert recall.index_statistics().users == 1
-            assert len(await found(recall)) == 2
-            assert store.reads == 1
-
-
-async def test_without_the_task_each_reads_for_itself() -> None:
-    """S4.39: a `Recall` whose `run` is not running, or has ended, answers as well; after one that
-    is cancelled the next reads.
+    """G11, S4.39: who gives up takes nothing from others, and what was being read is there for the
+    next. A `Recall` whose `run` is not running answers as well, and then the next one reads.
     """
+
+    async def give_up(recall: Recall) -> None:
+        store.held["alice"], store.reading = anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(found, recall)
+            await store.reading.wait()
+            tasks.cancel_scope.cancel()
+        store.held.pop("alice").set()
+        await anyio.wait_all_tasks_blocked()
+
     store = WatchedStore()
     await store.put(*teas("alice", 2))
-    recall = recall_over(store)
-    store.held["alice"] = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(found, recall)
-        await store.reading.wait()
-        tasks.cancel_scope.cancel()
-    store.held.clear()
-    assert len(await found(recall)) == 2
-    assert len(await found(recall)) == 2
-    assert (store.reads, store.searches) == (2, 0)
+    async with running(store) as recall:
+        await give_up(recall)
+        assert recall.index_statistics().users == 1
+        assert len(await found(recall)) == 2
+        assert store.reads == 1
+    alone = recall_over(store)
+    await give_up(alone)
+    for _ in range(2):
+        assert len(await found(alone)) == 2
+    assert (store.reads, store.searches) == (3, 0)
 
 
 async def test_rows_that_cannot_be_read() -> None:
@@ -477,20 +453,16 @@ async def test_scope() -> None:
 
 async def test_without_vectors() -> None:
     """S2.28: where nothing is embedded, words alone decide; a query that matches none finds
-    nothing.
+    nothing. recall.depth bounds each list; of equals the earlier comes first.
     """
     store = WatchedStore(None)
-    await store.add(
-        [long_term_row("r1", "green tea"), long_term_row("r2", "black coffee")],
-        None,
-        may_exist=False,
-    )
-
-    async def opened() -> LongTermStore:
-        return store
-
-    recall = Recall(opened, None, RecallConfig())
-    assert await found(recall) == ["r1"]
+    rows = [
+        long_term_row(f"{n:02}", f"tea {'tea ' if n == 7 else ''}number{n}", created_us=n)
+        for n in range(30)
+    ]
+    await store.add([*rows, long_term_row("none", "black coffee")], None, may_exist=False)
+    recall = recall_over(store, None, depth=5)
+    assert await found(recall) == ["07", "00", "01", "02", "03"]
     assert await found(recall, "where are they?") == await found(recall, "") == []
 
 
@@ -505,25 +477,11 @@ async def test_many_rows_are_searched_in_a_thread(monkeypatch: pytest.MonkeyPatc
     assert here[0].id == "alice-7"
 
 
-async def test_each_list_is_as_deep_as_it_is_said_to_be() -> None:
-    """S2.28: recall.depth bounds each list; of equals the earlier."""
-    store = WatchedStore(None)
-    rows = [
-        long_term_row(f"{n:02}", f"tea {'tea ' if n == 7 else ''}number{n}", created_us=n)
-        for n in range(30)
-    ]
-    await store.add(rows, None, may_exist=False)
-
-    async def opened() -> LongTermStore:
-        return store
-
-    recall = Recall(opened, None, RecallConfig(depth=5))
-    assert await found(recall) == ["07", "00", "01", "02", "03"]
-
-
-@pytest.mark.parametrize(
-    ("text", "stems"),
-    [
+def test_words() -> None:
+    """S2.28: runs of letters and digits, folded, stemmed; words of scripts with vowel signs stay
+    whole.
+    """
+    for text, stems in (
         ("Where does Ottilie keep her bees?", ["ottili", "keep", "bee"]),
         ("RUNNING runs Runner's", ["run", "run", "runner", "s"]),
         ("Café déjà-vu, Straße, Łódź", ["cafe", "deja", "vu", "strass", "lodz"]),
@@ -534,13 +492,8 @@ async def test_each_list_is_as_deep_as_it_is_said_to_be() -> None:
         ("the and of", []),
         ("\x00 \ud800 🙂", []),
         ("", []),
-    ],
-)
-def test_words(text: str, stems: list[str]) -> None:
-    """S2.28: runs of letters and digits, folded, stemmed; words of scripts with vowel signs stay
-    whole.
-    """
-    assert words(text) == stems
+    ):
+        assert words(text) == stems
 
 
 def test_texts_without_words() -> None:
@@ -557,20 +510,15 @@ def test_texts_without_words() -> None:
     assert one.scores(words("zeppelin " * 100_000 + "tea"))[1] > 0
 
 
-@pytest.mark.parametrize(
-    "vectors",
-    [lambda n: np.zeros((n, 16), np.float32), lambda n: np.full((n, 16), 2.0, np.float32)],
-)
-async def test_vectors_of_any_length(vectors: Callable[[int], Any]) -> None:
+async def test_vectors_of_any_length() -> None:
     """S2.28: a row without a vector is near to nothing; one whose vector is not of unit length is
     as near as its direction is.
     """
-    rows = teas("alice", 4)
-    made = UserIndex(rows, vectors(4))
     query = np.full(16, 0.25, np.float32)
-    ranked = list(await made.rank(Question("zeppelin", query), EVERYTHING, RecallConfig()))
-    near = [one.parts["vector"] for one in ranked]
-    assert near == ([] if not vectors(1).any() else [1.0] * 4)
+    for length, near in ((0.0, []), (2.0, [1.0] * 4)):
+        made = UserIndex(teas("alice", 4), np.full((4, 16), length, np.float32))
+        ranked = await made.rank(Question("zeppelin", query), EVERYTHING, RecallConfig())
+        assert [one.parts["vector"] for one in ranked] == near
 
 
 async def _ids(made: UserIndex, query: str) -> Sequence[str]:

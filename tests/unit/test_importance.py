@@ -24,9 +24,11 @@ explicits = st.none() | st.floats(-10, 10)
 half_lives = st.floats(1e-3, 1e12)
 
 
-@pytest.mark.parametrize(
-    ("age", "count", "explicit", "score"),
-    [
+def test_golden() -> None:
+    """S2.19: the given formula to the letter, an explicit 0.0 respected, its logarithm without a
+    bound; the bounded one with half-life decay and a logarithm that is full at a thousand.
+    """
+    seed: tuple[tuple[float, int, float | None, float], ...] = (
         (0, 0, None, 0.5),
         (0, 0, 0.0, 0.3),
         (0, 10, 0.5, 1.2194),
@@ -34,18 +36,11 @@ half_lives = st.floats(1e-3, 1e12)
         (0, 1000, 0.5, 2.5726),
         (DAY, 0, 1.0, 0.55),
         (-DAY, 0, None, 0.5),
-    ],
-)
-def test_seed_golden(age: float, count: int, explicit: float | None, score: float) -> None:
-    """S2.19: the given formula to the letter, an explicit 0.0 respected; its logarithm has no
-    bound.
-    """
-    assert seed_importance(age, count, explicit, half_life_s=DAY) == pytest.approx(score, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("age", "count", "explicit", "score"),
-    [
+    )
+    for age, count, explicit, score in seed:
+        found = seed_importance(age, count, explicit, half_life_s=DAY)
+        assert found == pytest.approx(score, abs=1e-4), (age, count, explicit)
+    bounded: tuple[tuple[float, int, float | None, float], ...] = (
         (0, 0, None, 0.5),
         (0, 0, 0.0, 0.3),
         (0, 1000, 1.0, 1.0),
@@ -55,11 +50,32 @@ def test_seed_golden(age: float, count: int, explicit: float | None, score: floa
         (0, 10, 0.5, 0.3 + 0.3 * math.log(11) / math.log(1001) + 0.2),
         (-DAY, 0, 7.0, 0.7),
         (1e18, 0, -7.0, 0.0),
-    ],
-)
-def test_bounded_golden(age: float, count: int, explicit: float | None, score: float) -> None:
-    """S2.19: half-life decay, a logarithm that is full at a thousand, an explicit 0.0 respected."""
-    assert bounded_importance(age, count, explicit, half_life_s=DAY) == pytest.approx(score)
+    )
+    for age, count, explicit, score in bounded:
+        found = bounded_importance(age, count, explicit, half_life_s=DAY)
+        assert found == pytest.approx(score), (age, count, explicit)
+
+
+def test_formulas_by_name() -> None:
+    """S2.19: both formulas are to be had by name, and no other; what would make a score that
+    compares with nothing is an error.
+    """
+    nonsense: tuple[tuple[float, int, float | None, float], ...] = (
+        (0, 0, None, 0),
+        (0, 0, None, -1),
+        (0, 0, None, math.nan),
+        (math.nan, 0, None, 1),
+        (0, -1, None, 1),
+        (0, 0, math.nan, 1),
+    )
+    assert importance_formula("bounded") is bounded_importance
+    assert importance_formula("seed") is seed_importance
+    with pytest.raises(ConfigError, match="'log'"):
+        importance_formula("log")  # type: ignore[arg-type]
+    for score in (bounded_importance, seed_importance):
+        for age, count, explicit, half_life in nonsense:
+            with pytest.raises(InvalidInput):
+                score(age, count, explicit, half_life_s=half_life)
 
 
 @given(ages, counts, explicits, half_lives)
@@ -88,31 +104,3 @@ def test_monotone_in_each_argument(
     assert score(age[0], count[0], explicit[0], half_life_s=half_life) >= base
     assert score(age[1], count[1], explicit[0], half_life_s=half_life) >= base
     assert score(age[1], count[0], explicit[1], half_life_s=half_life) >= base
-
-
-@pytest.mark.parametrize("score", [bounded_importance, seed_importance])
-@pytest.mark.parametrize(
-    ("age", "count", "explicit", "half_life"),
-    [
-        (0, 0, None, 0),
-        (0, 0, None, -1),
-        (0, 0, None, math.nan),
-        (math.nan, 0, None, 1),
-        (0, -1, None, 1),
-        (0, 0, math.nan, 1),
-    ],
-)
-def test_nonsense_is_refused(
-    score: Any, age: float, count: int, explicit: float | None, half_life: float
-) -> None:
-    """S2.19: what would make a score that compares with nothing is an error."""
-    with pytest.raises(InvalidInput):
-        score(age, count, explicit, half_life_s=half_life)
-
-
-def test_formulas_by_name() -> None:
-    """S2.19: both formulas are to be had by name, and no other."""
-    assert importance_formula("bounded") is bounded_importance
-    assert importance_formula("seed") is seed_importance
-    with pytest.raises(ConfigError, match="'log'"):
-        importance_formula("log")  # type: ignore[arg-type]

@@ -18,10 +18,12 @@ from remora.messages import encode_message
 from remora.runtime.jobs import JobDone
 from remora.runtime.log import Write
 from remora.storage.records import Appended, BufferMoved, Watermarks
+from remora.storage.running import running_journal
 from remora.storage.sqlite.connection import JournalConnection, NothingChanged, Step, run_steps
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.rows import Rows
 
+pytestmark = pytest.mark.anyio
 MANY = 100  # more than are told at a time
 
 
@@ -30,56 +32,36 @@ def said(number: int) -> Write:
     return Write([Appended(number, (entry.with_seq(1),), None)], lambda *_: None)
 
 
-@pytest.mark.anyio
 async def test_all_of_a_large_commit_are_told_in_order(tmp_path: Path) -> None:
-    """G2, G3: every one, once, in the order of writing, and nobody before the commit."""
+    """G2, G3, G4: every one, once, in the order of writing, and nobody before the commit; a failure
+    of the next one after them.
+    """
     journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
-    told: list[tuple[int, Exception | None]] = []
+    told: list[tuple[int, bool]] = []
+    commits: list[int] = []
     done = anyio.Event()
 
-    def telling(number: int) -> Any:
+    def write(number: int, sid: int) -> None:
         def tell(_: Write, error: Exception | None) -> None:
-            told.append((number, error))
-            if len(told) == MANY:
+            told.append((number, error is None))
+            if number == MANY:
+                commits.append(journal.statistics().commits)
+                write(0, 1)  # is there already
+            elif number == 0:
                 done.set()
 
-        return tell
+        one = said(sid)
+        one.on_acknowledged = tell
+        journal.write(one)
 
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = telling(number)
-            journal.write(write)
-        tasks.start_soon(journal.run)
+    for number in range(1, MANY + 1):
+        write(number, number)
+    async with running_journal(journal):
         await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
-    assert told == [(number, None) for number in range(1, MANY + 1)]
-    assert journal.statistics().commits == 1
+    assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
+    assert commits == [1]
 
 
-@pytest.mark.anyio
-@pytest.mark.blocking  # the test itself looks into the file
-async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
-    """G4: its sender was told that it failed, while it waited for its commit."""
-    path = tmp_path / "journal.db"
-    journal = await SqliteJournal.open(path, durability="none")
-    done = anyio.Event()
-    fenced, later = said(1), said(2)
-    later.on_acknowledged = lambda *_: done.set()
-    journal.write(fenced)
-    journal.write(later)
-    fenced.fenced = True
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
-        await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
-
-
-@pytest.mark.anyio
 async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
     """G3, G12: a journal that closes in the midst of telling tells the rest: their messages are
     durable.
@@ -92,52 +74,31 @@ async def test_who_was_not_told_yet_is_told_by_the_end(tmp_path: Path) -> None:
         told.append(error)
         first.set()
 
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = tell
-            journal.write(write)
-        tasks.start_soon(journal.run)
+    for number in range(1, MANY + 1):
+        write = said(number)
+        write.on_acknowledged = tell
+        journal.write(write)
+    async with running_journal(journal):
         await first.wait()
-        tasks.cancel_scope.cancel()
-    assert len(told) < MANY
-    await journal.aclose()
+        assert len(told) < MANY
     assert told == [None] * MANY
 
 
-@pytest.mark.anyio
-async def test_a_failure_is_told_after_all_that_landed_before_it(tmp_path: Path) -> None:
-    """G2, G4: a session's writes settle in their order, also where a large commit succeeds and the
-    next one fails.
-    """
-    journal = await SqliteJournal.open(tmp_path / "journal.db", durability="none")
-    told: list[tuple[int, bool]] = []
+@pytest.mark.blocking  # the test itself looks into the file
+async def test_a_queued_write_that_is_fenced_is_never_stored(tmp_path: Path) -> None:
+    """G4: its sender was told that it failed, while it waited for its commit."""
+    path = tmp_path / "journal.db"
+    journal = await SqliteJournal.open(path, durability="none")
     done = anyio.Event()
-
-    def failing(_: Write, error: Exception | None) -> None:
-        told.append((0, error is None))
-        done.set()
-
-    def telling(number: int) -> Any:
-        def tell(_: Write, error: Exception | None) -> None:
-            told.append((number, error is None))
-            if number == MANY:
-                bad = said(1)  # is there already
-                bad.on_acknowledged = failing
-                journal.write(bad)
-
-        return tell
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(1, MANY + 1):
-            write = said(number)
-            write.on_acknowledged = telling(number)
-            journal.write(write)
-        tasks.start_soon(journal.run)
+    fenced, later = said(1), said(2)
+    later.on_acknowledged = lambda *_: done.set()
+    journal.write(fenced)
+    journal.write(later)
+    fenced.fenced = True
+    async with running_journal(journal):
         await done.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
-    assert told == [*((number, True) for number in range(1, MANY + 1)), (0, False)]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT pos >> 32 FROM messages").fetchall() == [(2,)]
 
 
 def test_marks_of_one_actor_go_one_after_the_other() -> None:
@@ -180,7 +141,6 @@ def test_a_transaction_stops_at_its_first_failure(tmp_path: Path) -> None:
         assert database.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 
 
-@pytest.mark.anyio
 async def test_a_connection_does_a_transaction_in_its_thread(tmp_path: Path) -> None:
     """G1: what aiosqlite gives is enough for it, whichever version is there, and its errors come
     back as SQLite's.
@@ -206,7 +166,6 @@ def test_parameters_of_sql_have_no_numbers() -> None:
     assert numbered == {}
 
 
-@pytest.mark.anyio
 async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Path) -> None:
     """What a request binds to its log lines is in no line that another's message causes; and what
     answers may ask the event loop for its time, as in a task (a callback of another thread has no
@@ -222,8 +181,7 @@ async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Pa
         answered[len(found)].set()
         found.append(request.get())
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(journal.run)
+    async with running_journal(journal):
         await anyio.wait_all_tasks_blocked()
         for number, event in enumerate(answered, 1):
             request.set(f"of {number}")
@@ -231,6 +189,4 @@ async def test_senders_are_answered_outside_of_each_others_contexts(tmp_path: Pa
             write.on_acknowledged = tell
             journal.write(write)
             await event.wait()
-        tasks.cancel_scope.cancel()
-    await journal.aclose()
     assert found == ["nobody's"] * 3

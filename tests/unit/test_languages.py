@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,48 +25,44 @@ from remora.recall.question import Question
 from remora.recall.ranking import Matches, ScoreList, rank
 from remora.recall.traits import Traits
 from remora.storage.ports import MemoryRow
+from remora.testing.stores import long_term_row
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "languages.jsonl"
 LINES = [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
 
 
 def row(seq: int, text: str) -> MemoryRow:
-    return MemoryRow(f"r{seq}", "u", "s", seq, "user", "", text, text, text, "message", 0.5, seq, 9)
+    said: dict[str, Any] = {"memory_type": "message", "role": "user", "created_us": seq}
+    return long_term_row(f"r{seq}", text, session="s", seq=seq, **said)
 
 
-@pytest.mark.parametrize(
-    ("text", "language"),
-    [
-        ("What did Caroline do in May?", "en"),
-        ("See ya! Take care!", ""),
-        ("The La Brea tar pits are in Los Angeles, una cosa!", "en"),
-        ("Wo wohnt Anna?", "de"),
-        ("Und der Hund?", "de"),
-        ("Comment s'appelle mon chien ?", "fr"),
-        ("¿Cómo se llama mi perro?", "es"),
-        ("Dove abita mia sorella, e quando arriva?", "it"),
-        ("Onde mora a minha irmã?", "pt"),
-        ("Waar woont mijn zus nu?", "nl"),
-        ("Var bor min syster nu?", "sv"),
-        ("Kız kardeşim nerede oturuyor, ve neden?", "tr"),
-        ("Где живёт моя сестра?", "ru"),
-        ("私の妹の名前は何ですか。", "ja"),
-        ("レストラン", "ja"),
-        ("我妹妹住在哪里？", "zh"),
-        ("저는 고양이를 키워요.", "ko"),
-        ("Πού μένει η αδελφή μου;", "el"),
-        ("أين تسكن أختي؟", "ar"),
-        ("I ate 寿司 with her today.", "en"),
-        ("Lisbon", ""),
-        ("12:30 :-)", ""),
-        ("", ""),
-    ],
-)
-def test_language_of(text: str, language: str) -> None:
-    assert language_of(text) == language
-
-
-def test_the_set_is_in_its_languages() -> None:
+def test_language_of() -> None:
+    cases = {
+        "What did Caroline do in May?": "en",
+        "See ya! Take care!": "",
+        "The La Brea tar pits are in Los Angeles, una cosa!": "en",
+        "Wo wohnt Anna?": "de",
+        "Und der Hund?": "de",
+        "Comment s'appelle mon chien ?": "fr",
+        "¿Cómo se llama mi perro?": "es",
+        "Dove abita mia sorella, e quando arriva?": "it",
+        "Onde mora a minha irmã?": "pt",
+        "Waar woont mijn zus nu?": "nl",
+        "Var bor min syster nu?": "sv",
+        "Kız kardeşim nerede oturuyor, ve neden?": "tr",
+        "Где живёт моя сестра?": "ru",
+        "私の妹の名前は何ですか。": "ja",
+        "レストラン": "ja",
+        "我妹妹住在哪里？": "zh",
+        "저는 고양이를 키워요.": "ko",
+        "Πού μένει η αδελφή μου;": "el",
+        "أين تسكن أختي؟": "ar",
+        "I ate 寿司 with her today.": "en",
+        "Lisbon": "",
+        "12:30 :-)": "",
+        "": "",
+    }
+    assert {text: language_of(text) for text in cases} == cases
     turns = [one for one in LINES if one["type"] == "turn"]
     missed = [one["text"] for one in turns if language_of(one["text"]) != one["conv"]]
     assert missed == ["Mi marido colecciona relojes antiguos."]
@@ -81,9 +78,8 @@ def test_english_is_searched_as_it_is() -> None:
     assert question.alternatives == []
 
 
-@pytest.mark.parametrize(
-    ("said", "asked"),
-    [
+def test_a_question_finds_other_forms_of_its_words() -> None:
+    for said, asked in (
         ("Wir haben zwei Katzen.", "Hat sie eine Katze?"),
         ("Nous avons deux chevaux et des chats.", "Est-ce qu'il a un chat ?"),
         ("Tenemos dos perros.", "¿Qué perro tienes?"),
@@ -96,46 +92,36 @@ def test_english_is_searched_as_it_is() -> None:
         ("ผมมีแมวสองตัว", "แมวชื่ออะไร"),
         ("I ate 寿司 in Osaka.", "寿司は好きですか?"),
         ("Der Zug nach Köln.", "Zug koln"),
-    ],
-)
-def test_a_question_finds_other_forms_of_its_words(said: str, asked: str) -> None:
-    (text,) = search_texts([f"(8 May 2023) User: {said}"])
-    assert set(words(text)) & set(Question(asked).stems)
-
-
-def test_heads_stay() -> None:
-    """A speaker's name and the date are no words of the language that was spoken."""
-    (text,) = search_texts(["(8 May 2023) Hannes: Ich wohne in Bremen."])
-    assert text.startswith("(8 May 2023) Hannes: ")
-    assert words(text)[-2:] == ["wohn", "brem"]
+    ):
+        (text,) = search_texts([f"(8 May 2023) User: {said}"])
+        assert set(words(text)) & set(Question(asked).stems), said
 
 
 def test_each_line_by_its_own_language() -> None:
-    """A neighbourhood may mix languages; what shows none is in that of the others."""
+    """A neighbourhood may mix languages; what shows none is in that of the others. A speaker's name
+    and the date are no words of the language that was spoken.
+    """
     said = ["Ich mag die Katzen.", "I like the trains.", "Katzen!"]
-    (text,) = search_texts(["\n".join(f"(8 May 2023) User: {one}" for one in said)])
-    first, second, third = [line.partition("User: ")[2] for line in text.split("\n")]
-    assert first.split() == ["mag", "katz"]
-    assert second == "I like the trains."
-    assert third.split() == ["katz"]
+    (text,) = search_texts(["\n".join(f"(8 May 2023) Hannes: {one}" for one in said)])
+    heads, lines = zip(*(line.split("Hannes: ") for line in text.split("\n")), strict=True)
+    assert heads == ("(8 May 2023) ",) * 3
+    assert lines[0].split() == ["mag", "katz"]
+    assert lines[1] == "I like the trains."
+    assert lines[2].split() == ["katz"]
 
 
-def test_a_language_that_is_set() -> None:
+def test_words_whose_language_is_set_or_unknown() -> None:
+    """A question that shows none is asked in all; it is covered whichever of a word's forms was
+    said.
+    """
     (text,) = search_texts(["Katzen, Züge"], "de")
     assert text.split() == ["katz", "zug"]
     assert search_texts(["They are the cats."], "de") == ["They are the cats."]
     assert search_texts(["Katzen"]) == ["Katzen"]
-
-
-def test_a_question_that_shows_no_language_is_asked_in_all() -> None:
     (forms,) = question_forms("Katzen")
     assert forms[0] == "katzen"
     assert "katz" in forms
     assert len(forms) == len(set(forms)) <= len(STEMMED)
-
-
-def test_what_is_counted_of_a_word_in_several_forms() -> None:
-    """A question is covered whichever of a word's forms was said."""
     question = Question("Wohin fuhr der Zug mit den Katzen?")
     assert question.alternatives == [("katzen", "katz")]
     assert question.stems == ("fuhr", "zug", "katzen", "katz")
@@ -173,57 +159,25 @@ def test_vectors_keep_their_weight_in_another_language() -> None:
     assert first(other_language=False) < first(other_language=True)
 
 
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        (
-            "Das Wetter war gut. Ich wohne seit Mai in Bremen, z. B. am Wochenende. Und sonst?",
-            "Ich wohne seit Mai in Bremen, z. B. am Wochenende.",
-        ),
-        (
-            "Il fait beau. J'habite à Lyon depuis deux ans. Et toi ?",
-            "J'habite à Lyon depuis deux ans.",
-        ),
-        (
-            "Hace sol. Vivo en Sevilla con mi hermana desde enero. ¿Y tú?",
-            "Vivo en Sevilla con mi hermana desde enero.",
-        ),
-        (
-            "天気がいいです。私は去年京都に引っ越しました。本当ですか？",
-            "私は去年京都に引っ越しました。",
-        ),
-        ("天气很好。我去年搬到了杭州。真的吗？", "我去年搬到了杭州。"),
-    ],
-)
-def test_a_summary_in_another_language(said: str, kept: str) -> None:
+def test_a_summary_in_another_language() -> None:
     """Sentences end as their language ends them, and those that carry facts stay."""
-    line = Line("user", "Ann", said, 1_700_000_000_000_000)
     summarizer = ExtractiveSummarizer(len)
-    summary = summarizer.extract(None, [line], len(f"- 14 Nov 2023, Ann: {kept}\n") + 5)
-    assert summary == f"- 14 Nov 2023, Ann: {kept}"
-    whole = summarizer.extract(None, [line], 1_000)
-    assert extracted_lines(whole)(line)
-    assert not extracted_lines(summary)(line)
-
-
-HOSTILE = [
-    "a",
-    "あ",
-    "漢",
-    "(8 May 2023) ",
-    "ñ ",
-    "und ich ",
-    "\n",
-    "und\n",
-    "가",
-    "'",
-    "e\u0301",
-    "(1 M",
-    "ü",
-    "\u0e49",
-    "\ud83d",
-    "\u0301\u0323",
-]
+    for before, kept, after in (
+        (
+            "Das Wetter war gut. ",
+            "Ich wohne seit Mai in Bremen, z. B. am Wochenende.",
+            " Und sonst?",
+        ),
+        ("Il fait beau. ", "J'habite à Lyon depuis deux ans.", " Et toi ?"),
+        ("Hace sol. ", "Vivo en Sevilla con mi hermana desde enero.", " ¿Y tú?"),
+        ("天気がいいです。", "私は去年京都に引っ越しました。", "本当ですか？"),
+        ("天气很好。", "我去年搬到了杭州。", "真的吗？"),
+    ):
+        line = Line("user", "Ann", before + kept + after, 1_700_000_000_000_000)
+        summary = summarizer.extract(None, [line], len(f"- 14 Nov 2023, Ann: {kept}\n") + 5)
+        assert summary == f"- 14 Nov 2023, Ann: {kept}"
+        assert extracted_lines(summarizer.extract(None, [line], 1_000))(line), kept
+        assert not extracted_lines(summary)(line), kept
 
 
 @given(st.text(max_size=300), st.sampled_from(sorted(STEMMED)))
@@ -263,19 +217,29 @@ def test_marks_without_end() -> None:
     assert plain_name("a" + "\u0301\u0323" * 500_000, "user") == ""
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
-def test_long_texts(piece: str) -> None:
-    """A text of 100,000 characters is done in pieces, and nothing of it is lost between them."""
-    text = piece * (100_000 // len(piece))
-    (made,) = search_texts([text])
-    assert made.count("\n") == text.count("\n")
-    question_forms(text)
-
-
-def test_a_word_of_a_long_text() -> None:
-    """Words at the border of a piece stay whole."""
-    text = "ich " + "Katzen " * 10_000
-    (made,) = search_texts([text])
+def test_long_texts() -> None:
+    """A text of 100,000 characters is done in pieces, and nothing of it is lost between them; words
+    at the border of a piece stay whole.
+    """
+    pieces = (
+        "a",
+        "あ",
+        "漢",
+        "(8 May 2023) ",
+        "ñ ",
+        "und ich ",
+        "\n",
+        "und\n",
+        "가",
+        "'",
+        "e\u0301",
+    )
+    for piece in (*pieces, "(1 M", "ü", "\u0e49", "\ud83d", "\u0301\u0323"):
+        text = piece * (100_000 // len(piece))
+        (made,) = search_texts([text])
+        assert made.count("\n") == text.count("\n"), piece
+        question_forms(text)
+    (made,) = search_texts(["ich " + "Katzen " * 10_000])
     assert {*made.split()} == {"katz"}
 
 

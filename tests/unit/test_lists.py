@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -14,110 +16,79 @@ from remora.recall.question import Question
 from remora.recall.ranking import Ranking, fuse
 from remora.recall.user_index import UserIndex
 from remora.storage.ports import EVERYTHING, Candidate, MemoryRow
+from remora.testing.stores import long_term_row
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Which books have I read?",
-        "what old films did we watch last summer",
-        "How many instruments have I tried?",
-        "List all the places that I travelled to.",
-        "What did I give people as gifts, all of them?",
-        "What are Melanie's hobbies?",
-        "Where has Melanie camped?",
-        "What do Ann and Bob both like?",
-        "Wie viele Bücher habe ich gelesen?",
-        "Welche Städte habe ich besucht?",
-        "Nenne mir alle Instrumente.",
-        "Combien de livres ai-je lus ?",
-        "Quelles villes ai-je visitées ?",
-        "Dis-moi tous mes cadeaux.",
-        "¿Cuántos libros he leído?",
-        "¿Qué ciudades he visitado?",
-        "¿Cuáles son mis plantas?",
-        "楽器はいくつ試しましたか",
-        "どんな本を読みましたか",
-        "我去过哪些城市",
-        "我一共读了几本书",
-    ],
-)
-def test_questions_that_ask_for_several_things(question: str) -> None:
-    assert asks_for_several(question)
+SEVERAL = """
+Which books have I read?
+what old films did we watch last summer
+How many instruments have I tried?
+List all the places that I travelled to.
+What did I give people as gifts, all of them?
+What are Melanie's hobbies?
+Where has Melanie camped?
+What do Ann and Bob both like?
+Wie viele Bücher habe ich gelesen?
+Welche Städte habe ich besucht?
+Nenne mir alle Instrumente.
+Combien de livres ai-je lus ?
+Quelles villes ai-je visitées ?
+Dis-moi tous mes cadeaux.
+¿Cuántos libros he leído?
+¿Qué ciudades he visitado?
+¿Cuáles son mis plantas?
+楽器はいくつ試しましたか
+どんな本を読みましたか
+我去过哪些城市
+我一共读了几本书
+"""
+ONE = """
+Where do I live?
+When did Caroline's class begin?
+What does Melanie do to destress?
+What inspired James to create his game?
+Which series did we watch?
+What is my sister's name?
+How long has the report been late?
+Wo wohne ich?
+Welche Stadt hat mir gefallen?
+Où est-ce que j'habite ?
+Combien de temps ai-je attendu ?
+¿Dónde vivo?
+¿Qué es esto?
+どこに住んでいますか
+我住在哪里
+"""
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "",
-        "Where do I live?",
-        "When did Caroline's class begin?",
-        "What does Melanie do to destress?",
-        "What inspired James to create his game?",
-        "Which series did we watch?",
-        "What is my sister's name?",
-        "How long has the report been late?",
-        "Wo wohne ich?",
-        "Welche Stadt hat mir gefallen?",
-        "Où est-ce que j'habite ?",
-        "Combien de temps ai-je attendu ?",
-        "¿Dónde vivo?",
-        "¿Qué es esto?",
-        "どこに住んでいますか",
-        "我住在哪里",
-    ],
-)
-def test_other_questions(question: str) -> None:
-    assert not asks_for_several(question)
-
-
-def test_in_a_language_that_is_known_only_its_words_count() -> None:
+def test_questions_that_ask_for_several_things() -> None:
+    """In their first 500 characters; in a language that is known only its words count."""
+    assert [one for one in SEVERAL.strip().split("\n") if not asks_for_several(one)] == []
+    assert [one for one in ("", *ONE.strip().split("\n")) if asks_for_several(one)] == []
     assert asks_for_several("Quels livres ?", "fr")
     assert not asks_for_several("Quels livres ?", "de")
     assert asks_for_several("Quels livres ?", "nl"), "its words are not known: any language's count"
-
-
-def test_a_question_asks_in_its_first_500_characters() -> None:
     assert asks_for_several("tea " * 110 + "how many?")
     assert not asks_for_several("tea " * 130 + "how many?")
-
-
-@pytest.mark.parametrize("piece", ["what ", "what old ", "who ", "list ", "welche ", "qué ", "何"])
-def test_long_questions(piece: str) -> None:
-    asks_for_several((piece * 100_000)[:100_000])
+    for piece in ("what ", "what old ", "who ", "list ", "welche ", "qué ", "何"):
+        asks_for_several((piece * 100_000)[:100_000])
 
 
 def row(seq: int, session: str, text: str, kind: str = "message") -> MemoryRow:
-    return MemoryRow(
-        f"{session}{seq}",
-        "u",
-        session,
-        seq,
-        "user",
-        "",
-        text,
-        text,
-        text,
-        kind,
-        0.5,
-        seq * 1_000_000,
-        9,
-    )
+    said: dict[str, Any] = {"memory_type": kind, "role": "user", "created_us": seq * 1_000_000}
+    return long_term_row(f"{session}{seq}", text, session=session, seq=seq, **said)
 
 
 def rows() -> list[MemoryRow]:
     """A day on which much was said about cities, and others on which little was."""
+    other = "Other cities may be cold, wet, loud, flat, dear, full, grey, small or far away."
     return [
         *(row(2 * n, "a", f"Cities seen: {n}.") for n in range(1, 6)),
         row(1, "b", "I had seen cities like Lucca before, with walls."),
         row(1, "c", "Lyon is one of the cities that we had seen at night."),
-        row(
-            1,
-            "d",
-            "Other cities may be cold, wet, loud, flat, dear, full, grey, small or far away.",
-        ),
+        row(1, "d", other),
     ]
 
 
@@ -133,25 +104,18 @@ async def both_orders(question: str, rows: list[MemoryRow], spread: float) -> li
 
 
 async def test_each_session_is_among_the_first() -> None:
+    """Where several things are asked for; what is of no session is not held back."""
     for order in await both_orders("Which cities have I seen?", rows(), 0.0):
         assert order[:5] == ["a"] * 5
     for order in await both_orders("Which cities have I seen?", rows(), 0.6):
         assert set(order[:3]) == {"a", "b", "c"}
         assert sorted(order) == ["a"] * 5 + ["b", "c", "d"]
-
-
-async def test_other_questions_are_ranked_as_before() -> None:
     plain = await both_orders("Were there cities?", rows(), 0.0)
     assert await both_orders("Were there cities?", rows(), 0.6) == plain
-
-
-async def test_what_is_of_no_session_is_not_held_back() -> None:
-    recorded = [row(0, "", f"Cities, fact {n}.", "fact") for n in range(5)]
-    recorded = [
-        msgspec.structs.replace(one, id=f"f{n}", created_us=n) for n, one in enumerate(recorded)
-    ]
+    facts = [row(0, "", f"Cities, fact {n}.", "fact") for n in range(5)]
+    facts = [msgspec.structs.replace(one, id=f"f{n}", created_us=n) for n, one in enumerate(facts)]
     for spread in (0.0, 0.6):
-        ranking = await UserIndex(recorded, None).rank(
+        ranking = await UserIndex(facts, None).rank(
             Question("Which cities have I seen?"), EVERYTHING, RecallConfig(list_spread=spread)
         )
         scores = [one.score for one in ranking]

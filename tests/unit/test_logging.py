@@ -59,7 +59,6 @@ def test_the_root_logger_is_the_hosts(configured: str) -> None:
         [sys.executable, "-c", HOST, configured],
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

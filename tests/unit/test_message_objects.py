@@ -15,29 +15,23 @@ from remora.tokens import HeuristicCounter, count_message
 
 pytestmark = pytest.mark.anyio
 PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
-CALLED = ChatCompletionMessage.model_validate(
-    {
-        "role": "assistant",
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-        ],
-    }
-)
-CALLED_CHAT = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    ],
-}
+LOOK = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CALLED_CHAT = {"role": "assistant", "content": None, "tool_calls": [LOOK]}
+CALLED = ChatCompletionMessage.model_validate({"role": "assistant", "tool_calls": [LOOK]})
 
 
 async def test_answers_of_the_client_are_appended() -> None:
-    """Alone, in a list, and as what `model_dump` makes of them: without keys that are not set."""
+    """Alone, in a list, and as what `model_dump` makes of them: without keys that are not set. A
+    whole response names what to append; nothing of that call is written.
+    """
     said = ChatCompletionMessage(role="assistant", content="hello", annotations=[])
     result: dict[str, Any] = {"role": "tool", "tool_call_id": "c1", "content": "a ship"}
+    response = ChatCompletion.model_construct(id="r", choices=[])
     async with Runtime.in_memory(config=PLAIN) as runtime:
         chat = runtime.session("alice", "one")
+        with pytest.raises(InvalidMessage, match=r"append its choices\[0\].message"):
+            await chat.append([{"role": "user", "content": "hi"}, typing.cast("Any", response)])
+        assert await chat.history() == []
         await chat.append({"role": "user", "content": "hi"})
         await chat.append(CALLED)
         await chat.append([result, said, Message.user("and?"), said.model_dump()])
@@ -53,16 +47,6 @@ async def test_answers_of_the_client_are_appended() -> None:
         counter = HeuristicCounter()
         assert context.tokens == sum(count_message(counter, one) for one in context.messages)
         assert runtime.message_tokens(CALLED) == count_message(counter, CALLED_CHAT)
-
-
-async def test_what_is_no_message_is_refused() -> None:
-    """A whole response names what to append; nothing is written."""
-    response = ChatCompletion.model_construct(id="r", choices=[])
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "one")
-        with pytest.raises(InvalidMessage, match=r"append its choices\[0\].message"):
-            await chat.append([{"role": "user", "content": "hi"}, typing.cast("Any", response)])
-        assert await chat.history() == []
 
 
 def test_keys_of_none_are_left_out() -> None:

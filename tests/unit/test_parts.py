@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remora import Config, Session, User
+from remora import Config, User
 from remora.errors import RuntimeClosed
 from remora.runtime.clock import SystemClock
 from remora.services.intake import Intake
@@ -16,7 +16,7 @@ from remora.tokens import HeuristicCounter
 
 pytestmark = pytest.mark.anyio
 
-MESSAGE = {"role": "user", "content": "hello"}
+MESSAGE: Any = {"role": "user", "content": "hello"}
 
 
 class Port:
@@ -35,19 +35,8 @@ class Port:
 
 
 def elsewhere(calls: list[str]) -> PartsHolder:
-    ports: dict[str, Any] = {
-        name: Port(name, calls)
-        for name in (
-            "actors",
-            "appends",
-            "contexts",
-            "turns",
-            "archive",
-            "recalls",
-            "work",
-            "transfers",
-        )
-    }
+    names = "actors appends contexts turns archive recalls work transfers"
+    ports: dict[str, Any] = {name: Port(name, calls) for name in names.split()}
     config = Config()
     intake = Intake(config.buffer, HeuristicCounter(), SystemClock(), None, None, None)
     holder = PartsHolder()
@@ -55,41 +44,39 @@ def elsewhere(calls: list[str]) -> PartsHolder:
     return holder
 
 
-@pytest.mark.parametrize(
-    ("verb", "call"),
-    [
-        (lambda user, chat: chat.append(MESSAGE), "appends.append"),
-        (lambda user, chat: chat.clear(), "actors.ask"),
-        (lambda user, chat: chat.inspect(), "actors.ask"),
-        (lambda user, chat: chat.load(), "contexts.load"),
-        (lambda user, chat: chat.load("where?", messages=[MESSAGE]), "contexts.load"),
-        (lambda user, chat: chat.load(at=3), "contexts.load"),
-        (lambda user, chat: chat.load(override=[MESSAGE]), "contexts.load"),
-        (lambda user, chat: chat.history(), "archive.history"),
-        (lambda user, chat: chat.stats(), "archive.stats"),
-        (lambda user, chat: chat.fork("copy", at=3), "archive.fork"),
-        (lambda user, chat: chat.export(), "transfers.export_session"),
-        (lambda user, chat: chat.settle(), "work.drain"),
-        (lambda user, chat: chat.forget(), "work.forget"),
-        (lambda user, chat: user.sessions(), "archive.sessions"),
-        (lambda user, chat: user.stats(), "archive.user_stats"),
-        (lambda user, chat: user.synopsis(), "contexts.synopsis"),
-        (lambda user, chat: user.recall("where?"), "recalls.recall"),
-        (lambda user, chat: user.memories(), "recalls.memories"),
-        (lambda user, chat: user.export_arrow(), "recalls.arrow_table"),
-        (lambda user, chat: user.prune(keep=3), "recalls.prune"),
-        (lambda user, chat: user.settle(), "work.drain"),
-        (lambda user, chat: user.forget(), "work.forget"),
-    ],
-)
-async def test_a_verb_is_one_call(
-    verb: Callable[[User, Session], Awaitable[Any]], call: str
-) -> None:
+async def test_a_verb_is_one_call() -> None:
     """Whatever a verb takes together is gathered where the actors are."""
     calls: list[str] = []
     user = User(elsewhere(calls), "alice")
-    await verb(user, user.session("one"))
-    assert calls == [call]
+    chat = user.session("one")
+    verbs: list[tuple[Awaitable[Any], str]] = [
+        (chat.append(MESSAGE), "appends.append"),
+        (chat.clear(), "actors.ask"),
+        (chat.inspect(), "actors.ask"),
+        (chat.load(), "contexts.load"),
+        (chat.load("where?", messages=[MESSAGE]), "contexts.load"),
+        (chat.load(at=3), "contexts.load"),
+        (chat.load(override=[MESSAGE]), "contexts.load"),
+        (chat.history(), "archive.history"),
+        (chat.stats(), "archive.stats"),
+        (chat.fork("copy", at=3), "archive.fork"),
+        (chat.export(), "transfers.export_session"),
+        (chat.settle(), "work.drain"),
+        (chat.forget(), "work.forget"),
+        (user.sessions(), "archive.sessions"),
+        (user.stats(), "archive.user_stats"),
+        (user.synopsis(), "contexts.synopsis"),
+        (user.recall("where?"), "recalls.recall"),
+        (user.memories(), "recalls.memories"),
+        (user.export_arrow(), "recalls.arrow_table"),
+        (user.prune(keep=3), "recalls.prune"),
+        (user.settle(), "work.drain"),
+        (user.forget(), "work.forget"),
+    ]
+    for verb, call in verbs:
+        calls.clear()
+        await verb
+        assert calls == [call]
 
 
 async def test_a_handle_outlives_its_runtime() -> None:

@@ -38,35 +38,39 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "gone"),
-    [
-        ("fifo", ["old-but-dear", "old-but-read-today"]),
-        ("age", ["old-but-dear", "old-but-read-today"]),
-        ("importance", ["middling", "new"]),
-        ("lru", ["old-but-dear", "middling"]),
-    ],
-)
-def test_each_strategy_has_its_own_victims(strategy: Any, gone: list[str]) -> None:
-    """S4.41: of the same four memories, each strategy gives up others, in its order."""
-    assert victims(ROWS, 2, strategy, max_age_s=1e9, **OPTIONS) == gone
-    assert victims(list(reversed(ROWS)), 2, strategy, max_age_s=1e9, **OPTIONS) == gone
-
-
-def test_age_removes_all_that_is_too_old() -> None:
-    """S4.41: beyond the greatest age a memory goes though there is room; one of exactly that age
-    stays.
+def test_each_strategy_has_its_own_victims() -> None:
+    """S4.41: of the same four memories, each strategy gives up others, in its order. Beyond the
+    greatest age a memory goes though there is room; one of exactly that age stays. Of equals the
+    older goes, then what stands first: of messages that came at once, the first.
     """
-    assert victims(ROWS, 10, "age", max_age_s=150 * 86_400, **OPTIONS) == [
-        "old-but-dear",
-        "old-but-read-today",
-    ]
-    assert victims(ROWS, 10, "age", max_age_s=200 * 86_400, **OPTIONS) == ["old-but-dear"]
-    assert victims(ROWS, 1, "age", max_age_s=150 * 86_400, **OPTIONS) == [
-        "old-but-dear",
-        "old-but-read-today",
-        "middling",
-    ]
+    dear, read = "old-but-dear", "old-but-read-today"
+    cases: tuple[tuple[int, Any, float, list[str]], ...] = (
+        (2, "fifo", 1e9, [dear, read]),
+        (2, "age", 1e9, [dear, read]),
+        (2, "importance", 1e9, ["middling", "new"]),
+        (2, "lru", 1e9, [dear, "middling"]),
+        (10, "age", 150 * 86_400, [dear, read]),
+        (10, "age", 200 * 86_400, [dear]),
+        (1, "age", 150 * 86_400, [dear, read, "middling"]),
+    )
+    for keep, strategy, max_age_s, gone in cases:
+        for rows in (ROWS, ROWS[::-1]):
+            found = victims(rows, keep, strategy, max_age_s=max_age_s, **OPTIONS)
+            assert found == gone, (keep, strategy, max_age_s)
+    equals = [row(name, 5, accessed=5) for name in "cab"]
+    every: tuple[Any, ...] = tuple(STRATEGIES)
+    for strategy in every:
+        assert victims(equals, 1, strategy, max_age_s=1e9, **OPTIONS) == ["c", "a"], strategy
+    accessed = [row("a", 5, accessed=1), row("b", 6, accessed=1)]
+    assert victims(accessed, 1, "lru", **OPTIONS) == ["b"]
+
+
+def test_nonsense_is_refused() -> None:
+    """S4.41: an unknown strategy, a negative number to keep and no age are errors."""
+    with pytest.raises(ConfigError, match="'random'"):
+        victims(ROWS, 1, "random", **OPTIONS)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        victims(ROWS, -1, "fifo", **OPTIONS)
     with pytest.raises(InvalidInput, match="max_age_s"):
         victims(ROWS, 10, "age", **OPTIONS)
 
@@ -78,25 +82,6 @@ def test_formulas_differ() -> None:
     rows = [row("trifle", 1, count=10, importance=0.0), row("vow", 1, importance=1.0)]
     assert victims(rows, 1, "importance", formula="seed", **OPTIONS) == ["vow"]
     assert victims(rows, 1, "importance", formula="bounded", **OPTIONS) == ["trifle"]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_ties_are_settled(strategy: Any) -> None:
-    """S4.41: of equals the older goes, then what stands first: of messages that came at once, the
-    first.
-    """
-    rows = [row(name, 5, accessed=5) for name in "cab"]
-    assert victims(rows, 1, strategy, max_age_s=1e9, **OPTIONS) == ["c", "a"]
-    accessed = [row("a", 5, accessed=1), row("b", 6, accessed=1)]
-    assert victims(accessed, 1, "lru", **OPTIONS) == ["b"]
-
-
-def test_nonsense_is_refused() -> None:
-    """S4.41: an unknown strategy and a negative number to keep are errors."""
-    with pytest.raises(ConfigError, match="'random'"):
-        victims(ROWS, 1, "random", **OPTIONS)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput):
-        victims(ROWS, -1, "fifo", **OPTIONS)
 
 
 rows_strategy = st.lists(

@@ -18,6 +18,7 @@ from remora.recall.user_index import UserIndex
 from remora.storage.memory import MemoryStore
 from remora.storage.ports import EVERYTHING, MemoryRow
 from remora.testing import HashEmbedder
+from remora.testing.stores import long_term_row
 from tests.harness import user
 
 pytestmark = pytest.mark.anyio
@@ -27,10 +28,9 @@ EMBEDDER = WordLlamaEmbedder()
 def row(
     seq: int, text: str, *, session: str = "s", role: str = "user", speaker: str = ""
 ) -> MemoryRow:
+    said: dict[str, Any] = {"memory_type": "message", "role": role, "created_us": seq}
     id_ = f"{session}-{seq}"
-    return MemoryRow(
-        id_, "u", session, seq, role, speaker, text, text, text, "message", 0.5, seq, 9
-    )
+    return long_term_row(id_, text, session=session, seq=seq, speaker=speaker, **said)
 
 
 async def order(rows: Sequence[MemoryRow], question: Question, **config: Any) -> list[str]:
@@ -55,7 +55,9 @@ async def test_other_words() -> None:
 
 
 async def test_names_have_no_near_words() -> None:
-    """Rose is not a flower, and Will no testament: neither a speaker, nor another name."""
+    """Rose is not a flower, and Will no testament: neither a speaker, nor another name. Where near
+    words fail, it is as where an embedder fails.
+    """
     question = await asked("Did Rose mention Flower and the dog?")
     assert "dog" in question.near
     assert not {"rose", "flower"} & question.near.keys()
@@ -63,10 +65,6 @@ async def test_names_have_no_near_words() -> None:
     texts = [UserIndex([row(1, "a plant in the garden")], None).texts["turn"]]
     assert set(weigh_words(question, set(), texts, 0.4)) == {"flower", "plant", "garden"}
     assert set(weigh_words(question, {"flower", "power"}, texts, 0.4)) == {"flower"}
-
-
-async def test_near_words_of_an_embedder_that_fails() -> None:
-    """It fails as an embedder does."""
 
     class Broken(HashEmbedder):
         def near_words(self, word: str) -> Sequence[tuple[str, float]]:
@@ -78,7 +76,9 @@ async def test_near_words_of_an_embedder_that_fails() -> None:
 
 
 async def test_a_session_about_it() -> None:
-    """Of two messages that match alike, the one whose session is about the question."""
+    """Of two messages that match alike, the one whose session is about the question; a message that
+    says when answers a question of time.
+    """
     rows = [
         row(1, "It cost forty euros.", session="one"),
         row(9, "The rent went up.", session="one"),
@@ -90,24 +90,17 @@ async def test_a_session_about_it() -> None:
     assert found.index("two-1") < found.index("one-1")
     found = await order(rows, question, session_weight=0.0)
     assert found.index("two-1") > found.index("one-1"), "of equals the first"
-
-
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("When did you see the dentist?", "s-5"),
-        ("What day was the dentist?", "s-5"),
-        ("What did the dentist say?", "s-1"),
-    ],
-)
-async def test_a_question_of_time(text: str, first: str) -> None:
-    """A message that says when answers it."""
     rows = [
         row(1, "The dentist said nothing."),
         row(5, "The dentist came yesterday."),
         row(9, "The dentist has a new house with a garden and a dog."),
     ]
-    assert (await order(rows, Question(text)))[0] == first
+    for text, first in (
+        ("When did you see the dentist?", "s-5"),
+        ("What day was the dentist?", "s-5"),
+        ("What did the dentist say?", "s-1"),
+    ):
+        assert (await order(rows, Question(text)))[0] == first, text
 
 
 async def test_users_with_names_and_an_assistant() -> None:
@@ -136,7 +129,7 @@ SPOKEN = [
 async def test_the_budget_decides_how_many() -> None:
     """A larger budget brings more; a question about nothing that was said does not fill it."""
     embedder = HashEmbedder()
-    config = Config.from_dict({"recall": {"deadline_s": 60.0}})
+    config = Config.from_dict({"recall": {"deadline_s": 600.0}})
     async with Runtime.in_memory(
         config=config, embedder=embedder, store=MemoryStore(embedder.dimension)
     ) as runtime:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -23,8 +24,8 @@ from remora.recall.memory import Memory
 from remora.recall.ranking import Ranking
 from remora.recall.reranking import Judgement, Reranking, RerankStatistics, check_scores, reorder
 from remora.runtime.clock import SystemClock
-from remora.storage.ports import MemoryRow
 from remora.testing import VirtualClock
+from remora.testing.stores import long_term_row
 
 pytestmark = pytest.mark.anyio
 WHEN = datetime(2023, 5, 8, tzinfo=UTC)
@@ -32,30 +33,20 @@ WHEN = datetime(2023, 5, 8, tzinfo=UTC)
 
 def ranking(count: int) -> Ranking:
     """Rows 0, 1, … in this order, with falling scores."""
+    said: dict[str, Any] = {"session": "s", "role": "user", "memory_type": "message"}
     rows = [
-        MemoryRow(str(n), "u", "s", n, "user", "", f"text {n}", "", "", "message", 0.5, n, 1)
+        long_term_row(str(n), f"text {n}", user="u", seq=n, created_us=n, **said)
         for n in range(count)
     ]
-    return Ranking(
-        rows, np.arange(count), 1.0 / (1 + np.arange(count)), {"turn": np.linspace(1, 0, count)}
-    )
+    parts = {"turn": np.linspace(1, 0, count)}
+    return Ranking(rows, np.arange(count), 1.0 / (1 + np.arange(count)), parts)
 
 
-def memory(id_: str, text: str = "", **more: Any) -> Memory:
-    fields = {"role": "user", "speaker": "", "type": "message", **more}
-    return Memory(
-        text or f"text {id_}",
-        fields["role"],
-        fields["speaker"],
-        "s",
-        1,
-        WHEN,
-        1.0,
-        {},
-        1,
-        id=id_,
-        type=fields["type"],
-    )
+def memory(
+    id_: str, text: str = "", *, role: str = "user", speaker: str = "", type_: str = "message"
+) -> Memory:
+    said = text or f"text {id_}"
+    return Memory(said, role, speaker, "s", 1, WHEN, 1.0, {}, 1, id=id_, type=type_)
 
 
 def ids(ranked: Ranking) -> list[str]:
@@ -88,13 +79,10 @@ def test_the_judged_share_their_places(count: int, judged: dict[str, float], big
 
 
 def test_both_rankings_count() -> None:
-    """By `recall.rerank_weight`: the scale of either does not matter."""
+    """By `recall.rerank_weight`: the scale of either does not matter; equals keep their order."""
     judged = {"0": -50.0, "1": -40.0, "2": -10.0}
     orders = [ids(reorder(ranking(3), judged, weight)) for weight in (0.0, 0.5, 1.0)]
     assert orders == [["0", "1", "2"], ["0", "2", "1"], ["2", "1", "0"]]
-
-
-def test_equals_keep_their_order() -> None:
     after = reorder(ranking(5), {"1": 0.5, "2": 0.5, "4": 0.7})
     assert ids(after) == ["0", "4", "1", "3", "2"]
     assert [one.parts.get("reranker") for one in after] == [None, 1.0, 0.0, None, 0.0]
@@ -130,14 +118,24 @@ def test_numbers_are_an_answer(scores: list[float], kind: Callable[[list[float]]
     assert check_scores(kind(scores), len(scores), "mine").tolist() == scores
 
 
-class RaisingLength:
+class Raising:
+    """A list of two numbers that raises when it is read."""
+
+    def __init__(self, error: BaseException, *, length: bool) -> None:
+        self.error = error
+        self.length = length
+
     def __len__(self) -> int:
-        raise LookupError("no length")
+        if self.length:
+            raise self.error
+        return 2
+
+    def __getitem__(self, _: int) -> float:
+        raise self.error
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
+def test_what_is_no_answer() -> None:
+    answers: tuple[tuple[Any, str], ...] = (
         ([0.1], "1 scores for 2 texts"),
         ([0.1, 0.2, 0.3], "3 scores for 2 texts"),
         ([0.1, math.nan], "not finite"),
@@ -147,19 +145,18 @@ class RaisingLength:
         (None, "no list of numbers but NoneType"),
         (0.5, "no list of numbers but float"),
         ("ab", "no list of numbers but str"),
-        (RaisingLength(), "no list of numbers but RaisingLength"),
-    ],
-)
-def test_what_is_no_answer(answer: Any, why: str) -> None:
-    with pytest.raises(ModelAnswerInvalid, match=why):
-        check_scores(answer, 2, "mine")
+        (Raising(LookupError("no length"), length=True), "no list of numbers but Raising"),
+    )
+    for answer, why in answers:
+        with pytest.raises(ModelAnswerInvalid, match=why):
+            check_scores(answer, 2, "mine")
 
 
 # -- asking ----------------------------------------------------------------------------------------
 
 
 def reranking(
-    rank: Callable[..., Any], *, failures: int = 3, clock: Any = None, deadline_s: float = 5.0
+    rank: Callable[..., Any], *, failures: int = 3, clock: Any = None, deadline_s: float = 600.0
 ) -> Reranking:
     clock = clock or SystemClock()
     breaker = CircuitBreaker(clock, failures=failures, rest_s=30.0)
@@ -192,7 +189,7 @@ async def test_what_a_reranker_reads() -> None:
         [
             memory("a", "I moved.", speaker="Caroline"),
             memory("b", "Where to?", role="assistant"),
-            memory("c", "Lives in Lisbon.", type="fact"),
+            memory("c", "Lives in Lisbon.", type_="fact"),
             memory("d", "x" * 9_000),
         ],
     )
@@ -206,17 +203,10 @@ async def test_what_a_reranker_reads() -> None:
     assert len(asked[4]) == 2_000
 
 
-async def test_one_memory_needs_no_reranker() -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError
-
-    mine = reranking(never)
-    assert (await judge(mine, "q", TWO[:1])).problem == ""
-    assert mine.statistics() == RerankStatistics()
-
-
 async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """After failures in a row it is not asked; then one trial decides. Neither says its text."""
+    """After failures in a row it is not asked; then one trial decides. Neither says its text, but
+    errors of remora do. One memory needs no reranker.
+    """
     caplog.set_level(logging.INFO)
     clock = VirtualClock()
     works = False
@@ -227,6 +217,8 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
         return [1.0] * len(texts)
 
     mine = reranking(rank, clock=clock)
+    assert (await judge(mine, "q", TWO[:1])).problem == ""
+    assert mine.statistics() == RerankStatistics()
     problems = [(await judge(mine, "q", TWO)).problem for _ in range(5)]
     assert problems[0] == "not reranked: the reranker rank failed: RuntimeError"
     assert "is not asked for now" in problems[3]
@@ -235,19 +227,15 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
     await clock.advance(31.0)
     assert (await judge(mine, "q", TWO)).problem == ""
     lines = [record.getMessage() for record in caplog.records if "rerank_" in record.getMessage()]
-    assert [line.split()[0] for line in lines] == [
-        "event=rerank_failed",
-        "event=rerank_succeeds_again",
-    ]
+    events = [line.split()[0] for line in lines]
+    assert events == ["event=rerank_failed", "event=rerank_succeeds_again"]
     assert "RuntimeError" in lines[0]
     assert "text a" not in caplog.text
 
-
-async def test_its_own_errors_are_logged_with_their_text(caplog: pytest.LogCaptureFixture) -> None:
-    def rank(*_: Any) -> Any:
+    def refuse(*_: Any) -> Any:
         raise ModelUnavailable("the quota is used up")
 
-    assert "the quota" in (await judge(reranking(rank), "q", TWO)).problem
+    assert "the quota" in (await judge(reranking(refuse), "q", TWO)).problem
     assert "the quota is used up" in caplog.text
 
 
@@ -271,34 +259,19 @@ class PanicError(BaseException):
     """What an extension module raises."""
 
 
-class Raising:
-    """A list of two numbers that raises when it is read."""
-
-    def __init__(self, error: BaseException, *, length: bool) -> None:
-        self.error = error
-        self.length = length
-
-    def __len__(self) -> int:
-        if self.length:
-            raise self.error
-        return 2
-
-    def __getitem__(self, _: int) -> float:
-        raise self.error
-
-
-@pytest.mark.parametrize("length", [False, True])
-@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, GeneratorExit, PanicError])
-async def test_an_answer_may_raise_anything(kind: type[BaseException], *, length: bool) -> None:
+async def test_an_answer_may_raise_anything() -> None:
     """When it is read: the caller gets a failure of the reranker, not that."""
+    kinds = (asyncio.CancelledError, SystemExit, GeneratorExit, PanicError)
+    for kind, length in itertools.product(kinds, (False, True)):
+        answer = Raising(kind("which tea"), length=length)
 
-    async def rank(*_: Any) -> Any:
-        return Raising(kind("which tea"), length=length)
+        async def rank(*_: Any, answer: Any = answer) -> Any:
+            return answer
 
-    judgement = await judge(reranking(rank), "q", TWO)
-    assert judgement.problem == (
-        "not reranked: the reranker rank returned no list of numbers but Raising"
-    )
+        judgement = await judge(reranking(rank), "q", TWO)
+        assert judgement.problem == (
+            "not reranked: the reranker rank returned no list of numbers but Raising"
+        )
 
 
 async def test_who_ignores_a_cancellation_holds_nobody() -> None:
@@ -385,13 +358,9 @@ def test_a_removal_makes_what_is_watched_void() -> None:
     assert [one.void for one in (first, second, other, later)] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("reranker", [7, "bge", object()])
-def test_what_cannot_rerank_is_refused(reranker: Any) -> None:
-    with pytest.raises(ConfigError, match="async rank"):
-        as_reranker(reranker)
+async def test_objects_and_callables_sync_and_async(caplog: pytest.LogCaptureFixture) -> None:
+    """One that keeps something is told of each removal; if that fails, the removal goes on."""
 
-
-async def test_objects_and_callables_sync_and_async() -> None:
     class Sync:
         name = "sync"
 
@@ -408,6 +377,10 @@ async def test_objects_and_callables_sync_and_async() -> None:
     rerankers: list[Any] = [Sync(), Async(), function, Sync().rank]
     for one in rerankers:
         assert await as_reranker(one).rank("q", ["a", "bcd"]) == [1, 3]
+    bad: tuple[Any, ...] = (7, "bge", object())
+    for one in bad:
+        with pytest.raises(ConfigError, match="async rank"):
+            as_reranker(one)
     late = ModelTimeout("gateway")
 
     def timed_out(*_: Any) -> Any:
@@ -416,31 +389,15 @@ async def test_objects_and_callables_sync_and_async() -> None:
     mine = reranking(timed_out)
     await judge(mine, "q", TWO)
     assert mine.statistics().late == 1
+    cleared: list[bool] = []
+    for fails, one in itertools.product((False, True), rerankers[:2]):
 
+        def clear(*, fails: bool = fails) -> None:
+            cleared.append(fails)
+            if fails:
+                raise OSError("no")
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_reranker_that_keeps_something_is_told(
-    caplog: pytest.LogCaptureFixture, *, fails: bool
-) -> None:
-    """At each removal, sync or async; if it fails, the removal goes on."""
-    cleared: list[str] = []
-
-    def clear() -> None:
-        cleared.append("cleared")
-        if fails:
-            raise OSError("no")
-
-    class Sync:
-        def rank(self, _: str, texts: list[str]) -> list[int]:
-            return [0] * len(texts)
-
-    class Async:
-        async def rank(self, _: str, texts: list[str]) -> list[int]:
-            return [0] * len(texts)
-
-    rerankers: list[Any] = [Sync(), Async()]
-    for one in rerankers:
         one.clear = clear
         reranking(one).note_removal("ann")
-    assert cleared == ["cleared"] * 2
-    assert ("reranker_not_cleared" in caplog.text) == fails
+        assert ("reranker_not_cleared" in caplog.text) == fails
+    assert cleared == [False, False, True, True]

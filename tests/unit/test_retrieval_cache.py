@@ -49,7 +49,9 @@ CATS, DOGS = question("cats"), question("dogs")
 
 
 async def test_a_repeated_query_hits() -> None:
-    """S4.39: what was found is found again, for this user, this query and this scope alone."""
+    """S4.39: what was found is found again, for this user, this query and this scope alone;
+    recall.cache 0 holds no result.
+    """
     cache = cache_of(10)
     assert cache.result("alice", CATS) is None
     cache.keep("alice", await cache.get("alice"), CATS, found("tabby"))
@@ -57,35 +59,32 @@ async def test_a_repeated_query_hits() -> None:
     assert cache.result("alice", ("cats", Scope(session="one"))) is None
     assert cache.result("bob", CATS) is None
     assert cache.result_statistics() == ResultStatistics(hits=1, misses=3, size=1)
-
-
-@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
-@pytest.mark.parametrize("gone", [False, True])
-async def test_a_write_invalidates_its_user_alone(gone: bool, max_bytes: int) -> None:
-    """S4.39: after a write none of the user's results is served; others keep theirs."""
-    cache = cache_of(10, max_bytes=max_bytes)
-    for user in ("alice", "bob"):
-        entry = await cache.get(user)
-        for one in (CATS, DOGS):
-            cache.keep(user, entry, one, found(f"{user}'s {one[0]}"))
-    cache.note_change("alice", gone=gone)
-    assert [cache.result("alice", one) for one in (CATS, DOGS)] == [None, None]
-    assert texts(cache.result("bob", DOGS)) == ["bob's dogs"]
-    assert cache.result_statistics().size == 2
-
-
-@pytest.mark.parametrize("max_bytes", [0, 1 << 20])
-async def test_a_late_result_is_not_taken(max_bytes: int) -> None:
-    """S4.39: a search begins, a write lands, the search ends: its result is not served, nor does
-    it replace a newer one."""
-    cache = cache_of(10, max_bytes=max_bytes)
-    early = await cache.get("alice")
-    cache.note_change("alice", gone=False)
-    cache.keep("alice", early, CATS, found("before the write"))
+    cache = cache_of(0)
+    cache.keep("alice", await cache.get("alice"), CATS, found("tabby"))
     assert cache.result("alice", CATS) is None
-    cache.keep("alice", await cache.get("alice"), CATS, found("after it"))
-    cache.keep("alice", early, CATS, found("before the write"))
-    assert texts(cache.result("alice", CATS)) == ["after it"]
+    assert cache.result_statistics() == ResultStatistics()
+
+
+async def test_a_write_invalidates_its_user_alone() -> None:
+    """S4.39: after a write none of the user's results is served, not even that of a search which a
+    write overtook, nor does that one replace a newer one; others keep theirs.
+    """
+    for max_bytes, gone in itertools.product((0, 1 << 20), (False, True)):
+        cache = cache_of(10, max_bytes=max_bytes)
+        for user in ("alice", "bob"):
+            entry = await cache.get(user)
+            for one in (CATS, DOGS):
+                cache.keep(user, entry, one, found(f"{user}'s {one[0]}"))
+        early = await cache.get("alice")
+        cache.note_change("alice", gone=gone)
+        assert [cache.result("alice", one) for one in (CATS, DOGS)] == [None, None]
+        assert texts(cache.result("bob", DOGS)) == ["bob's dogs"]
+        assert cache.result_statistics().size == 2
+        cache.keep("alice", early, CATS, found("before the write"))
+        assert cache.result("alice", CATS) is None
+        cache.keep("alice", await cache.get("alice"), CATS, found("after it"))
+        cache.keep("alice", early, CATS, found("before the write"))
+        assert texts(cache.result("alice", CATS)) == ["after it"]
 
 
 async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +106,10 @@ async def test_an_evicted_user_is_no_way_round(monkeypatch: pytest.MonkeyPatch) 
     assert cache.result_statistics().size == 0
 
 
-async def test_least_recently_used_goes() -> None:
-    """S4.39, G10: the results are bounded; what was asked for last stays."""
+async def test_least_recently_used_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4.39, G10: the results are bounded, also in bytes: a few large ones are held, or many small
+    ones; what was asked for last stays.
+    """
     cache = cache_of(3)
     for number in range(3):
         user = f"user {number}"
@@ -120,10 +121,6 @@ async def test_least_recently_used_goes() -> None:
     cache.keep("user 0", await cache.get("user 0"), CATS, found("again"))
     assert texts(cache.result("user 0", CATS)) == ["again"]
     assert cache.result_statistics().size == 3
-
-
-async def test_results_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G10: a few large results are held, or many small ones."""
     one = found("tabby")
     monkeypatch.setattr(index_cache, "MAX_RESULT_BYTES", 3 * one.nbytes)
     cache = cache_of(1_000)
@@ -144,14 +141,6 @@ def test_a_result_serves_any_number() -> None:
         for _ in range(2):
             unwanted = {("s", seq) for seq in without}
             assert [one.id for one in result.best(k, unwanted)] == wanted
-
-
-async def test_nothing_is_held_where_it_is_switched_off() -> None:
-    """S4.39: recall.cache 0 holds no result."""
-    cache = cache_of(0)
-    cache.keep("alice", await cache.get("alice"), CATS, found("tabby"))
-    assert cache.result("alice", CATS) is None
-    assert cache.result_statistics() == ResultStatistics()
 
 
 users = st.sampled_from("abcdefg")

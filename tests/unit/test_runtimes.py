@@ -30,26 +30,21 @@ def _returns(value: object) -> Any:
     return call
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "where"),
-    [
+async def test_results_differ_in_values_and_types() -> None:
+    one_message, other_message = (Message(role="user", content=text) for text in "ab")
+    cases: tuple[tuple[Any, Any, str], ...] = (
         ([1, (2, 3)], [1, [2, 3]], ".result[2][0]"),
         ({"a": [1]}, {"a": [True]}, ".result.a[1]"),
         (RECEIPT, TurnReceipt((1,), ("msg_1a2b3c1_1",)), ".result[0]"),
         (RECEIPT, Receipt((2,), ("msg_1a2b3c1_1",)), ".result[1].seqs[1]"),
-        (
-            Message(role="user", content="a"),
-            Message(role="user", content="b"),
-            ".result[1].content",
-        ),
+        (one_message, other_message, ".result[1].content"),
         ([1], [1, 2], ".result"),
         (None, [], ".result"),
-    ],
-)
-async def test_results_differ_in_values_and_types(one: Any, other: Any, where: str) -> None:
-    found = [await outcome_of(_returns(value)) for value in (one, other, one)]
-    assert find_differences(found[0], found[1])[0].partition(":")[0] == where
-    assert find_differences(found[0], found[2]) == []
+    )
+    for one, other, where in cases:
+        found = [await outcome_of(_returns(value)) for value in (one, other, one)]
+        assert find_differences(found[0], found[1])[0].partition(":")[0] == where
+        assert find_differences(found[0], found[2]) == [], where
 
 
 async def test_errors_differ_in_class_text_and_attributes() -> None:

@@ -47,21 +47,7 @@ async def test_a_caller_who_gives_up_does_not_end_the_call() -> None:
 
 
 async def test_a_failed_call_is_repeated() -> None:
-    """Callers get the error; the next one calls again. `wait` does not."""
-    loading = Loading(failures=1)
-    loading.go.set()
-    call = SharedCall(loading)
-    async with anyio.create_task_group() as tasks:
-        call.start(tasks)
-        await call.wait()
-        await call.wait()
-        assert loading.calls == 1
-        assert await call.result() == "loaded"
-        assert loading.calls == 2
-
-
-async def test_the_error_reaches_every_caller() -> None:
-    """Two who wait for one call that fails are both told."""
+    """Callers who wait for it all get the error; the next one calls again. `wait` does not."""
     loading = Loading(failures=1)
     call = SharedCall(loading)
     told = []
@@ -78,6 +64,11 @@ async def test_the_error_reaches_every_caller() -> None:
         tasks.start_soon(ask)
         await anyio.wait_all_tasks_blocked()
         loading.go.set()
+        await call.wait()
+        await call.wait()
+        assert loading.calls == 1
+        assert await call.result() == "loaded"
+        assert loading.calls == 2
     assert told == ["not yet", "not yet"]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 
-import pytest
-
 from remora.runtime.fairness import Quota, QuotaPool
 
 KB = 1_024
@@ -61,12 +59,16 @@ def test_room_is_given_back() -> None:
 
 def test_a_request_over_all_bounds_may_wait_alone() -> None:
     """G10: a single message larger than the room is taken where nothing else waits, or it could
-    never be delivered.
+    never be delivered; in a share of a commit's length, large messages count for more.
     """
     quota = pool().quota("a")
     assert quota.allows(10**9)
     quota.reserve(1)
     assert not quota.allows(10**9)
+    for size, units in ((0, 1), (1_023, 1), (1_024, 2), (100 * KB, 101)):
+        quota = pool().quota("a")
+        quota.start_write(size)
+        assert quota.units == units
 
 
 def test_who_is_alone_may_send_more() -> None:
@@ -91,14 +93,6 @@ def test_who_is_alone_may_send_more() -> None:
     assert not room.may_write(a, 9.0), (
         "nor is one alone without bound: whoever comes would wait behind all of it"
     )
-
-
-@pytest.mark.parametrize(("size", "units"), [(0, 1), (1_023, 1), (1_024, 2), (100 * KB, 101)])
-def test_large_writes_count_for_more(size: int, units: int) -> None:
-    """G10: a share is of a commit's length, and large messages make it long."""
-    quota = pool().quota("a")
-    quota.start_write(size)
-    assert quota.units == units
 
 
 def test_owners_without_actors_are_forgotten() -> None:

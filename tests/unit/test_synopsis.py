@@ -25,65 +25,45 @@ from remora.testing import ScriptedChatModel
 from remora.tokens import HeuristicCounter, TiktokenCounter
 from tests.harness import commit_each
 
+pytestmark = pytest.mark.anyio
 KEY = UserKey("ada")
 AT_US = 1_700_000_000_000_000
 
 
-@pytest.mark.parametrize(
-    ("answer", "identity", "context"),
-    [
-        ('{"identity": "Ada.", "context": "Bees."}', "Ada.", "Bees."),
-        ('```json\n{"identity": "Ada.", "context": "Bees."}\n```', "Ada.", "Bees."),
-        ('Here you are:\n{"identity": "Ada.", "context": ""} I hope it helps.', "Ada.", ""),
-        (
-            (
-                '{"identity": {"name": "Ada", "likes": ["tea", "rye"], "age": null}, "context": '
-                '["bees", "beans"]}'
-            ),
-            "name: Ada; likes: tea; rye",
-            "bees; beans",
-        ),
+def test_what_an_answer_says() -> None:
+    """S2.23, G6: the JSON that was asked for, fenced or amid prose, structured or not; plain prose
+    is the identity. Nothing, a refusal, JSON of another shape or cut off fails the attempt rather
+    than being kept for a week.
+    """
+    structured = '{"identity": {"name": "Ada", "likes": ["tea", "rye"], "age": null}, "context": '
+    ada = '{"identity": "Ada.", "context": '
+    for answer, identity, context in (
+        (ada + '"Bees."}', "Ada.", "Bees."),
+        (f'```json\n{ada}"Bees."}}\n```', "Ada.", "Bees."),
+        (f'Here you are:\n{ada}""}} I hope it helps.', "Ada.", ""),
+        (structured + '["bees", "beans"]}', "name: Ada; likes: tea; rye", "bees; beans"),
         ('{"context": "Bees."}', "", "Bees."),
         ('{"identity": null, "context": ""}', "", ""),
         ("Ada likes tea and keeps {three} hives.", "Ada likes tea and keeps {three} hives.", ""),
         ("An emoji cut in half: \ud83d", "An emoji cut in half: ?", ""),
-    ],
-)
-def test_what_an_answer_says(answer: str, identity: str, context: str) -> None:
-    """S2.23: the JSON that was asked for, fenced or amid prose, structured or not; plain prose is
-    the identity.
-    """
-    assert parse_synopsis(answer) == (identity, context)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "",
-        "  \n",
-        None,
-        7,
+    ):
+        assert parse_synopsis(answer) == (identity, context)
+    bad: list[Any] = [
+        *("", "  \n", None, 7, "[1, 2]", "42"),
         '{"identity": "cut o',
         '{"error": "overloaded"}',
-        "[1, 2]",
-        "42",
         "I'm sorry, but I can't do that.",
         "[" * 100_000,
         '{"identity": ' + '{"a":' * 900 + "1" + "}" * 901,
-    ],
-    ids=lambda answer: repr(answer)[:20],
-)
-def test_what_is_no_answer(answer: Any) -> None:
-    """S2.23, G6: nothing, a refusal, JSON of another shape or cut off fails the attempt rather than
-    being kept for a week.
-    """
-    with pytest.raises(ModelAnswerInvalid):
-        parse_synopsis(answer)
+    ]
+    for answer in bad:
+        with pytest.raises(ModelAnswerInvalid):
+            parse_synopsis(answer)
 
 
-def attempt(*, last: bool = False, attempts: int = 0) -> JobAttempt:
+def attempt(*, last: bool = False) -> JobAttempt:
     return JobAttempt(
-        Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1), attempts), last, expedited=False
+        Job("synopsis-1-1", "synopsis", KEY, SynopsisSpec(1, 1)), last, expedited=False
     )
 
 
@@ -103,18 +83,19 @@ async def journal_with(memories: list[MemoryItem], messages: list[dict[str, Any]
     return journal
 
 
-def handler(journal: MemoryJournal, model: Any = None, **options: Any) -> SynopsisHandler:
+def handler(
+    journal: MemoryJournal, model: Any = None, *, extract: Any = None, **options: Any
+) -> SynopsisHandler:
     counter = options.pop("counter", HeuristicCounter())
-    breaker = CircuitBreaker(SystemClock(), failures=5, rest_s=30)
     given: dict[str, Any] = {
         "clock": SystemClock(),
-        "breaker": breaker,
+        "breaker": CircuitBreaker(SystemClock(), failures=5, rest_s=30),
         "counter": counter,
         "max_tokens": 1_000,
         **options,
     }
-    extract = given.pop("extract", None) or ExtractiveSummarizer(counter.count)
-    return SynopsisHandler(journal, model, extract, **given)
+    summarizer = extract or ExtractiveSummarizer(counter.count)
+    return SynopsisHandler(journal, model, summarizer, **given)
 
 
 async def written(lane: SynopsisHandler, one: JobAttempt | None = None) -> SynopsisReady:
@@ -129,7 +110,6 @@ def memory(
     return MemoryItem(f"m{n}", "", agent, text, type_, importance, AT_US + n, 5)
 
 
-@pytest.mark.anyio
 async def test_the_extract_knows_them_apart() -> None:
     """S2.22, S4.44: without a model, identity is of memories by importance and first-person words,
     context of what was said.
@@ -159,26 +139,23 @@ async def test_the_extract_knows_them_apart() -> None:
     assert (result.degraded, result.model) == (False, "extractive")
 
 
-@pytest.mark.anyio
 async def test_one_call_for_both_parts() -> None:
-    """S2.23: one request; the prompt is the application's own if it gave one; what is asked for is
-    bounded.
+    """S2.23, S2.24: one request; the prompt is the application's own if it gave one; what is asked
+    for is bounded. Without a word or a memory there is nothing to ask a model about.
     """
     journal = await journal_with([memory(1, "Likes rye bread.")], [])
     model = ScriptedChatModel(['{"identity": "Ada.", "context": "Bread."}'])
     result = await written(handler(journal, model, prompt="Write of them in Latin.", max_tokens=77))
-    assert (result.identity, result.context, result.degraded, result.model) == (
-        "Ada.",
-        "Bread.",
-        False,
-        "scripted",
-    )
+    assert (result.identity, result.context) == ("Ada.", "Bread.")
+    assert (result.degraded, result.model) == (False, "scripted")
     (request,) = model.requests
     assert request[0]["content"].startswith("Write of them in Latin.")
     assert "77 tokens" in request[0]["content"]
+    nothing = await written(handler(await journal_with([], []), ScriptedChatModel([])))
+    assert (nothing.identity, nothing.context, nothing.tokens) == ("", "", (0, 0))
+    assert not nothing.degraded
 
 
-@pytest.mark.anyio
 async def test_the_newest_are_shown() -> None:
     """S2.23, G10: of many sessions and many messages, the newest; the prompt does not grow with
     what was ever said.
@@ -201,7 +178,6 @@ async def test_the_newest_are_shown() -> None:
     assert SessionKey("ada", "chat") == (await journal.sessions("ada"))[0].key
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("broken", ["journal", "extract"])
 async def test_the_last_attempt_comes_to_something(broken: str) -> None:
     """G6: whatever breaks, the last attempt ends the job, marked; an earlier one is tried again."""
@@ -250,7 +226,6 @@ def test_both_parts_are_within_the_bound(identity: str, context: str, most: int,
         assert parts == (identity, context)
 
 
-@pytest.mark.anyio
 async def test_a_wordy_model_is_cut() -> None:
     """S2.26: an answer of 20 000 words leaves at most 1 000 tokens, with something of both parts."""  # noqa: E501
     journal = await journal_with([memory(1, "Likes rye bread.")], [])
@@ -261,18 +236,3 @@ async def test_a_wordy_model_is_cut() -> None:
     result = await written(handler(journal, ScriptedChatModel([answer]), counter=counter))
     assert 900 < counter.count(result.identity) + counter.count(result.context) <= 1_000
     assert min(result.tokens) > 400
-
-
-def test_nothing_known_asks_nobody() -> None:
-    """S2.24: without a word or a memory there is nothing to ask a model about."""
-
-    async def run() -> SynopsisReady:
-        return await written(handler(await journal_with([], []), ScriptedChatModel([])))
-
-    result = anyio.run(run)
-    assert (result.identity, result.context, result.degraded, result.tokens) == (
-        "",
-        "",
-        False,
-        (0, 0),
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from remora.ids import SessionKey
@@ -15,6 +14,7 @@ from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
 from remora.testing.clock import VirtualClock
 from tests.harness import kernel
+from tests.patience import until, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -27,10 +27,14 @@ class Hanging:
         self.begun = threading.Semaphore(0)
         self.calls = 0
 
+    def has_begun(self) -> bool:
+        """Whether a call began since the last answer."""
+        return self.begun.acquire(blocking=False)
+
     def __call__(self) -> str:
         self.calls += 1
         self.begun.release()
-        assert self.let_go.wait(30)
+        wait_until(self.let_go.is_set, "it is let go")
         return "done"
 
 
@@ -48,7 +52,7 @@ async def test_an_abandoned_thread_keeps_its_place() -> None:
                 tasks.start_soon(call)
             if not hanging.calls:
                 for _n in range(2):
-                    await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+                    await until(hanging.has_begun, "it began")
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert hanging.calls == 2
@@ -90,7 +94,7 @@ async def test_background_work_computes_in_one_thread_at_a_time() -> None:
         with in_background():
             for number in range(10):
                 tasks.start_soon(compute, number)
-        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await until(hanging.has_begun, "it began")
         await anyio.wait_all_tasks_blocked()
         assert await compute_in_thread(len, "abc") == 3
         assert hanging.calls == 1
@@ -115,7 +119,7 @@ async def test_background_work_whose_callers_leave_still_computes_in_one_thread(
         with in_background():
             for number in range(3):
                 tasks.start_soon(compute, number)
-        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await until(hanging.has_begun, "it began")
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
@@ -146,10 +150,9 @@ async def test_an_expedited_job_computes_at_once() -> None:
         core.supervisor.submit(
             Job(f"{n}", "a", SessionKey("ann", f"{n}"), BlocksSpec(1, 1)) for n in range(3)
         )
-        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await until(hanging.has_begun, "it began")
         core.supervisor.expedite(["2"])
-        with anyio.fail_after(30):
-            await computed.wait()
+        await computed.wait()
         assert hanging.calls == 1
         hanging.let_go.set()
         await core.supervisor.drain_all()
@@ -173,7 +176,7 @@ async def test_jobs_compute_in_one_thread_at_a_time_however_many_run() -> None:
             for queue in queues
             for n in range(4)
         )
-        await anyio.to_thread.run_sync(hanging.begun.acquire, True, 30)
+        await until(hanging.has_begun, "it began")
         await anyio.wait_all_tasks_blocked()
         assert [core.supervisor.statistics().queues[name].running for name in "ab"] == [4, 4]
         assert await compute_in_thread(len, "abc") == 3

@@ -21,7 +21,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def turns(wait_s: float = 60.0, max_waiting: int = 16) -> LocalTurns:
+def turns(wait_s: float = 600.0, max_waiting: int = 16) -> LocalTurns:
     tree = {"turns": {"wait_s": wait_s, "max_waiting": max_waiting}}
     return LocalTurns(Config.from_dict(tree).turns)
 
@@ -54,7 +54,7 @@ async def test_one_at_a_time_in_order(seed: int) -> None:
 
     async with anyio.create_task_group() as tasks:
         for number in range(60):
-            patience = rng.choice([60.0, 60.0, 0.0])
+            patience = rng.choice([600.0, 600.0, 0.0])
             tasks.start_soon(take, rng.choice([ONE, TWO]), number, patience)
     for key in (ONE, TWO):
         assert begun[key] == [one for one in asked[key] if one in begun[key]]
