@@ -81,6 +81,18 @@ def truth(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
     return answers(copy_memory(whole, tmp_path_factory.mktemp("truth") / "memory"))
 
 
+async def leave_killed(directory: Path, config: Config) -> None:
+    """Copy a directory in use, a part of which is checkpointed, and work of which is under way."""
+    live = directory.with_name("live")
+    async with Runtime(live, config=config, rng=random.Random(4)) as runtime:
+        await fill(runtime, 0, 6)
+        await runtime.internals.journal.checkpoint()
+        await fill(runtime, 6, 12)
+        under_way = [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
+        await runtime.session("alice", "one").append(under_way)
+        copy_memory(live, directory)
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as a process leaves it that is killed: with a write-ahead log, an owner's note
@@ -88,17 +100,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     directory = tmp_path_factory.mktemp("killed") / "memory"
 
-    async def make() -> None:
-        async with open_runtime(directory.parent / "live") as runtime:
-            await fill(runtime, 0, 6)
-            await runtime.internals.journal.checkpoint()
-            await fill(runtime, 6, 12)
-            await runtime.session("alice", "one").append(
-                [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
-            )
-            copy_memory(directory.parent / "live", directory)
-
-    anyio.run(make)
+    anyio.run(leave_killed, directory, CONFIG)
     return directory
 
 
@@ -271,18 +273,11 @@ def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Comm
     """G3, G7: at durability ``process`` what a power cut took is said, and rows of it, whose
     numbers would be given anew, go.
     """
-    memory = tmp_path / "memory"
-
-    async def make() -> None:
-        journal = msgspec.structs.replace(CONFIG.journal, durability="process")
-        config = msgspec.structs.replace(CONFIG, journal=journal)
-        async with Runtime(tmp_path / "live", config=config) as runtime:
-            await fill(runtime, 0, 6)
-            await runtime.internals.journal.checkpoint()
-            await fill(runtime, 6, 12)
-            copy_memory(tmp_path / "live", memory)
-
-    anyio.run(make)
+    memory, journal = (
+        tmp_path / "memory",
+        msgspec.structs.replace(CONFIG.journal, durability="process"),
+    )
+    anyio.run(leave_killed, memory, msgspec.structs.replace(CONFIG, journal=journal))
     cut_log(memory)
     printed = command(1, "verify", memory)
     assert "which journal.durability did not promise to keep" in printed

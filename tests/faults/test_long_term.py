@@ -66,6 +66,7 @@ def _halved(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+DAMAGED = ("alice-17", "alice-5")
 CUTS: tuple[Callable[[Path], None], ...] = (_zeroed, _halved, Path.unlink)
 
 
@@ -267,53 +268,38 @@ async def test_an_index_is_made_again(tmp_path: Path) -> None:
         assert list(await store.verify(deep=True)) == []
 
 
-async def test_a_damaged_row_is_left_out_and_named(
+async def test_damaged_rows_are_left_out_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G6, S2.17: one flipped bit: the row is in no answer, the others are; statistics count it,
-    `verify(deep=True)` names it.
+    """G6, S2.17: one flipped bit of a text, and one of a vector: the rows are in no answer, the
+    others are; statistics count them, `verify(deep=True)` names them.
     """
     base = tmp_path / "lance"
     rows = rows_of("alice", range(40))
     async with lance(base) as store:
         await put(store, rows)
     (path,) = data_files(base)
-    data = path.read_bytes()
-    at = data.index(b"number17")  # in one of the columns that hold it
-    path.write_bytes(data[:at] + b"N" + data[at + 1 :])
+    data = bytearray(path.read_bytes())
+    data[data.index(b"number17")] ^= 32  # in one of the columns that hold it
+    data[data.index(vectors_of(rows)[5].tobytes()[:16])] ^= 1
+    path.write_bytes(data)
     async with lance(base) as store:
         assert await held(store) == ids([row for row in rows if row.id != "alice-17"])
         found = await store.search("alice", "number17 number18", vectors_of(rows)[17], depth=40)
         assert "alice-17" not in {one.row.id for one in found}
         assert "alice-18" in {one.row.id for one in found}
-        assert (await store.embedded_rows("alice"))[0] == await store.rows("alice")
+        embedded, vectors = await store.embedded_rows("alice")
+        assert ids(list(embedded)) == ids([row for row in rows if row.id not in DAMAGED])
+        assert vectors is not None
+        assert abs(vectors - vectors_of(list(embedded))).max() < 1e-6
         assert (await store.statistics()).damaged > 0
         findings = await store.verify(deep=True)
     assert {(finding.kind, finding.where) for finding in findings} == {
         ("file", str(path)),
-        ("table", "mem_000, row alice-17"),
+        *(("table", f"mem_000, row {one}") for one in DAMAGED),
     }
     told = {line for line in caplog.messages if "row_damaged" in line}
-    assert told == {"event=row_damaged row=alice-17"}
-
-
-async def test_a_damaged_vector_is_found(tmp_path: Path) -> None:
-    """G6: a flipped bit of a vector, too: whoever reads vectors does not get it."""
-    base = tmp_path / "lance"
-    rows = rows_of("alice", range(40))
-    async with lance(base) as store:
-        await put(store, rows)
-    (path,) = data_files(base)
-    data, needle = path.read_bytes(), vectors_of(rows)[5].tobytes()[:16]
-    at = data.index(needle)
-    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    async with lance(base) as store:
-        found, vectors = await store.embedded_rows("alice")
-        assert vectors is not None
-        assert len(found) == len(vectors) == 39
-        assert abs(vectors - vectors_of(list(found))).max() < 1e-6
-        findings = await store.verify(deep=True)
-        assert "mem_000, row alice-5" in {finding.where for finding in findings}
+    assert told == {f"event=row_damaged row={one}" for one in DAMAGED}
 
 
 async def test_doubled_and_foreign_rows_are_named(tmp_path: Path) -> None:
