@@ -712,20 +712,9 @@ async def test_blocks(tmp_path: Path, kills: int) -> None:
         assert (await runtime.counts()).dead_jobs == 0
 
 
-WORK = (
-    write_rows,
-    change_memories,
-    extract_facts,
-    change_state,
-    take_turns,
-    reembed,
-    fill_blocks,
-)
-
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
     if name == "replay":
         replay(*arguments)
     else:
-        (work,) = [one for one in WORK if one.__name__ == name]
-        anyio.run(work, *arguments)
+        anyio.run(globals()[name], *arguments)
