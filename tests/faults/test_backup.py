@@ -5,6 +5,7 @@ and half of one is none.
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ class Load:
         self.remembered: list[tuple[str, str]] = []
         self.go = anyio.Event()
 
+    def has(self, messages: int) -> bool:
+        return len(self.acknowledged) >= messages
+
     async def write(self, number: int) -> None:
         rng = random.Random(number)
         user = self._runtime.user(f"u{number}")
@@ -92,7 +96,7 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
             tasks.start_soon(load.write, number)
         for round_ in range(2):
             load.go.set()
-            await until(lambda wanted=150 * (round_ + 1): len(load.acknowledged) >= wanted)
+            await until(partial(load.has, 150 * (round_ + 1)))
             before, facts = set(load.acknowledged), set(load.remembered)
             dest = tmp_path / f"backup-{round_}"
             if inside:

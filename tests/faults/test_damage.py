@@ -24,6 +24,7 @@ from remora.errors import StorageError
 from remora.storage.lance.naming import table_of
 from tests.copies import copy_memory
 from tests.faults.journals import altered, digests
+from tests.harness import user as of_user
 from tests.lance import digests_of
 
 pytestmark = pytest.mark.blocking
@@ -51,14 +52,12 @@ def said(user: str, session: str, number: int) -> str:
 async def fill(runtime: Runtime, first: int, last: int) -> None:
     for user in USERS:
         for session in ("one", "two"):
+            chat = runtime.session(user, session)
             for number in range(first, last):
-                await runtime.session(user, session).append(
-                    {"role": "user", "content": said(user, session, number)}
-                )
-            await runtime.session(user, session).flush()
-        await runtime.user(user).remember(
-            [f"{user} keeps {first} bees", f"{user} has {first} maps"]
-        )
+                await chat.append(of_user(said(user, session, number)))
+            await chat.flush()
+        facts = [f"{user} keeps {first} bees", f"{user} has {first} maps"]
+        await runtime.user(user).remember(facts)
     await runtime.settle()
 
 
@@ -88,7 +87,7 @@ async def leave_killed(directory: Path, config: Config) -> None:
         await fill(runtime, 0, 6)
         await runtime.internals.journal.checkpoint()
         await fill(runtime, 6, 12)
-        under_way = [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
+        under_way = [of_user(said("alice", "one", 100 + n)) for n in range(9)]
         await runtime.session("alice", "one").append(under_way)
         copy_memory(live, directory)
 

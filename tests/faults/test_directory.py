@@ -126,7 +126,8 @@ async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> 
         async def failed() -> list[str]:
             return [one.error for one in await journal.jobs() if one.error]
 
-        assert "LongTermError" in (await until(failed))[0]
+        errors: list[str] = await until(failed)
+        assert "LongTermError" in errors[0]
         in_the_way.unlink()
         await chat.settle()
         assert await runtime.dead_letters() == []

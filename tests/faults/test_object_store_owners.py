@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -25,7 +26,7 @@ from tests.object_store import ObjectServer, serve_objects
 
 pytestmark = pytest.mark.anyio
 
-Late = Callable[[LanceStore], Awaitable[object]]
+Late = Callable[[LanceStore], Coroutine[Any, Any, object]]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,11 @@ async def owner(
     server: ObjectServer, address: str, journal: MemoryJournal | None
 ) -> AsyncIterator[LanceStore]:
     """A process that owns the tables; without a journal nothing keeps it from another one's."""
-    options = {"batch_ms": 0.5, "compact_fragments": 2, "object_store": server.config}
+    options: dict[str, Any] = {
+        "batch_ms": 0.5,
+        "compact_fragments": 2,
+        "object_store": server.config,
+    }
     config = LongTermConfig(shards=1, **options)
     store = await LanceStore.open(
         address,

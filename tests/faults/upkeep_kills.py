@@ -73,7 +73,7 @@ async def _talk(runtime: Runtime, run: int, rounds: int = 2, users: Sequence[str
         await runtime.session(user, "chat").flush()
 
 
-async def _compact(runtime: Runtime, _: Path, run: int) -> None:
+async def _compact(runtime: Runtime, directory: Path, run: int) -> None:
     """Compaction of LanceDB, which builds the indices, too."""
     for _ in range(4):  # fragments
         await _talk(runtime, run, 1)
@@ -82,7 +82,7 @@ async def _compact(runtime: Runtime, _: Path, run: int) -> None:
     await (await runtime.internals.long_term()).compact()
 
 
-async def _trim(runtime: Runtime, _: Path, run: int) -> None:
+async def _trim(runtime: Runtime, directory: Path, run: int) -> None:
     """The archive is trimmed."""
     await _talk(runtime, run, 10)
     await runtime.settle()
@@ -90,7 +90,7 @@ async def _trim(runtime: Runtime, _: Path, run: int) -> None:
     await trim_archive(runtime.internals.journal, runtime.config.retention, runtime.internals.clock)
 
 
-async def _checkpoint(runtime: Runtime, _: Path, run: int) -> None:
+async def _checkpoint(runtime: Runtime, directory: Path, run: int) -> None:
     """SQLite's log is checkpointed, while others append."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_talk, runtime, run)
@@ -98,7 +98,7 @@ async def _checkpoint(runtime: Runtime, _: Path, run: int) -> None:
         await runtime.internals.journal.checkpoint()
 
 
-async def _erase(runtime: Runtime, _: Path, run: int) -> None:
+async def _erase(runtime: Runtime, directory: Path, run: int) -> None:
     """A user is forgotten, and their table rewritten."""
     await _talk(runtime, run, 1)
     await _talk(runtime, run, 1, ("zoe",))
@@ -116,7 +116,7 @@ async def _back_up(runtime: Runtime, directory: Path, run: int) -> None:
     await runtime.backup(directory.parent / f"backup-{run}-{time.monotonic_ns()}")
 
 
-async def _rebuild(runtime: Runtime, _: Path, run: int) -> None:
+async def _rebuild(runtime: Runtime, directory: Path, run: int) -> None:
     """Long-term memory, which was lost, is filled again from the journal."""
     _tell("begin", time.monotonic())
     await runtime.internals.long_term()

@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -373,9 +373,9 @@ async def make(directory: Path) -> None:
         await journal.change_settings(
             {"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'}
         )
-        sessions = (plain, folded, listed, restated, cleared, ring)
-        alice = partial(user, name="alice")
-        for sid, batches in enumerate((*sessions, alice, shared, long), start=1):
+        makers: list[Callable[[int], list[list[Any]]]] = [plain, folded, listed, restated, cleared]
+        makers += [ring, partial(user, name="alice"), shared, long]
+        for sid, batches in enumerate(makers, start=1):
             await store(journal, batches(sid))
         carol = Opened(99, "carol", "chat", BEGIN_US)
         await store(journal, [[carol, added(99, *said(1, 2))]])
