@@ -122,10 +122,8 @@ class Workload:
         erasing, trimming, upkeep.
         """
         for sid, session in ((1, "one"), (2, "two"), (3, "long")):
-            await self._do(
-                [Opened(sid, "alice", session, 0), *self._append(sid, "first")],
-                self._messages(sid, 1, 1),
-            )
+            records = [Opened(sid, "alice", session, 0), *self._append(sid, "first")]
+            await self._do(records, self._messages(sid, 1, 1))
         for number in range(rounds):
             await self._appends(number)
             await self._company(number)
@@ -166,22 +164,14 @@ class Workload:
 
     async def _appends(self, number: int) -> None:
         """Messages alone: one statement, whatever its sessions."""
-        texts = [
-            f"{number} {'x' * self._rng.choice([10, 300, 5_000])}"
-            for _ in range(self._rng.choice([1, 1, 3]))
-        ]
-        first = self._next[1]
-        await self._do(
-            self._append(1, *texts, key=f"k{number}"), self._messages(1, first, len(texts))
-        )
-        one, two = self._next[1], self._next[2]
+        count = self._rng.choice([1, 1, 3])
+        texts = [f"{number} {'x' * self._rng.choice([10, 300, 5_000])}" for _ in range(count)]
+        check = self._messages(1, self._next[1], count)
+        await self._do(self._append(1, *texts, key=f"k{number}"), check)
         async with anyio.create_task_group() as tasks:  # one commit for both
-            tasks.start_soon(
-                self._do, self._append(1, f"together {number}"), self._messages(1, one, 1)
-            )
-            tasks.start_soon(
-                self._do, self._append(2, f"together {number}"), self._messages(2, two, 1)
-            )
+            for sid in (1, 2):
+                check = self._messages(sid, self._next[sid], 1)
+                tasks.start_soon(self._do, self._append(sid, f"together {number}"), check)
 
     async def _crowd(self, number: int) -> None:
         """So many senders that a commit is submitted while another one runs; some of their messages
@@ -221,56 +211,36 @@ class Workload:
     async def _fold(self, number: int) -> None:
         """A fold with its jobs, and then its end with what it brought."""
         begin = self._next[3]
-        await self._do(
-            self._append(3, *(f"fold {number}.{n}" for n in range(4))), self._messages(3, begin, 4)
-        )
+        texts = [f"fold {number}.{n}" for n in range(4)]
+        await self._do(self._append(3, *texts), self._messages(3, begin, 4))
         first, last = self._folded + 1, self._next[3] - 1
         self._folded = last
         key = SessionKey("alice", "long")
         summarize = Job(f"summarize-{last}", "summarize", key, SummarizeSpec(3, 0, first, last))
         flush = Job(f"flush-{last}", "flush", key, FlushSpec(3, first, last))
         jobs = "SELECT count(*) FROM jobs WHERE id IN (?, ?)"
-        marks = "SELECT folding >= ? FROM actors WHERE sid = 3"
+        marked = "SELECT folding >= ? FROM actors WHERE sid = 3"
         ended = "SELECT count(*) FROM folds WHERE through = ? AND sid = 3"
         state_item = "SELECT count(*) FROM facets WHERE name = ?"
 
         def begun(database: sqlite3.Connection) -> Outcome:
             if _present(database, ended, last):
                 return "all"  # and over: its jobs are gone
-            return _whole(
-                [
-                    (_present(database, jobs, summarize.id, flush.id), 2),
-                    (_present(database, marks, last), 1),
-                ]
-            )
+            there = _present(database, jobs, summarize.id, flush.id)
+            return _whole([(there, 2), (_present(database, marked, last), 1)])
 
         def done(database: sqlite3.Connection) -> Outcome:
-            gone = (
-                2 - _present(database, jobs, summarize.id, flush.id)
-                if _present(database, marks, last)
-                else 0
-            )
-            parts = [
-                (_present(database, ended, last), 1),
-                (_present(database, state_item, f"done {last}"), 1),
-                (gone, 2),
-            ]
-            return _whole(parts)
+            left = _present(database, jobs, summarize.id, flush.id)
+            gone = 2 - left if _present(database, marked, last) else 0
+            noted = _present(database, state_item, f"done {last}")
+            return _whole([(_present(database, ended, last), 1), (noted, 1), (gone, 2)])
 
-        await self._do(
-            [BufferMoved(3, Watermarks(0, first - 1, last, last), jobs=(summarize, flush))], begun
-        )
-        summary = Summary(
-            last, "", "s" * 400, 9, degraded=False, model="m", first=1, input_tokens=10
-        )
+        marks = Watermarks(0, first - 1, last, last)
+        await self._do([BufferMoved(3, marks, jobs=(summarize, flush))], begun)
+        marks, text = Watermarks(0, last, last, last), "s" * 400
+        summary = Summary(last, "", text, 9, degraded=False, model="m", first=1, input_tokens=10)
         records = [
-            BufferMoved(
-                3,
-                Watermarks(0, last, last, last),
-                at_seq=last,
-                summary=summary,
-                ended=(summarize.id,),
-            ),
+            BufferMoved(3, marks, at_seq=last, summary=summary, ended=(summarize.id,)),
             Flushed(3, last),
             JobDone(flush.id),
             StateChanged(3, (StateItem("block", f"done {last}", b"y"),)),
@@ -289,19 +259,13 @@ class Workload:
                 return "all"
             return _whole([(_present(database, rows, sid), 3), (_present(database, there, sid), 1)])
 
-        await self._do(
-            [
-                Opened(sid, user, "s", 0),
-                Appended(sid, _said(1, "secret", "secret", "secret"), None),
-            ],
-            came,
-        )
-        await commit_records(
-            self._journal, [BufferMoved(sid, Watermarks(0, 1, 1, 0), at_seq=3, reason="dropped")]
-        )
-        await commit_records(
-            self._journal, [BufferMoved(sid, Watermarks(1, 3, 3, 3, 3), at_seq=3, reason="cleared")]
-        )
+        secrets = _said(1, "secret", "secret", "secret")
+        await self._do([Opened(sid, user, "s", 0), Appended(sid, secrets, None)], came)
+        for moved in (
+            BufferMoved(sid, Watermarks(0, 1, 1, 0), at_seq=3, reason="dropped"),
+            BufferMoved(sid, Watermarks(1, 3, 3, 3, 3), at_seq=3, reason="cleared"),
+        ):
+            await commit_records(self._journal, [moved])
 
         def gone(database: sqlite3.Connection) -> Outcome:
             left = _present(database, rows, sid) + _present(database, there, sid)
@@ -370,14 +334,8 @@ async def crash_states(
             }
             by_loss[loss] += 1
             with _laid_out(files, Path(directory)) as path:
-                _look(
-                    path,
-                    workload.checks,
-                    acknowledged,
-                    figures,
-                    other,
-                    complete=loss in {"kill", "all"},
-                )
+                complete = loss in {"kill", "all"}
+                _look(path, workload.checks, acknowledged, figures, other, complete=complete)
             figures.injected += 1
             figures.acknowledged += len(acknowledged)
     figures.by_loss, figures.other = dict(by_loss), dict(other)

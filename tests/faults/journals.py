@@ -1,10 +1,11 @@
-"""A journal with two sessions, for tests that damage it."""
+"""Memory directories that tests damage: a journal with two sessions, a configuration, digests."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,12 @@ from remora.storage.records import (
 from remora.storage.sqlite.journal import SqliteJournal
 from tests.golden.make import message, said
 
-LEAN = Config.from_dict(
-    {
-        "long_term": {"enabled": False},
-        "tokens": {"counter": "heuristic"},
-        "models": {"embedder": "none"},
-    }
-)
+LEAN_TREE: dict[str, Any] = {
+    "long_term": {"enabled": False},
+    "tokens": {"counter": "heuristic"},
+    "models": {"embedder": "none"},
+}
+LEAN = Config.from_dict(LEAN_TREE)
 ONE, TWO, ALICE = SessionKey("alice", "one"), SessionKey("bob", "two"), UserKey("alice")
 
 
@@ -45,6 +45,15 @@ async def journal_at(path: Path, **options: Any) -> AsyncIterator[SqliteJournal]
         yield journal
         tasks.cancel_scope.cancel()
     await journal.aclose()
+
+
+def digests(directory: Path, *without: str) -> dict[str, str]:
+    """What is in each file of a directory, in short."""
+    return {
+        str(path.relative_to(directory)): blake2b(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name not in without
+    }
 
 
 def altered(path: Path, *statements: str) -> None:

@@ -12,26 +12,25 @@ each write whole or torn at a sector. A kill leaves what was written.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
-import queue
 import random
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 from unittest import mock
 
 import anyio
 import apsw
 
 from remora.config import Durability
-from remora.storage.sqlite import connection as journal_connection
 from remora.storage.sqlite import journal as journal_module
 from remora.storage.sqlite import mark as journal_mark
+from remora.storage.sqlite.connection import JournalConnection
 from remora.storage.sqlite.journal import SqliteJournal
 
 SECTOR = 512
@@ -122,6 +121,14 @@ class _File(apsw.VFSFile):
 # -- the library under the journal -----------------------------------------------------------------
 
 
+@contextmanager
+def _errors_translated() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as e:
+        raise _translated(e) from e
+
+
 def _translated(error: apsw.Error) -> sqlite3.Error:
     told: Any = error
     name = apsw.mapping_extended_result_codes.get(
@@ -143,14 +150,28 @@ class _Rows(list[Any]):
     rowcount = -1
     lastrowid: int | None = None
 
+    def fetchall(self) -> list[Any]:
+        return self
 
-class _Statements:
-    """What `journal_connection.run_steps` uses of a `sqlite3.Connection`, over apsw."""
+    def close(self) -> None:
+        pass
 
-    def __init__(self, database: apsw.Connection) -> None:
-        self._database = database
 
-    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> _Rows:
+class _Database:
+    """What aiosqlite and the journal use of a `sqlite3.Connection`, over apsw."""
+
+    text_factory: Any = str
+
+    def __init__(self, path: str, disk: RecordedDisk) -> None:
+        with _errors_translated():
+            self._database = apsw.Connection(path, vfs=disk.name)
+            self._database.set_busy_timeout(5_000)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._database.in_transaction
+
+    def execute(self, sql: str, parameters: Any = ()) -> _Rows:
         return self._counted(lambda: self._database.execute(sql, parameters))
 
     def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
@@ -160,127 +181,24 @@ class _Statements:
         self.execute(script)
 
     def _counted(self, run: Callable[[], Iterable[Any]]) -> _Rows:
-        before = self._database.total_changes()
-        rows = _Rows(run())
-        rows.rowcount = self._database.total_changes() - before
-        rows.lastrowid = self._database.last_insert_rowid()
-        return rows
+        with _errors_translated():
+            before = self._database.total_changes()
+            rows = _Rows(run())
+            rows.rowcount = self._database.total_changes() - before
+            rows.lastrowid = self._database.last_insert_rowid()
+            return rows
+
+    def close(self) -> None:
+        with _errors_translated():
+            self._database.close()
 
 
-class _Connection:
-    """What `SqliteJournal` uses of a `JournalConnection`, over apsw: one thread, one statement
-    after the other.
-    """
+class _Connection(JournalConnection):
+    """A connection of the journal, the database under which is on a recorded disk."""
 
-    def __init__(self, path: str, disk: RecordedDisk) -> None:
-        self.text_factory: Any = None
-        self._path = path
-        self._disk = disk
-        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._database: apsw.Connection | None = None
-
-    def __await__(self) -> Iterator[Any]:
-        self._thread.start()
-        return self._open().__await__()
-
-    async def _open(self) -> _Connection:
-        def connect() -> None:
-            self._database = apsw.Connection(self._path, vfs=self._disk.name)
-            self._database.set_busy_timeout(5_000)
-
-        await self._call(connect)
-        return self
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            task()
-
-    async def _call(self, work: Callable[[], Any]) -> Any:
-        done = anyio.Event()
-        outcome: list[Any] = []
-
-        def on_done(result: Any, error: Exception | None) -> None:
-            outcome.extend((result, error))
-            done.set()
-
-        self._start(work, on_done)
-        await done.wait()
-        if outcome[1] is not None:
-            raise outcome[1]
-        return outcome[0]
-
-    def _start(self, work: Callable[[], Any], on_done: Callable[[Any, Any], None]) -> None:
-        """Do it in the thread, and have the loop call `on_done` with its result and its error."""
-        loop = asyncio.get_running_loop()
-
-        def task() -> None:
-            result: Any = None
-            error: Exception | None = None
-            try:
-                result = work()
-            except apsw.Error as e:
-                error = _translated(e)
-            except Exception as e:
-                error = e
-            loop.call_soon_threadsafe(on_done, result, error)
-
-        self._tasks.put(task)
-
-    @property
-    def _open_database(self) -> apsw.Connection:
-        if self._database is None:
-            raise ValueError("no active connection")
-        return self._database
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._open_database.in_transaction
-
-    async def execute(self, sql: str, parameters: Iterable[Any] = ()) -> _Rows:
-        found: _Rows = await self._call(
-            lambda: _Statements(self._open_database).execute(sql, tuple(parameters))
-        )
-        return found
-
-    execute_fetchall = execute
-
-    async def executemany(self, sql: str, parameters: Sequence[Any]) -> _Rows:
-        found: _Rows = await self._call(
-            lambda: _Statements(self._open_database).executemany(sql, parameters)
-        )
-        return found
-
-    async def executescript(self, script: str) -> None:
-        await self.execute(script)
-
-    async def run(self, steps: Sequence[journal_connection.Step]) -> None:
-        await self._call(lambda: self._run_steps(steps))
-
-    def submit(
-        self,
-        steps: Sequence[journal_connection.Step],
-        on_done: Callable[[BaseException | None], None],
-        earlier: journal_connection.Submitted | None = None,
-    ) -> journal_connection.Submitted:
-        submitted = journal_connection.Submitted(on_done, earlier)
-        self._start(
-            lambda: journal_connection.run_submitted(
-                submitted, lambda _, steps: self._run_steps(steps), cast("Any", None), steps
-            ),
-            lambda _, e: submitted.set_result(None) if e is None else submitted.set_exception(e),
-        )
-        return submitted
-
-    def _run_steps(self, steps: Sequence[journal_connection.Step]) -> None:
-        journal_connection.run_steps(cast("Any", _Statements(self._open_database)), steps)
-
-    async def close(self) -> None:
-        if self._database is None:
-            return
-        database, self._database = self._database, None
-        await self._call(database.close)
-        self._tasks.put(None)
+    def __init__(self, path: Path, disk: RecordedDisk) -> None:
+        super().__init__(path)
+        self._connector: Any = lambda: _Database(str(path), disk)
 
 
 class _System:
@@ -302,12 +220,9 @@ class _System:
 def exchanged(disk: RecordedDisk, path: Path) -> Iterator[None]:
     """While it lasts, a `SqliteJournal` that is opened at `path` has its files on `disk`."""
 
-    def connection(path: Path) -> _Connection:
-        return _Connection(str(path), disk)
-
     mark = _System(disk, journal_mark.mark_path(path).name)
     with (
-        mock.patch.object(journal_module, "JournalConnection", connection),
+        mock.patch.object(journal_module, "JournalConnection", partial(_Connection, disk=disk)),
         mock.patch.object(journal_mark, "os", mark),
     ):
         yield

@@ -4,8 +4,8 @@ and half of one is none.
 
 from __future__ import annotations
 
-import hashlib
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from remora.maintenance.backup import backup
 from remora.maintenance.verify import verify
 from remora.storage.lance.copy import copy_tables
 from remora.testing import HashEmbedder
+from tests.faults.journals import digests
+from tests.harness import user as of_user
+from tests.patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
@@ -44,14 +47,6 @@ def open_runtime(directory: Path) -> Runtime:
     return Runtime(directory, config=CONFIG, embedder=HashEmbedder())
 
 
-def digests(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.blake2b(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
 class Load:
     """Writers that go on until they are told to stop, and what was acknowledged to them."""
 
@@ -59,25 +54,21 @@ class Load:
         self._runtime = runtime
         self.acknowledged: list[tuple[str, str, str]] = []
         self.remembered: list[tuple[str, str]] = []
-        self.moved = anyio.Event()
-        self._go = anyio.Event()
+        self.go = anyio.Event()
 
-    def go(self) -> None:
-        self._go.set()
-
-    def rest(self) -> None:
-        self._go = anyio.Event()
+    def has(self, messages: int) -> bool:
+        return len(self.acknowledged) >= messages
 
     async def write(self, number: int) -> None:
         rng = random.Random(number)
         user = self._runtime.user(f"u{number}")
         place = 0
         while True:
-            await self._go.wait()
+            await self.go.wait()
             place += 1
             session = f"s{rng.randrange(3)}"
             text = f"{number}:{place} " + "word " * rng.randrange(1, 20)
-            await user.session(session).append({"role": "user", "content": text})
+            await user.session(session).append(of_user(text))
             self.acknowledged.append((user.id, session, text))
             if place % 7 == 0:
                 fact = f"fact {number}:{place}"
@@ -90,13 +81,7 @@ class Load:
                 self.acknowledged = [
                     one for one in self.acknowledged if one[:2] != (user.id, session)
                 ]
-            self.moved.set()
             await anyio.sleep(0)
-
-    async def until(self, messages: int) -> None:
-        while len(self.acknowledged) < messages:
-            self.moved = anyio.Event()
-            await self.moved.wait()
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "from another process's place"])
@@ -110,39 +95,33 @@ async def test_backup_under_load(tmp_path: Path, *, inside: bool) -> None:
         for number in range(USERS):
             tasks.start_soon(load.write, number)
         for round_ in range(2):
-            load.go()
-            await load.until(150 * (round_ + 1))
+            load.go.set()
+            await until(partial(load.has, 150 * (round_ + 1)))
             before, facts = set(load.acknowledged), set(load.remembered)
             dest = tmp_path / f"backup-{round_}"
             if inside:
                 await runtime.backup(dest)
             else:
                 await backup(live, dest, CONFIG)
-            load.rest()
-            kept = before & set(
-                load.acknowledged
-            )  # a rewind took the others out, perhaps before the snapshot
+            load.go = anyio.Event()
+            # a rewind took the others out, perhaps before the snapshot
+            kept = before & set(load.acknowledged)
             at_rest = await verify(dest, CONFIG, deep=True)
             assert at_rest.clean, at_rest.findings
             async with open_runtime(dest) as restored:
                 await restored.settle()
                 for user in {one[0] for one in kept}:
                     for session in {one[1] for one in kept if one[0] == user}:
-                        history = [
-                            str(one.content)
-                            for one in await restored.session(user, session).history()
-                        ]
+                        chat = restored.session(user, session)
+                        history = [str(one.content) for one in await chat.history()]
                         wanted = {one[2] for one in kept if one[:2] == (user, session)}
                         assert wanted <= set(history)
                         assert len(history) == len(set(history))
-                        await restored.session(user, session).append(
-                            {"role": "user", "content": "after the restore"}
-                        )
-                        await restored.session(user, session).flush()
-                    memories = {
-                        one.text for one in await restored.user(user).memories(types="fact")
-                    }
-                    assert {fact for who, fact in facts if who == user} <= memories
+                        await chat.append(of_user("after the restore"))
+                        await chat.flush()
+                    memories = await restored.user(user).memories(types="fact")
+                    known = {fact for who, fact in facts if who == user}
+                    assert known <= {one.text for one in memories}
                 await restored.settle()
                 assert await restored.dead_letters() == []
                 ids = await (await restored.internals.long_term()).row_ids()
@@ -160,14 +139,14 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(
     live, dest = tmp_path / "live", tmp_path / "dest"
     async with open_runtime(live) as runtime:
         chat = runtime.session("alice", "one")
-        await chat.append([{"role": "user", "content": f"number {n}"} for n in range(6)])
+        await chat.append([of_user(f"number {n}") for n in range(6)])
         await chat.flush()
         await runtime.user("alice").remember("Keeps bees")
         await runtime.settle()
 
         async def meanwhile() -> None:
             await chat.rewind(2)
-            await chat.append([{"role": "user", "content": f"instead {n}"} for n in range(3)])
+            await chat.append([of_user(f"instead {n}") for n in range(3)])
             await chat.flush()
             await runtime.user("alice").prune(keep=0, types="fact")
             await runtime.user("alice").remember("Sold the bees")
@@ -183,9 +162,7 @@ async def test_what_was_taken_out_since_the_snapshot_is_brought_back(
         assert report.refilled
     assert (await verify(dest, CONFIG)).clean
     async with open_runtime(dest) as restored:
-        await restored.session("alice", "one").append(
-            {"role": "user", "content": "another seventh"}
-        )
+        await restored.session("alice", "one").append(of_user("another seventh"))
         await restored.session("alice", "one").flush()
         await restored.settle()
         said = {one.text for one in await restored.user("alice").memories()}
@@ -202,9 +179,7 @@ async def test_nothing_of_the_original_changes_and_nothing_stands_where_it_faile
     """
     live, dest = tmp_path / "live", tmp_path / "dest"
     async with open_runtime(live) as runtime:
-        await runtime.session("alice", "one").append(
-            [{"role": "user", "content": f"number {n}"} for n in range(6)]
-        )
+        await runtime.session("alice", "one").append([of_user(f"number {n}") for n in range(6)])
         await runtime.session("alice", "one").flush()
         await runtime.settle()
     before = digests(live)

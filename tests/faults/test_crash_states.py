@@ -1,13 +1,15 @@
-"""What crashes and broken disks do to the real journal: states and steps enumerated. Longer under
-the profile ``soak``.
+"""What crashes and broken disks do to the real journal: states enumerated. Longer under the profile
+``soak``.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.schema import FORMAT
 from remora.storage.sqlite.verify import check_journal
 from tests.faults.crash_states import crash_states
-from tests.faults.disk_faults import FaultKind, disk_faults
 from tests.faults.recorded import (
     RecordedDisk,
     crash_state,
@@ -58,17 +59,6 @@ async def test_crash_states(durability: Durability) -> None:
         assert figures.named, "no loss was noticed"
 
 
-@pytest.mark.parametrize("kind", ["full", "sync"])
-async def test_disk_that_fails_at_every_step(kind: FaultKind) -> None:
-    """G3, G4, G7, G11: ENOSPC at a write, EIO at a sync: nothing acknowledged is lost, nothing
-    doubled, and service resumes.
-    """
-    figures = await disk_faults(kind, every=1 if SOAK or kind == "sync" else 11)
-    assert (figures.lost, figures.doubled, figures.damaged) == (0, 0, 0), figures
-    assert figures.resumed == figures.injected >= 10
-    assert figures.refused if kind == "full" else figures.uncertain, figures
-
-
 @pytest.mark.parametrize(
     ("fault", "error"), [(disk_full, CommitFailed), (sync_failed, OutcomeUnknown)]
 )
@@ -80,15 +70,13 @@ async def test_what_was_refused_is_not_there(
     """
     rng, at, tried = random.Random(4), 1, 0
     while tried < 8:
-        disk, seen = RecordedDisk(), [0]
+        disk, seen = RecordedDisk(), itertools.count(1)
 
         def failing(
-            what: str, name: str, _: int, seen: list[int] = seen, at: int = at
+            what: str, name: str, _: int, seen: Iterator[int] = seen, at: int = at
         ) -> Exception | None:
-            if name.endswith("-wal") and what == ("write" if fault is disk_full else "sync"):
-                seen[0] += 1
-                return fault() if seen[0] == at else None
-            return None
+            meant = name.endswith("-wal") and what == ("write" if fault is disk_full else "sync")
+            return fault() if meant and next(seen) == at else None
 
         directory = tmp_path / f"run-{at}"
         directory.mkdir()
@@ -98,13 +86,9 @@ async def test_what_was_refused_is_not_there(
             disk.fault = failing
             for number in range(4):
                 try:
-                    await commit_records(
-                        journal,
-                        [
-                            Appended(1, said(number + 1, number + 1), None),
-                            StateChanged(1, (_facet(number),)),
-                        ],
-                    )
+                    changed = StateChanged(1, (StateItem("block", str(number), b"x"),))
+                    appended = Appended(1, said(number + 1, number + 1), None)
+                    await commit_records(journal, [appended, changed])
                     outcomes.append("kept")
                 except error:
                     outcomes.append("failed")
@@ -116,10 +100,7 @@ async def test_what_was_refused_is_not_there(
             break
         for loss in ("kill", "nothing", "all", "some", "some"):
             where = directory / f"{loss}-{rng.random()}"
-            where.mkdir()
-            for name, content in crash_state(disk.steps[:moment], loss, rng).items():
-                (where / name).write_bytes(content)
-            path = where / "journal.db"
+            path = _laid_out(crash_state(disk.steps[:moment], loss, rng), where)
             assert check_journal(path) == []
             after = await SqliteJournal.open(path, durability="none")
             (image,) = await after.hydrate([SessionKey("alice", "one")])
@@ -134,53 +115,40 @@ async def test_what_was_refused_is_not_there(
         at, tried = at + (3 if fault is disk_full else 1), tried + 1
 
 
-def _facet(number: int) -> StateItem:
-    return StateItem("block", str(number), b"x")
-
-
 @pytest.mark.parametrize("mode", ["delete", "wal"])
 async def test_migration_that_is_cut_short(mode: str, tmp_path: Path) -> None:
     """G3, G4: a power cut at any step of a migration leaves the old format, or that of a later
     version, and each reads as it did.
     """
-    first = tmp_path / "first"
-    first.mkdir()
-    path = first / "journal.db"
-    shutil.copyfile(GOLDEN / "format-1" / "journal.db", path)
+    golden = (GOLDEN / "format-1" / "journal.db").read_bytes()
+    path = _laid_out({"journal.db": golden}, tmp_path / "first")
     with closing(sqlite3.connect(path)) as database:
         assert database.execute(f"PRAGMA journal_mode = {mode}").fetchone() == (mode,)
     disk = RecordedDisk()
-    before = {"journal.db": path.read_bytes()}
+    before = path.read_bytes()
     with exchanged(disk, path):
         journal = await SqliteJournal.open(path, durability="power")
         await journal.aclose()
-    end = next(
-        n
-        for n, (what, name, _, _) in enumerate(disk.steps)
-        if what == "write" and name == "journal.mark"
-    )
-    steps: list[Any] = [("write", name, 0, content) for name, content in before.items()]
-    steps += [("sync", name, 0, b"") for name in before]
-    then = await reading(_copied(GOLDEN / "format-1", tmp_path / "then"))
+    end = [step[:2] for step in disk.steps].index(("write", "journal.mark"))
+    steps: list[Any] = [("write", "journal.db", 0, before), ("sync", "journal.db", 0, b"")]
+    then = await reading(_laid_out({"journal.db": golden}, tmp_path / "then").parent)
     formats = set()
     for number, _loss, files in states(
         [*steps, *disk.steps[:end]], len(steps), random.Random(1), most=400 if SOAK else 25
     ):
         where = tmp_path / f"state-{number}-{random.random()}"
-        where.mkdir()
-        for name, content in files.items():
-            (where / name).write_bytes(content)
-        formats.add(_format(where / "journal.db"))
+        formats.add(_format(_laid_out(files, where)))
         assert await reading(where) == then
         shutil.rmtree(where)
     assert formats <= set(range(1, FORMAT + 1))
     assert 1 in formats
 
 
-def _copied(source: Path, target: Path) -> Path:
-    target.mkdir()
-    shutil.copyfile(source / "journal.db", target / "journal.db")
-    return target
+def _laid_out(files: Mapping[str, bytes], where: Path) -> Path:
+    where.mkdir()
+    for name, content in files.items():
+        (where / name).write_bytes(content)
+    return where / "journal.db"
 
 
 def _format(path: Path) -> int:

@@ -5,12 +5,10 @@ can be (G4, G6, G7).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import random
 import shutil
-import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,8 @@ from remora.cli.main import main
 from remora.errors import StorageError
 from remora.storage.lance.naming import table_of
 from tests.copies import copy_memory
+from tests.faults.journals import altered, digests
+from tests.harness import user as of_user
 from tests.lance import digests_of
 
 pytestmark = pytest.mark.blocking
@@ -38,6 +38,7 @@ SETTINGS = {
 CONFIG = Config.from_dict(SETTINGS)
 USERS = ("alice", "bob")
 Truth = dict[tuple[str, ...], Any]
+Command = Callable[..., str]
 
 
 def open_runtime(directory: Path) -> Runtime:
@@ -51,14 +52,12 @@ def said(user: str, session: str, number: int) -> str:
 async def fill(runtime: Runtime, first: int, last: int) -> None:
     for user in USERS:
         for session in ("one", "two"):
+            chat = runtime.session(user, session)
             for number in range(first, last):
-                await runtime.session(user, session).append(
-                    {"role": "user", "content": said(user, session, number)}
-                )
-            await runtime.session(user, session).flush()
-        await runtime.user(user).remember(
-            [f"{user} keeps {first} bees", f"{user} has {first} maps"]
-        )
+                await chat.append(of_user(said(user, session, number)))
+            await chat.flush()
+        facts = [f"{user} keeps {first} bees", f"{user} has {first} maps"]
+        await runtime.user(user).remember(facts)
     await runtime.settle()
 
 
@@ -81,6 +80,18 @@ def truth(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
     return answers(copy_memory(whole, tmp_path_factory.mktemp("truth") / "memory"))
 
 
+async def leave_killed(directory: Path, config: Config) -> None:
+    """Copy a directory in use, a part of which is checkpointed, and work of which is under way."""
+    live = directory.with_name("live")
+    async with Runtime(live, config=config, rng=random.Random(4)) as runtime:
+        await fill(runtime, 0, 6)
+        await runtime.internals.journal.checkpoint()
+        await fill(runtime, 6, 12)
+        under_way = [of_user(said("alice", "one", 100 + n)) for n in range(9)]
+        await runtime.session("alice", "one").append(under_way)
+        copy_memory(live, directory)
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as a process leaves it that is killed: with a write-ahead log, an owner's note
@@ -88,17 +99,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     directory = tmp_path_factory.mktemp("killed") / "memory"
 
-    async def make() -> None:
-        async with open_runtime(directory.parent / "live") as runtime:
-            await fill(runtime, 0, 6)
-            await runtime.internals.journal.checkpoint()
-            await fill(runtime, 6, 12)
-            await runtime.session("alice", "one").append(
-                [{"role": "user", "content": said("alice", "one", 100 + n)} for n in range(9)]
-            )
-            copy_memory(directory.parent / "live", directory)
-
-    anyio.run(make)
+    anyio.run(leave_killed, directory, CONFIG)
     return directory
 
 
@@ -110,74 +111,61 @@ def memory(tmp_path: Path, whole: Path) -> Path:
 @pytest.fixture
 def command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str]]:
-    """Runs ``remora``; its exit code, and all that it prints."""
+) -> Command:
+    """Runs a command of ``remora`` on a directory, which exits with a code; all that it prints."""
     monkeypatch.setenv("COLUMNS", "400")
     settings = tmp_path / "remora.json"
     settings.write_text(json.dumps(SETTINGS))
 
-    def run(*arguments: str | Path) -> tuple[int, str]:
+    def run(code: int, name: str, memory: Path, *options: str | Path) -> str:
         capsys.readouterr()
-        code = main([*map(str, arguments), "--config", str(settings)])
+        words = [name, *map(str, options), "--dir", str(memory), "--config", str(settings)]
+        exited = main(words)
         printed = capsys.readouterr()
-        return code, printed.out + printed.err
+        assert exited == code, printed
+        return printed.out + printed.err
 
     return run
 
 
-def digests(directory: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(directory)): hashlib.blake2b(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-
-
 def answers(directory: Path) -> Truth:
     """What each verb answers of each user: text, or the name of the error."""
+    found: Truth = {}
 
-    async def one(verb: Callable[[], Any]) -> Any:
+    async def note(question: tuple[str, ...], answer: Any) -> None:
         try:
-            return await verb()
+            found[question] = await answer
         except StorageError as e:
-            return type(e).__name__
+            found[question] = type(e).__name__
 
-    async def ask() -> Truth:
-        found: Truth = {}
+    async def memories(user: Any) -> Any:
+        return sorted((one.type, one.session, one.seq, one.text) for one in await user.memories())
+
+    async def recalled(user: Any) -> Any:
+        return sorted(one.text for one in await user.recall("canary001 keeps bees", limit=100))
+
+    async def history(chat: Any) -> Any:
+        return [str(one.content) for one in await chat.history()]
+
+    async def load(chat: Any) -> Any:
+        return [str(one["content"]) for one in (await chat.load()).messages]
+
+    async def ask() -> None:
         async with open_runtime(directory) as runtime:
             with contextlib.suppress(StorageError):
                 await runtime.reembedded()
             await runtime.settle()
             for user in USERS:
                 handle = runtime.user(user)
-
-                async def memories(handle: Any = handle) -> Any:
-                    return sorted(
-                        (one.type, one.session, one.seq, one.text)
-                        for one in await handle.memories()
-                    )
-
-                async def recalled(handle: Any = handle) -> Any:
-                    return sorted(
-                        one.text for one in await handle.recall("canary001 keeps bees", limit=100)
-                    )
-
-                found[user, "memories"] = await one(memories)
-                found[user, "recall"] = await one(recalled)
+                await note((user, "memories"), memories(handle))
+                await note((user, "recall"), recalled(handle))
                 for session in ("one", "two"):
                     chat = handle.session(session)
+                    await note((user, session, "history"), history(chat))
+                    await note((user, session, "load"), load(chat))
 
-                    async def history(chat: Any = chat) -> Any:
-                        return [str(one.content) for one in await chat.history()]
-
-                    async def load(chat: Any = chat) -> Any:
-                        return [str(one["content"]) for one in (await chat.load()).messages]
-
-                    found[user, session, "history"] = await one(history)
-                    found[user, session, "load"] = await one(load)
-        return found
-
-    return anyio.run(ask)
+    anyio.run(ask)
+    return found
 
 
 def never_wrong(found: Truth, truth: Truth) -> None:
@@ -199,12 +187,17 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
+def cut_log(memory: Path) -> None:
+    log = memory / "journal.db-wal"
+    os.truncate(log, log.stat().st_size // 3)
+
+
 # -- nothing is amiss ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["whole", "killed"])
 def test_verify_changes_nothing(
-    which: str, tmp_path: Path, request: pytest.FixtureRequest, command: Any
+    which: str, tmp_path: Path, request: pytest.FixtureRequest, command: Command
 ) -> None:
     """G12: of a directory that was closed, and of one whose owner was killed, no byte changes, and
     nothing is amiss.
@@ -212,19 +205,18 @@ def test_verify_changes_nothing(
     memory = copy_memory(request.getfixturevalue(which), tmp_path / "memory")
     before = digests(memory)
     assert ("journal.db-wal" in before) == ("owner.json" in before) == (which == "killed")
-    code, printed = command("verify", "--dir", memory, "--deep")
-    assert code == 0, printed
-    assert ": consistent" in printed
+    assert ": consistent" in command(0, "verify", memory, "--deep")
     assert digests(memory) == before
-    code, printed = command("verify", "--dir", memory, "--json")
-    told = json.loads(printed)
-    assert (code, told["clean"], told["findings"]) == (0, True, [])
+    told = json.loads(command(0, "verify", memory, "--json"))
+    assert (told["clean"], told["findings"]) == (True, [])
     assert told["counts"]["messages"] >= 48
     assert told["rows"] >= 48
     assert digests(memory) == before
 
 
-def test_beside_an_owner_and_without_a_memory(memory: Path, tmp_path: Path, command: Any) -> None:
+def test_beside_an_owner_and_without_a_memory(
+    memory: Path, tmp_path: Path, command: Command
+) -> None:
     """G12: beside an owner a directory is verified, and not repaired; the owner is named. What is
     no memory cannot be read.
     """
@@ -235,190 +227,129 @@ def test_beside_an_owner_and_without_a_memory(memory: Path, tmp_path: Path, comm
             await runtime.settle()
             before = digests(memory)
             run = partial(anyio.to_thread.run_sync, command)
-            code, printed = await run("repair", "--dir", memory)
-            assert code == 1
-            assert f"is in use by process {os.getpid()}" in printed
-            code, printed = await run("verify", "--deep", "--dir", memory)
-            assert code == 0, printed
-            assert "a process uses it" in printed
+            used = f"is in use by process {os.getpid()}"
+            assert used in await run(1, "repair", memory)
+            assert "a process uses it" in await run(0, "verify", memory, "--deep")
             assert digests(memory) == before
 
     anyio.run(beside)
-    assert command("verify", "--dir", tmp_path / "absent")[0] == 2
+    command(2, "verify", tmp_path / "absent")
     (tmp_path / "empty").mkdir()
-    code, printed = command("verify", "--dir", tmp_path / "empty", "--json")
-    assert code == 2
-    assert "no memory" in json.loads(printed)["error"]
+    assert "no memory" in json.loads(command(2, "verify", tmp_path / "empty", "--json"))["error"]
     assert list((tmp_path / "empty").iterdir()) == []
-    copy_memory(memory, tmp_path / "other")
-    (tmp_path / "other" / "journal.db").write_bytes(b"no database" * 1_000)
-    code, printed = command("verify", "--dir", tmp_path / "other")
-    assert code == 1
-    assert "no SQLite file" in printed
+    (memory / "journal.db").write_bytes(b"no database" * 1_000)
+    assert "no SQLite file" in command(1, "verify", memory)
 
 
 # -- the journal -----------------------------------------------------------------------------------
 
 
-def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Any) -> None:
+def test_a_write_ahead_log_cut_short(killed: Path, tmp_path: Path, command: Command) -> None:
     """G3, G4: acknowledged commits that are gone are noticed, nothing is served without them until
     that is accepted.
     """
     memory = copy_memory(killed, tmp_path / "memory")
-    log = memory / "journal.db-wal"
-    with log.open("r+b") as file:
-        file.truncate(log.stat().st_size // 3)
-    before = digests(memory)
-    code, printed = command("verify", "--dir", memory)
-    assert code == 1
-    assert "wal: journal.db-wal: it was cut short or lost" in printed
+    cut_log(memory)
+    before = digests(memory / "longterm")
+    assert "wal: journal.db-wal: it was cut short or lost" in command(1, "verify", memory)
     with pytest.raises(StorageError, match="lacks"):
         answers(memory)
-    code, printed = command("repair", "--dir", memory)
-    assert code == 1
-    assert "--accept-loss" in printed
-    assert {name: one for name, one in digests(memory).items() if name.startswith("longterm")} == {
-        name: one for name, one in before.items() if name.startswith("longterm")
-    }
-    code, printed = command("repair", "--dir", memory, "--accept-loss")
-    assert code == 0, printed
-    assert "given up:" in printed
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+    assert "--accept-loss" in command(1, "repair", memory)
+    assert digests(memory / "longterm") == before
+    assert "given up:" in command(0, "repair", memory, "--accept-loss")
+    command(0, "verify", memory, "--deep")
     found = answers(memory)
     for user in USERS:
         history = found[user, "one", "history"]
         assert history == [said(user, "one", n) for n in range(len(history))]
         assert len(history) >= 6, "what was checkpointed is there"
-        assert all(
-            text in history
-            for kind, session, _, text in found[user, "memories"]
-            if (kind, session) == ("message", "one")
-        )
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+        for kind, session, _, text in found[user, "memories"]:
+            assert (kind, session) != ("message", "one") or text in history
+    command(0, "verify", memory, "--deep")
 
 
-def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Any) -> None:
+def test_commits_that_were_not_promised_to_survive(tmp_path: Path, command: Command) -> None:
     """G3, G7: at durability ``process`` what a power cut took is said, and rows of it, whose
     numbers would be given anew, go.
     """
-    memory = tmp_path / "memory"
-
-    async def make() -> None:
-        journal = msgspec.structs.replace(CONFIG.journal, durability="process")
-        async with Runtime(
-            tmp_path / "live", config=msgspec.structs.replace(CONFIG, journal=journal)
-        ) as runtime:
-            await fill(runtime, 0, 6)
-            await runtime.internals.journal.checkpoint()
-            await fill(runtime, 6, 12)
-            copy_memory(tmp_path / "live", memory)
-
-    anyio.run(make)
-    log = memory / "journal.db-wal"
-    with log.open("r+b") as file:
-        file.truncate(log.stat().st_size // 3)
-    code, printed = command("verify", "--dir", memory)
-    assert code == 1
+    memory, journal = (
+        tmp_path / "memory",
+        msgspec.structs.replace(CONFIG.journal, durability="process"),
+    )
+    anyio.run(leave_killed, memory, msgspec.structs.replace(CONFIG, journal=journal))
+    cut_log(memory)
+    printed = command(1, "verify", memory)
     assert "which journal.durability did not promise to keep" in printed
     assert "orphan: " in printed
     assert not any(line.startswith("wal: ") for line in printed.splitlines())
-    code, printed = command("repair", "--dir", memory)
-    assert code == 0, printed
+    command(0, "repair", memory)
     found = answers(memory)
     for user in USERS:
         for kind, session, _, text in found[user, "memories"]:
             assert kind == "fact" or text in found[user, session, "history"]
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+    command(0, "verify", memory, "--deep")
 
 
-def _place_of(journal: Path, text: str) -> int:
-    return journal.read_bytes().index(text.encode())
+def without(truth: Truth, user: str, session: str, canary: str) -> list[str]:
+    """A history without one message."""
+    return [text for text in truth[user, session, "history"] if canary not in text]
 
 
-def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Any) -> None:
+def test_a_byte_of_a_message(memory: Path, truth: Truth, command: Command) -> None:
     """G4, G6: the session says that it is damaged, all others answer; given up, the message is
     gone, and nothing else.
     """
-    flip(memory / "journal.db", _place_of(memory / "journal.db", said("alice", "one", 10)) + 5)
-    code, printed = command("verify", "--dir", memory)
-    assert code == 1
-    assert "alice" in printed
-    assert "message 11 is not as it was written" in printed
-    assert "restore a backup" in printed
+    journal = memory / "journal.db"
+    flip(journal, journal.read_bytes().index(said("alice", "one", 10).encode()) + 5)
+    printed = command(1, "verify", memory)
+    for named in ("alice", "message 11 is not as it was written", "restore a backup"):
+        assert named in printed
     found = answers(memory)
     never_wrong(found, truth)
     assert found["alice", "one", "history"] == "JournalDamaged"
     assert found["alice", "two", "history"] == truth["alice", "two", "history"]
-    code, printed = command("repair", "--dir", memory)
-    assert code == 1
-    assert "remaining findings:" in printed
+    assert "remaining findings:" in command(1, "repair", memory)
     assert answers(memory)["alice", "one", "history"] == "JournalDamaged"
-    code, printed = command("repair", "--dir", memory, "--drop-damaged")
-    assert code == 0, printed
-    assert "given up: message 11 of alice / one" in printed
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+    given_up = "given up: message 11 of alice / one"
+    assert given_up in command(0, "repair", memory, "--drop-damaged")
+    command(0, "verify", memory, "--deep")
     after = answers(memory)
-    assert after["alice", "one", "history"] == [
-        text for text in truth["alice", "one", "history"] if "canary010" not in text
-    ]
-    assert after["bob", "one", "history"] == truth["bob", "one", "history"]
-    assert after["bob", "memories"] == truth["bob", "memories"]
-    assert all(
-        "canary010" not in text
-        for _, session, _, text in after["alice", "memories"]
-        if session == "one"
-    )
-    code, printed = command("repair", "--dir", memory, "--drop-damaged")
-    assert (code, "there was nothing to repair" in printed) == (0, True)
+    assert after["alice", "one", "history"] == without(truth, "alice", "one", "canary010")
+    for question in (("bob", "one", "history"), ("bob", "memories")):
+        assert after[question] == truth[question]
+    for _, session, _, text in after["alice", "memories"]:
+        assert session != "one" or "canary010" not in text
+    assert "there was nothing to repair" in command(0, "repair", memory, "--drop-damaged")
 
 
-def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Any) -> None:
+def test_a_row_of_every_kind(memory: Path, truth: Truth, command: Command) -> None:
     """G4: a message that is missing, a summary, a memory, a job, a facet: each is named, and what
     is given up is that alone.
     """
-    with sqlite3.connect(memory / "journal.db") as database:
-        ((sid,),) = database.execute(
-            "SELECT sid FROM actors WHERE user = 'alice' AND session = 'two'"
-        )
-        ((own,),) = database.execute("SELECT sid FROM actors WHERE user = 'alice' AND session = ''")
-        database.execute("DELETE FROM messages WHERE pos = ?", (sid << 32 | 3,))
-        database.execute(
-            "UPDATE folds SET text = 'An invented summary.' WHERE sid = ? AND text != ''", (sid,)
-        )
-        database.execute(
-            "UPDATE memories SET content = 'Keeps wolves' WHERE sid = ? AND content LIKE '%maps'",
-            (own,),
-        )
-        database.execute(
-            "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, 'access', 'x', x'00', 1)",
-            (own,),
-        )
-        database.execute(
-            "INSERT INTO jobs (id, lane, sid, payload, crc) VALUES ('made-up', 'flush', ?, x'00', "
-            "1)",
-            (sid,),
-        )
-    database.close()
-    code, printed = command("verify", "--dir", memory)
-    assert code == 1
+    two = "(SELECT sid FROM actors WHERE user = 'alice' AND session = 'two')"
+    own = "(SELECT sid FROM actors WHERE user = 'alice' AND session = '')"
+    altered(
+        memory / "journal.db",
+        f"DELETE FROM messages WHERE pos = ({two} << 32 | 3)",
+        f"UPDATE folds SET text = 'An invented summary.' WHERE sid = {two} AND text != ''",
+        f"UPDATE memories SET content = 'Keeps wolves' WHERE sid = {own} AND content LIKE '%maps'",
+        f"INSERT INTO facets (sid, kind, name, value, crc) VALUES ({own}, 'access', 'x', x'00', 1)",
+        "INSERT INTO jobs (id, lane, sid, payload, crc) "
+        f"VALUES ('made-up', 'flush', {two}, x'00', 1)",
+    )
+    printed = command(1, "verify", memory)
     for named in ("message 3 is missing", "a summary", "the memory", "made-up", "'access'"):
         assert named in printed, printed
-    never_wrong(
-        {question: one for question, one in answers(memory).items() if question[1] != "recall"},
-        truth,
-    )
-    code, printed = command("repair", "--dir", memory, "--drop-damaged")
-    assert code == 0, printed
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+    found = answers(memory)
+    never_wrong({name: found[name] for name in found if name[1] != "recall"}, truth)
+    command(0, "repair", memory, "--drop-damaged")
+    command(0, "verify", memory, "--deep")
     after = answers(memory)
-    assert after["alice", "two", "history"] == [
-        text for text in truth["alice", "two", "history"] if "canary002" not in text
-    ]
-    assert after["alice", "one", "history"] == truth["alice", "one", "history"]
-    assert after["bob", "memories"] == truth["bob", "memories"]
-    assert {text for kind, _, _, text in after["alice", "memories"] if kind == "fact"} == {
-        "alice keeps 0 bees"
-    }
+    assert after["alice", "two", "history"] == without(truth, "alice", "two", "canary002")
+    for question in (("alice", "one", "history"), ("bob", "memories")):
+        assert after[question] == truth[question]
+    facts = {text for kind, _, _, text in after["alice", "memories"] if kind == "fact"}
+    assert facts == {"alice keeps 0 bees"}
 
 
 def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> None:
@@ -436,86 +367,63 @@ def test_any_byte_of_the_journal(whole: Path, truth: Truth, tmp_path: Path) -> N
 # -- long-term memory ------------------------------------------------------------------------------
 
 
-def _table(memory: Path, user: str) -> Path:
-    return memory / "longterm" / f"{table_of(digests_of(memory).user(user), 2)}.lance"
+def _table(memory: Path) -> Path:
+    return memory / "longterm" / f"{table_of(digests_of(memory).user('alice'), 2)}.lance"
 
 
-def _newest(table: Path, kind: str) -> Path:
-    return max((table / kind).rglob("*.lance"), key=lambda path: path.stat().st_size)
+def _newest(memory: Path, kind: str) -> Path:
+    return max((_table(memory) / kind).rglob("*.lance"), key=lambda path: path.stat().st_size)
 
 
-def _flip_data(memory: Path) -> None:
-    path = _newest(_table(memory, "alice"), "data")
-    flip(path, path.stat().st_size // 3)
+def _flip(path: Path) -> None:
+    flip(path, path.stat().st_size * 2 // 5)
 
 
-def _remove_data(memory: Path) -> None:
-    _newest(_table(memory, "alice"), "data").unlink()
-
-
-def _cut_data(memory: Path) -> None:
-    path = _newest(_table(memory, "alice"), "data")
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def _flip_index(memory: Path) -> None:
-    path = _newest(_table(memory, "alice"), "_indices")
-    flip(path, path.stat().st_size // 2)
-
-
-def _remove_index(memory: Path) -> None:
-    _newest(_table(memory, "alice"), "_indices").unlink()
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 10)
 
 
 def _zero_manifest(memory: Path) -> None:
-    newest = min((_table(memory, "alice") / "_versions").glob("*.manifest"))
+    newest = min((_table(memory) / "_versions").glob("*.manifest"))
     newest.write_bytes(bytes(newest.stat().st_size))
 
 
-def _remove_table(memory: Path) -> None:
-    shutil.rmtree(_table(memory, "alice"))
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "data flipped": (lambda at: _flip(_newest(at, "data")), "is not what was written"),
+    "data removed": (lambda at: _newest(at, "data").unlink(), "cannot be read"),
+    "data cut": (lambda at: _cut(_newest(at, "data")), "bytes instead of"),
+    "index flipped": (lambda at: _flip(_newest(at, "_indices")), "is not what was written"),
+    "index removed": (lambda at: _newest(at, "_indices").unlink(), "cannot be read"),
+    "manifest zeroed": (_zero_manifest, ".manifest"),
+    "table removed": (lambda at: shutil.rmtree(_table(at)), "it is missing"),
+    "all removed": (lambda at: shutil.rmtree(at / "longterm"), "it is not there"),
+}
 
 
-def _remove_everything(memory: Path) -> None:
-    shutil.rmtree(memory / "longterm")
-
-
-@pytest.mark.parametrize(
-    ("damage", "named"),
-    [
-        (_flip_data, "is not what was written"),
-        (_remove_data, "cannot be read"),
-        (_cut_data, "bytes instead of"),
-        (_flip_index, "is not what was written"),
-        (_remove_index, "cannot be read"),
-        (_zero_manifest, ".manifest"),
-        (_remove_table, "it is missing"),
-        (_remove_everything, "it is not there"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "named"), DAMAGE.values(), ids=DAMAGE)
 def test_damaged_files_of_long_term_memory(
-    damage: Callable[[Path], None], named: str, memory: Path, truth: Truth, command: Any
+    damage: Callable[[Path], None], named: str, memory: Path, truth: Truth, command: Command
 ) -> None:
-    """G6, G7: each is named, no answer is wrong, and repaired, long-term memory holds what it held."""  # noqa: E501
+    """G6, G7: each is named, no answer is wrong, and repaired, long-term memory holds what it
+    held.
+    """
     damage(memory)
     before = digests(memory)
-    code, printed = command("verify", "--dir", memory, "--deep")
-    assert code == 1
+    printed = command(1, "verify", memory, "--deep")
     assert named in printed
     assert "longterm" in printed or "long-term" in printed
     assert digests(memory) == before
     never_wrong(answers(copy_memory(memory, memory.parent / "served")), truth)
-    code, printed = command("repair", "--dir", memory)
-    assert code == 0, printed
+    command(0, "repair", memory)
     assert answers(memory) == truth
-    code, printed = command("verify", "--dir", memory, "--deep")
-    assert code == 0, printed
-    code, printed = command("repair", "--dir", memory)
-    assert (code, "there was nothing to repair" in printed) == (0, True)
+    command(0, "verify", memory, "--deep")
+    assert "there was nothing to repair" in command(0, "repair", memory)
 
 
 @pytest.mark.parametrize("fill_", [True, False], ids=["filled at once", "left to the next start"])
-def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, fill_: bool) -> None:
+def test_rows_behind_remoras_back(
+    memory: Path, truth: Truth, command: Command, *, fill_: bool
+) -> None:
     """G1, G7: rows that somebody deleted, added or moved are named, never shown, and put right."""
 
     async def meddle() -> None:
@@ -524,24 +432,21 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
 
         database = await lancedb.connect_async(str(memory / "longterm"))
         alice = digests_of(memory).user("alice")
-        table = await database.open_table(table_of(alice, 2))
-        row = (
-            await table.query().where(f"user_key = '{alice}' AND seq = 3").limit(1).to_arrow()
-        ).to_pylist()[0]
+        table = await database.open_table(_table(memory).stem)
+        found = table.query().where(f"user_key = '{alice}' AND seq = 3").limit(1)
+        (row,) = (await found.to_arrow()).to_pylist()
         schema = await table.schema()
         foreign = {**row, "id": "f" * 32, "user_id": "mallory", "content": "canary001 of mallory"}
-        altered = {**row, "id": "e" * 32, "content": "canary001, altered"}
+        changed = {**row, "id": "e" * 32, "content": "canary001, altered"}
         await table.delete(f"user_key = '{alice}' AND seq BETWEEN 5 AND 6")
-        await table.add(pa.Table.from_pylist([foreign, altered, row], schema=schema))
+        await table.add(pa.Table.from_pylist([foreign, changed, row], schema=schema))
         table.close()
         database.close()
-        (
-            memory / "longterm" / f"{table_of(alice, 2)}.synced.json"
-        ).unlink()  # else it would not even be looked at
+        # else it would not even be looked at
+        _table(memory).with_suffix(".synced.json").unlink()
 
     anyio.run(meddle)
-    code, printed = command("verify", "--dir", memory, "--deep")
-    assert code == 1
+    printed = command(1, "verify", memory, "--deep")
     for kind in (
         "missing: alice / one: 2 messages 5-6",
         "foreign: mallory",
@@ -551,21 +456,18 @@ def test_rows_behind_remoras_back(memory: Path, truth: Truth, command: Any, *, f
     ):
         assert kind in printed, printed
     never_wrong(answers(copy_memory(memory, memory.parent / "served")), truth)
-    code, printed = command("repair", "--dir", memory, *([] if fill_ else ["--no-fill"]))
-    assert code == 0, printed
+    printed = command(0, "repair", memory, *([] if fill_ else ["--no-fill"]))
     assert ("missing rows are written at the next start" in printed) is not fill_
     assert answers(memory) == truth
-    assert command("verify", "--dir", memory, "--deep")[0] == 0
+    command(0, "verify", memory, "--deep")
 
 
-def test_backup_command(memory: Path, tmp_path: Path, command: Any) -> None:
-    """G3: a copy is made and checked from the command line; what is there already is not replaced."""  # noqa: E501
+def test_backup_command(memory: Path, tmp_path: Path, command: Command) -> None:
+    """G3: a copy is made and checked from the command line; what is there already is not
+    replaced.
+    """
     dest = tmp_path / "backup"
-    code, printed = command("backup", dest, "--dir", memory)
-    assert code == 0, printed
-    assert "4 sessions with 48 messages" in printed
-    assert command("verify", "--dir", dest, "--deep")[0] == 0
+    assert "4 sessions with 48 messages" in command(0, "backup", memory, dest)
+    command(0, "verify", dest, "--deep")
     assert answers(dest) == answers(memory)
-    code, printed = command("backup", dest, "--dir", memory)
-    assert code == 1
-    assert "exists already" in printed
+    assert "exists already" in command(1, "backup", memory, dest)

@@ -3,141 +3,28 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
 import sys
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
 import anyio
-import anyio.abc
 import pytest
 
 from remora import Config, Runtime
-from remora.errors import DirectoryLocked, DirectoryUnusable, JournalDamaged, JournalTooNew
+from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew
 from remora.storage.sqlite.schema import FORMAT
 from tests.accounts import ANOTHER, require_interpreter_for_another
+from tests.faults.journals import LEAN
+from tests.harness import user
+from tests.patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
-
-LEAN = Config.from_dict(
-    {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}, "lock_wait_s": 0}
-)
 
 
 async def say(directory: Path, text: str) -> None:
     async with Runtime(directory, config=LEAN) as runtime:
-        await runtime.session("alice", "one").append({"role": "user", "content": text})
-
-
-async def test_second_runtime_is_refused(tmp_path: Path) -> None:
-    """G12: in one process and in another; the owner is named; afterwards the directory is free."""
-    async with Runtime(tmp_path, config=LEAN):
-        with pytest.raises(DirectoryLocked) as caught:
-            await say(tmp_path, "no")
-        assert caught.value.pid == os.getpid()
-        assert caught.value.since
-        program = f"""
-import asyncio, remora
-from remora.errors import DirectoryLocked
-async def main():
-    try:
-        async with remora.Runtime({str(tmp_path)!r}): pass
-    except DirectoryLocked as e:
-        assert e.pid == {os.getpid()} and "in use by process" in str(e)
-        print("refused")
-asyncio.run(main())
-"""
-        done = await anyio.run_process([sys.executable, "-c", program])
-        assert done.stdout == b"refused\n"
-    await say(tmp_path, "free again")
-
-
-OWNER = """
-import asyncio, sys, remora
-async def main():
-    async with remora.Runtime(sys.argv[1], config=remora.Config.from_dict({"long_term": {"enabled": False}})) as runtime:
-        await runtime.session("alice", "one").append({"role": "user", "content": "mine"})
-        print("open", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-asyncio.run(main())
-"""  # noqa: E501
-
-
-async def owned_by_another(directory: Path) -> anyio.abc.Process:
-    """A process that owns the directory until it is killed."""
-    process = await anyio.open_process([sys.executable, "-c", OWNER, str(directory)])
-    assert process.stdout is not None
-    assert b"open" in await process.stdout.receive()
-    return process
-
-
-async def test_killed_owner_is_followed_at_once(tmp_path: Path) -> None:
-    """G12: another process is refused with the owner's pid and start time; once the owner is
-    killed, the next takes over.
-    """
-    owner = await owned_by_another(tmp_path)
-    with pytest.raises(DirectoryLocked) as caught:
-        await say(tmp_path, "no")
-    assert caught.value.pid == owner.pid
-    assert caught.value.since is not None
-    assert f"process {owner.pid} since {caught.value.since}" in str(caught.value)
-    os.kill(owner.pid, signal.SIGKILL)
-    with suppress(ChildProcessError):  # where the event loop was faster, its number is free already
-        os.waitid(
-            os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT
-        )  # dead, and not buried: its number is still taken
-    assert (tmp_path / "owner.json").exists()
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        assert [message.content for message in await runtime.session("alice", "one").history()] == [
-            "mine"
-        ]
-    await owner.aclose()
-
-
-async def test_lock_file_that_is_removed_while_it_is_held(tmp_path: Path) -> None:
-    """G12: the directory stays its owner's, another process's and this one's own; and what the
-    owner leaves is its own.
-    """
-    owner = await owned_by_another(tmp_path)
-    (tmp_path / "remora.lock").unlink()
-    for _ in range(2):  # the one that was refused has made another lock file
-        with pytest.raises(DirectoryLocked) as caught:
-            await say(tmp_path, "no")
-        assert caught.value.pid == owner.pid
-    os.kill(owner.pid, signal.SIGKILL)
-    await owner.aclose()
-    async with Runtime(tmp_path, config=LEAN):
-        (tmp_path / "remora.lock").unlink()
-        with pytest.raises(DirectoryLocked) as caught:
-            await say(tmp_path, "no")
-        assert caught.value.pid == os.getpid()
-    await say(tmp_path, "free again")
-
-
-@pytest.mark.parametrize(
-    "left",
-    [
-        "",
-        "{",
-        "[]",
-        '{"pid": "many"}',
-        '{"pid": 1}',
-        '{"pid": 1, "since": "2026", "started": "elsewhere/1"}',
-        "\x00" * 40,
-    ],
-)
-async def test_owner_that_left_nothing_of_use(left: str, tmp_path: Path) -> None:
-    """G12: a torn or foreign note of an owner, of a directory that was copied from elsewhere, say,
-    keeps nobody out.
-    """
-    (tmp_path / "owner.json").write_text(left)
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        (tmp_path / "owner.json").write_text(left)
-        with pytest.raises(DirectoryLocked, match="in use by process"):
-            await say(tmp_path, "no")
-        await runtime.session("alice", "one").append({"role": "user", "content": "mine"})
-    await say(tmp_path, "free again")
+        await runtime.session("alice", "one").append(user(text))
 
 
 async def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
@@ -185,42 +72,32 @@ asyncio.run(main())
     await say(directory, "after")
 
 
-async def test_journal_of_a_newer_format(tmp_path: Path) -> None:
-    """A newer journal is refused with both numbers, and not a byte of it changes."""
-    await say(tmp_path, "hello")
-    path = tmp_path / "journal.db"
-    with sqlite3.connect(path) as database:
-        database.execute(f"PRAGMA user_version = {FORMAT + 7}")
-    database.close()
-    before = path.read_bytes()
+async def test_a_file_that_is_no_journal_of_this_version(tmp_path: Path) -> None:
+    """A newer journal is refused with both numbers, garbage and somebody else's SQLite file are
+    named as such, and not a byte of them changes.
+    """
+    newer, foreign, garbage = (tmp_path / name for name in ("newer", "foreign", "garbage"))
+    await say(newer, "hello")
+    foreign.mkdir()
+    for directory, statement in (
+        (newer, f"PRAGMA user_version = {FORMAT + 7}"),
+        (foreign, "CREATE TABLE theirs (x)"),
+    ):
+        with closing(sqlite3.connect(directory / "journal.db")) as database, database:
+            database.execute(statement)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/journal.db")}
     with pytest.raises(JournalTooNew, match="upgrade remora") as caught:
-        await say(tmp_path, "no")
+        await say(newer, "no")
     assert (caught.value.found, caught.value.supported) == (FORMAT + 7, FORMAT)
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "content", [b"this is no database" * 300, b"SQLite format 3\x00" + b"\xff" * 5000]
-)
-async def test_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
-    """Garbage where the journal should be is named as such, and left alone."""
-    path = tmp_path / "journal.db"
-    path.write_bytes(content)
-    with pytest.raises(JournalDamaged):
-        await say(tmp_path, "no")
-    assert path.read_bytes() == content
-
-
-async def test_foreign_database(tmp_path: Path) -> None:
-    """Somebody else's SQLite file is not turned into a journal."""
-    path = tmp_path / "journal.db"
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE theirs (x)")
-    database.close()
-    before = path.read_bytes()
     with pytest.raises(JournalDamaged, match="no remora journal"):
-        await say(tmp_path, "no")
-    assert path.read_bytes() == before
+        await say(foreign, "no")
+    garbage.mkdir()
+    for content in (b"this is no database" * 300, b"SQLite format 3\x00" + b"\xff" * 5000):
+        before[garbage / "journal.db"] = content
+        (garbage / "journal.db").write_bytes(content)
+        with pytest.raises(JournalDamaged):
+            await say(garbage, "no")
+        assert {path: path.read_bytes() for path in before} == before
 
 
 async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> None:
@@ -234,22 +111,24 @@ async def test_lost_long_term_directory_is_visible_not_fatal(tmp_path: Path) -> 
             "tokens": {"counter": "heuristic"},
             "models": {"embedder": "none"},
             "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.05},
-            "recall": {"deadline_s": 60},
+            "recall": {"deadline_s": 600},
         }
     )
     async with Runtime(tmp_path, config=config) as runtime:
-        chat = runtime.session("alice", "one")
-        await chat.append({"role": "user", "content": "The key is under the flowerpot."})
+        chat, message = runtime.session("alice", "one"), user("The key is under the flowerpot.")
+        await chat.append(message)
         assert await chat.flush() == 1
         context = await chat.load(query="key")
         assert context.sources["long_term"].status == "failed"
-        assert context.messages == [{"role": "user", "content": "The key is under the flowerpot."}]
-        with anyio.fail_after(60):
-            while not (jobs := await runtime.internals.journal.jobs()) or not jobs[0].error:
-                await anyio.sleep(0.01)
-        assert "LongTermError" in jobs[0].error
+        assert context.messages == [message]
+        journal = runtime.internals.journal
+
+        async def failed() -> list[str]:
+            return [one.error for one in await journal.jobs() if one.error]
+
+        errors: list[str] = await until(failed)
+        assert "LongTermError" in errors[0]
         in_the_way.unlink()
-        with anyio.fail_after(60):
-            await chat.settle()
+        await chat.settle()
         assert await runtime.dead_letters() == []
         assert len(await runtime.user("alice").recall("key")) == 1

@@ -13,116 +13,116 @@ from typing import Any
 import pytest
 
 from remora import Runtime
-from remora.errors import (
-    JournalDamaged,
-    RuntimeClosed,
-    StorageError,
-)
+from remora.errors import JournalDamaged, RuntimeClosed, StorageError
 from remora.ids import SessionKey, key_digest
 from remora.storage.lookups import IdLookup, KeyLookup
 from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
+from tests.copies import copy_memory
 from tests.faults.journals import ALICE, LEAN, ONE, TWO, altered, journal_at, two_sessions
 from tests.golden.make import make
+from tests.harness import user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
 
-@pytest.mark.parametrize(
-    ("damage", "number"),
-    [
-        (
-            (
-                "UPDATE messages SET chat = replace(chat, 'message 4', 'message 5') WHERE pos = (1 << "  # noqa: E501
-                "32) + 4"
-            ),
-            4,
-        ),
-        ("UPDATE messages SET tokens = tokens + 1 WHERE pos = (1 << 32) + 5", 5),
-        ("UPDATE messages SET at_us = at_us + 1 WHERE pos = (1 << 32) + 3", 3),
-        ("UPDATE messages SET importance = importance + 1e-9 WHERE pos = (1 << 32) + 2", 2),
-        ("UPDATE messages SET meta = x'80' WHERE pos = (1 << 32) + 2", 2),
-        ("UPDATE messages SET id = 'm3' WHERE pos = (1 << 32) + 2", 2),
-        ("UPDATE messages SET role = 2 WHERE pos = (1 << 32) + 6", 6),
-        ("UPDATE messages SET role = 77 WHERE pos = (1 << 32) + 6", 6),
-        ("UPDATE messages SET batch = 2 WHERE pos = (1 << 32) + 1", 1),
-        ("UPDATE messages SET pos = (1 << 32) + 9 WHERE pos = (1 << 32) + 6", None),
-        ("UPDATE messages SET pos = (1 << 32) + 9 WHERE pos = (1 << 32) + 4", 4),
-        ("DELETE FROM messages WHERE pos = (1 << 32) + 3", 3),
-        ("DELETE FROM messages WHERE pos = (1 << 32) + 4", 4),
-        ("UPDATE actors SET summarized = 3 WHERE sid = 1", None),
-        ("UPDATE actors SET created_us = 1 WHERE sid = 1", None),
-        ("UPDATE folds SET text = 'another' WHERE sid = 1", None),
-        ("UPDATE facets SET value = x'c2' WHERE sid = 1", None),
-    ],
-)
-async def test_flipped_bytes_are_named(damage: str, number: int | None, tmp_path: Path) -> None:
+SET = "UPDATE messages SET"
+MESSAGES = {
+    f"{SET} chat = replace(chat, 'message 4', 'message 5') WHERE pos = (1 << 32) + 4": 4,
+    f"{SET} tokens = tokens + 1 WHERE pos = (1 << 32) + 5": 5,
+    f"{SET} at_us = at_us + 1 WHERE pos = (1 << 32) + 3": 3,
+    f"{SET} importance = importance + 1e-9 WHERE pos = (1 << 32) + 2": 2,
+    f"{SET} meta = x'80' WHERE pos = (1 << 32) + 2": 2,
+    f"{SET} id = 'm3' WHERE pos = (1 << 32) + 2": 2,
+    f"{SET} role = 2 WHERE pos = (1 << 32) + 6": 6,
+    f"{SET} role = 77 WHERE pos = (1 << 32) + 6": 6,
+    f"{SET} batch = 2 WHERE pos = (1 << 32) + 1": 1,
+    f"{SET} pos = (1 << 32) + 9 WHERE pos = (1 << 32) + 6": None,
+    f"{SET} pos = (1 << 32) + 9 WHERE pos = (1 << 32) + 4": 4,
+    "DELETE FROM messages WHERE pos = (1 << 32) + 3": 3,
+    "DELETE FROM messages WHERE pos = (1 << 32) + 4": 4,
+    "UPDATE actors SET summarized = 3 WHERE sid = 1": None,
+    "UPDATE actors SET created_us = 1 WHERE sid = 1": None,
+    "UPDATE folds SET text = 'another' WHERE sid = 1": None,
+    "UPDATE facets SET value = x'c2' WHERE sid = 1": None,
+}
+"""What is done to the rows of a session, and the number of the message that is named."""
+
+
+async def damaged(tmp_path: Path, damage: str) -> Path:
+    """A directory with a journal of two sessions, to which something was done."""
+    whole = tmp_path / "whole"
+    if not whole.exists():
+        whole.mkdir()
+        async with journal_at(whole / "journal.db") as journal:
+            await two_sessions(journal)
+    shutil.rmtree(tmp_path / "damaged", ignore_errors=True)
+    copy = copy_memory(whole, tmp_path / "damaged")
+    altered(copy / "journal.db", damage)
+    return copy
+
+
+async def test_flipped_bytes_are_named(tmp_path: Path) -> None:
     """G3, G11: a row that is not what was written fails whoever reads it, by session and message;
     no other session notices.
     """
-    path = tmp_path / "journal.db"
-    async with journal_at(path) as journal:
-        await two_sessions(journal)
-    altered(path, damage)
-    async with journal_at(path) as journal:
-        findings = await journal.verify()
-        assert findings, "verify finds nothing"
-        assert all("'alice'" in one.where and "'one'" in one.where for one in findings), findings
-        errors: list[Exception] = []
-        (image,) = await journal.hydrate([ONE])
-        if isinstance(image, Exception):
-            errors.append(image)
-        for read in (
-            journal.read(ONE, 1, 9),
-            journal.fetch(ONE, KeyLookup(key_digest("k"))),
-            journal.fetch(ONE, IdLookup(("m2", "m3"), 0)),
-            journal.buffer_start(ONE, 6),
-            journal.state_items(ONE),
-        ):
-            try:
-                await read
-            except JournalDamaged as e:
-                errors.append(e)
-        assert errors
-        for error in errors:
-            assert isinstance(error, JournalDamaged)
-            assert "'one'" in str(error)
-            assert "'alice'" in str(error)
-        if number is not None:
-            assert any(f"message {number} " in str(error) for error in errors), errors
-        assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3]
-        (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SavedSession)
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        assert (await runtime.session(*TWO).append({"role": "user", "content": "on"})).seqs == (4,)
-        if number is not None:
-            with pytest.raises(JournalDamaged):
-                await runtime.session(*ONE).history()
+    for damage, number in MESSAGES.items():
+        directory = await damaged(tmp_path, damage)
+        async with journal_at(directory / "journal.db") as journal:
+            findings = await journal.verify()
+            assert findings, damage
+            for one in findings:
+                assert "'alice'" in one.where, findings
+                assert "'one'" in one.where, findings
+            errors: list[Exception] = []
+            (image,) = await journal.hydrate([ONE])
+            if isinstance(image, Exception):
+                errors.append(image)
+            for read in (
+                journal.read(ONE, 1, 9),
+                journal.fetch(ONE, KeyLookup(key_digest("k"))),
+                journal.fetch(ONE, IdLookup(("m2", "m3"), 0)),
+                journal.buffer_start(ONE, 6),
+                journal.state_items(ONE),
+            ):
+                try:
+                    await read
+                except JournalDamaged as e:
+                    errors.append(e)
+            assert errors, damage
+            for error in errors:
+                assert isinstance(error, JournalDamaged)
+                assert "'one'" in str(error)
+                assert "'alice'" in str(error)
+            if number is not None:
+                assert any(f"message {number} " in str(error) for error in errors), (damage, errors)
+            assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3]
+            (image,) = await journal.hydrate([TWO])
+            assert isinstance(image, SavedSession)
+        async with Runtime(directory, config=LEAN) as runtime:
+            assert (await runtime.session(*TWO).append(user("on"))).seqs == (4,)
+            if number is not None:
+                with pytest.raises(JournalDamaged):
+                    await runtime.session(*ONE).history()
 
 
-@pytest.mark.parametrize(
-    ("damage", "read"),
-    [
-        ("UPDATE memories SET content = 'hates bridges'", "memories"),
-        ("UPDATE memories SET importance = 0.25", "memories"),
-        ("UPDATE facets SET value = x'a57772697465' WHERE sid = 3", "facets"),
-        ("UPDATE facets SET name = 'ann' WHERE sid = 3", "facets"),
-    ],
-)
-async def test_flipped_bytes_of_a_user_are_named(damage: str, read: str, tmp_path: Path) -> None:
+async def test_flipped_bytes_of_a_user_are_named(tmp_path: Path) -> None:
     """G3, G11, S4.33: what was recorded, and what was granted, is what was recorded and granted, or
     an error.
     """
-    path = tmp_path / "journal.db"
-    async with journal_at(path) as journal:
-        await two_sessions(journal)
-    altered(path, damage)
-    async with journal_at(path) as journal:
-        with pytest.raises(JournalDamaged, match="'alice'"):
-            await (journal.memories("alice") if read == "memories" else journal.state_items(ALICE))
-        assert [one.where for one in await journal.verify()] == ["user 'alice'"]
-        assert await journal.read(ONE, 1, 9)
+    for damage, reads_memories in {
+        "UPDATE memories SET content = 'hates bridges'": True,
+        "UPDATE memories SET importance = 0.25": True,
+        "UPDATE facets SET value = x'a57772697465' WHERE sid = 3": False,
+        "UPDATE facets SET name = 'ann' WHERE sid = 3": False,
+    }.items():
+        directory = await damaged(tmp_path, damage)
+        async with journal_at(directory / "journal.db") as journal:
+            with pytest.raises(JournalDamaged, match="'alice'"):
+                await (journal.memories("alice") if reads_memories else journal.state_items(ALICE))
+            assert [one.where for one in await journal.verify()] == ["user 'alice'"], damage
+            assert await journal.read(ONE, 1, 9)
 
 
 async def test_any_flipped_byte(tmp_path: Path) -> None:
@@ -178,10 +178,8 @@ async def everything(path: Path) -> dict[Any, Any]:
                         await journal.buffer_start(key, 99),
                     ]
                 else:
-                    found[key] = [
-                        *await journal.memories(key.user),
-                        *await journal.state_items(key),
-                    ]
+                    memories = await journal.memories(key.user)
+                    found[key] = [*memories, *await journal.state_items(key)]
     finally:
         await journal.aclose()
     return found

@@ -11,10 +11,9 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import msgspec
 import pytest
 
-from remora import Config, Runtime
+from remora import Config, Runtime, Session
 from remora.errors import InvalidInput, JournalDamaged, OutcomeUnknown, OwnershipLost, StorageError
 from remora.ids import SessionKey, row_id
 from remora.maintenance.repair import repair
@@ -22,19 +21,30 @@ from remora.maintenance.verify import verify
 from remora.runtime.log import commit_records
 from remora.storage.records import Opened
 from remora.testing import HashEmbedder
-from tests.faults.journals import journal_at
+from tests.faults.journals import LEAN, digests, journal_at
 from tests.harness import user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves change files
 
-LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 CONFIG = Config.from_dict(
     {
         "long_term": {"batch_ms": 1, "shards": 2},
         "tokens": {"counter": "heuristic"},
         "supervisor": {"backoff_s": 0.001, "max_backoff_s": 0.01},
+        "recall": {"deadline_s": 600, "rerank_deadline_s": 600},
     }
 )
+
+
+def opened(where: Path, **options: Any) -> Runtime:
+    return Runtime(where, config=CONFIG, embedder=HashEmbedder(), **options)
+
+
+async def indexed(chat: Session, *texts: str) -> None:
+    """Append messages, and wait until they are in long-term memory."""
+    await chat.append([user(text) for text in texts])
+    await chat.flush()
+    await chat.settle()
 
 
 def _empty(path: Path) -> None:
@@ -61,19 +71,25 @@ LOSSES: dict[str, tuple[str, Callable[[Path], None]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "lose"), LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("idle", [False, True], ids=["writing", "idle"])
 async def test_nothing_is_acknowledged_after_the_files_are_gone(
-    name: str, lose: Callable[[Path], None], tmp_path: Path
+    tmp_path: Path, *, idle: bool
 ) -> None:
-    """G3, G12: the next append fails, and so do all others; the statistics say why."""
-    where = tmp_path / "m"
-    async with Runtime(where, config=LEAN) as runtime:
-        chat = runtime.session("alice", "s")
-        await chat.append(user("before"))
-        lose(where / name)
-        with pytest.raises((OutcomeUnknown, OwnershipLost), match=name):
-            await chat.append(user("after"))
-        await _everything_says_lost(runtime, name)
+    """G3, G12: the next append fails, and so do all others; the statistics say why. The regular
+    checkpoint looks at the files though nothing is written.
+    """
+    for loss, (name, lose) in LOSSES.items():
+        where = tmp_path / loss / "m"
+        async with Runtime(where, config=LEAN) as runtime:
+            chat = runtime.session("alice", "s")
+            await chat.append(user("before"))
+            lose(where / name)
+            if idle:
+                await look(runtime)
+            else:
+                with pytest.raises((OutcomeUnknown, OwnershipLost), match=name):
+                    await chat.append(user("after"))
+            await _everything_says_lost(runtime, name)
 
 
 async def _everything_says_lost(runtime: Runtime, why: str) -> None:
@@ -89,14 +105,10 @@ async def _everything_says_lost(runtime: Runtime, why: str) -> None:
             runtime.statistics()
 
 
-async def test_an_idle_runtime_notices_as_well(tmp_path: Path) -> None:
-    """The regular checkpoint looks at the files though nothing is written."""
-    async with Runtime(tmp_path, config=LEAN) as runtime:
-        await runtime.session("alice", "s").append(user("before"))
-        (tmp_path / "journal.db").unlink()
-        await runtime.internals.journal.checkpoint()
-        await anyio.lowlevel.checkpoint()
-        await _everything_says_lost(runtime, "journal.db was removed or renamed")
+async def look(runtime: Runtime) -> None:
+    """Do what regularly looks at the files though nothing is written."""
+    await runtime.internals.journal.checkpoint()
+    await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("how", ["by writing", "idle"])
@@ -113,8 +125,7 @@ async def test_a_runtime_that_was_overtaken_answers_nothing(how: str, tmp_path: 
                 with pytest.raises(OwnershipLost, match="taken"):
                     await chat.append(user("after"))
             else:
-                await runtime.internals.journal.checkpoint()
-                await anyio.lowlevel.checkpoint()
+                await look(runtime)
             await _everything_says_lost(runtime, "taken")
     with pytest.raises(OwnershipLost, match="taken"):
         await chat.load()
@@ -135,12 +146,7 @@ async def test_what_was_being_read_is_not_answered(tmp_path: Path) -> None:
         await answer.wait()
         return [1.0] * len(texts)
 
-    config = msgspec.structs.replace(
-        CONFIG,
-        recall=msgspec.structs.replace(CONFIG.recall, deadline_s=60.0, rerank_deadline_s=60.0),
-    )
-    options: dict[str, Any] = {"embedder": HashEmbedder(), "reranker": rerank}
-    async with Runtime(tmp_path, config=config, **options) as runtime:
+    async with opened(tmp_path, reranker=rerank) as runtime:
         chat = runtime.session("alice", "s")
         await chat.append([user("the secret is a harbour"), user("a harbour far away")])
         other = runtime.session("alice", "other")
@@ -180,17 +186,16 @@ async def test_those_who_wait_hear_that_it_was_lost(tmp_path: Path) -> None:
                 await ended.wait()
                 await turn.reply("too late")
 
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(expect_error, partial(hold, inside))
-                await inside.wait()
-                tasks.start_soon(expect_error, chat.turn(user("waits")).__aenter__)
-                await anyio.wait_all_tasks_blocked()
-                (tmp_path / "journal.db").unlink()
-                for number in range(20):
-                    tasks.start_soon(expect_error, partial(chat.append, user(str(number))))
-                await anyio.wait_all_tasks_blocked()
-                ended.set()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(expect_error, partial(hold, inside))
+            await inside.wait()
+            tasks.start_soon(expect_error, chat.turn(user("waits")).__aenter__)
+            await anyio.wait_all_tasks_blocked()
+            (tmp_path / "journal.db").unlink()
+            for number in range(20):
+                tasks.start_soon(expect_error, partial(chat.append, user(str(number))))
+            await anyio.wait_all_tasks_blocked()
+            ended.set()
         assert OwnershipLost in set(map(type, errors))
 
 
@@ -208,33 +213,25 @@ async def test_a_lost_log_costs_nothing_if_the_runtime_closes(tmp_path: Path) ->
 async def test_a_renamed_directory_leaves_the_next_owner_alone(tmp_path: Path) -> None:
     """G1, G12: long-term memory goes by names; the rows of one owner never reach the other's."""
     where = tmp_path / "m"
-    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as first:
+    async with opened(where) as first:
         chat = first.session("alice", "s")
-        await chat.append([user(f"first {number}") for number in range(4)])
-        await chat.flush()
-        await chat.settle()
+        await indexed(chat, *(f"first {number}" for number in range(4)))
         await chat.append([user(f"first {number}") for number in range(4, 6)])
         store = await first.internals.long_term()
         where.rename(tmp_path / "moved")
-        async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as second:
-            other = second.session("alice", "s")
-            await other.append([user(f"second {number}") for number in range(3)])
-            await other.flush()
-            await other.settle()
+        async with opened(where) as second:
+            texts = [f"second {number}" for number in range(3)]
+            await indexed(second.session("alice", "s"), *texts)
             with pytest.raises(StorageError, match="was replaced"):
                 await store.delete("alice", [row_id(SessionKey("alice", "s"), 1)])
             with pytest.raises((OutcomeUnknown, StorageError)):
                 await chat.flush()
             rows = await second.user("alice").memories()
-            assert [row.text.rpartition(": ")[2] for row in rows] == [
-                "second 0",
-                "second 1",
-                "second 2",
-            ]
-    for name, texts in (("moved", 6), ("m", 3)):
-        async with Runtime(tmp_path / name, config=CONFIG, embedder=HashEmbedder()) as runtime:
+            assert [row.text.rpartition(": ")[2] for row in rows] == texts
+    for name, count in (("moved", 6), ("m", 3)):
+        async with opened(tmp_path / name) as runtime:
             await runtime.settle()
-            assert len(await runtime.session("alice", "s").history()) == texts
+            assert len(await runtime.session("alice", "s").history()) == count
 
 
 @pytest.mark.parametrize("lose", ["renamed", "removed", "another's"])
@@ -245,16 +242,12 @@ async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, 
     """
     where, other = tmp_path / "m", tmp_path / "other"
     if lose == "another's":
-        async with Runtime(other, config=CONFIG, embedder=HashEmbedder()) as runtime:
-            await runtime.session("alice", "s").append(user("number of another"))
-            await runtime.session("alice", "s").flush()
-            await runtime.settle()
-    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        async with opened(other) as runtime:
+            await indexed(runtime.session("alice", "s"), "number of another")
+    async with opened(where) as runtime:
         runtime.reschedule("checkpoint", 3_600)  # where the journal looks, once in a while
         alice = runtime.user("alice")
-        await alice.session("s").append([user(f"number {number}") for number in range(5)])
-        await alice.session("s").flush()
-        await runtime.settle()
+        await indexed(alice.session("s"), *(f"number {number}" for number in range(5)))
         if warm:
             assert await alice.recall("number")
         where.rename(tmp_path / "moved")
@@ -263,8 +256,7 @@ async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, 
         elif lose == "another's":
             other.rename(where)
         if warm:
-            await runtime.internals.journal.checkpoint()
-            await anyio.lowlevel.checkpoint()
+            await look(runtime)
         for _ in range(3):
             with pytest.raises(OwnershipLost, match=r"removed|replaced"):
                 await alice.recall("number")
@@ -278,7 +270,7 @@ async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, 
                 assert context.sources["long_term"].status == "failed"
                 assert not context.memories
     if lose == "another's":
-        async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        async with opened(where) as runtime:
             texts = [one.text for one in await runtime.user("alice").memories()]
             assert len(texts) == 1
             assert texts[0].endswith("number of another")
@@ -289,18 +281,7 @@ async def test_recall_after_the_directory_is_gone(lose: str, tmp_path: Path, *, 
 
 async def filled(where: Path, config: Config = CONFIG) -> None:
     async with Runtime(where, config=config, embedder=HashEmbedder()) as runtime:
-        chat = runtime.session("alice", "s")
-        await chat.append([user(f"number {number}") for number in range(5)])
-        await chat.flush()
-        await runtime.settle()
-
-
-def contents(where: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(where)): path.read_bytes()
-        for path in sorted(where.rglob("*"))
-        if path.is_file() and path.name not in {"remora.lock", "owner.json"}
-    }
+        await indexed(runtime.session("alice", "s"), *(f"number {number}" for number in range(5)))
 
 
 @pytest.mark.parametrize("left", ["mark and tables", "mark", "tables"])
@@ -316,11 +297,11 @@ async def test_a_start_without_the_journal_is_refused(how: str, left: str, tmp_p
         (where / "journal.mark").unlink()
     if "tables" not in left:
         shutil.rmtree(where / "longterm")
-    before = contents(where)
+    before = digests(where, "remora.lock", "owner.json")
     for _ in range(2):
         with pytest.raises(JournalDamaged, match=rf"is {how}.*restore the whole directory"):
             await filled(where)
-        assert contents(where) == before
+        assert digests(where, "remora.lock", "owner.json") == before
     if how == "empty":
         with pytest.raises(JournalDamaged):
             await repair(where, CONFIG)
@@ -339,7 +320,7 @@ async def test_another_journal_in_its_place_is_refused(tmp_path: Path) -> None:
     """G6, G7: rows of long-term memory may be of the other journal. Repair takes it on purpose."""
     where, other = tmp_path / "m", tmp_path / "other"
     await filled(where)
-    async with Runtime(other, config=CONFIG, embedder=HashEmbedder()) as runtime:
+    async with opened(other) as runtime:
         await runtime.session("alice", "s").append(user("of the other"))
     shutil.copyfile(other / "journal.db", where / "journal.db")
     with pytest.raises(JournalDamaged, match=r"replaced.*--accept-loss"):
@@ -350,7 +331,7 @@ async def test_another_journal_in_its_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalDamaged, match="--accept-loss"):
         await repair(where, CONFIG)
     assert (await repair(where, CONFIG, accept_loss=True)).left == ()
-    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+    async with opened(where) as runtime:
         await runtime.settle()
         assert await runtime.user("alice").memories() == []
         history = await runtime.session("alice", "s").history()

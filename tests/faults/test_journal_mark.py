@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from remora.errors import (
-    CommitFailed,
-    JournalDamaged,
-    OwnershipLost,
-    StorageError,
-)
+from remora.errors import CommitFailed, JournalDamaged, OwnershipLost, StorageError
 from remora.runtime.log import commit_records
 from remora.storage.ports import Retention
 from remora.storage.records import (
@@ -33,89 +29,70 @@ from remora.storage.sqlite.verify import check_journal
 from tests.faults.journals import ONE, TWO, journal_at
 from tests.golden.make import said
 
+BLOCK = StateChanged(1, (StateItem("block", "b", b"x"),))
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
 
 # -- one owner -------------------------------------------------------------------------------------
 
+COMMITS: dict[str, Callable[[SqliteJournal], Awaitable[object]]] = {
+    "messages": lambda journal: commit_records(journal, [Appended(1, said(2, 2), None)]),
+    "state": lambda journal: commit_records(journal, [BLOCK]),
+    "messages and state": lambda journal: commit_records(
+        journal, [Appended(1, said(2, 2), None), BLOCK]
+    ),
+    "a session": lambda journal: commit_records(journal, [Opened(2, *TWO, 0)]),
+    "an erasure": lambda journal: journal.erase("alice"),
+    "an erasure's end": lambda journal: journal.finish_erasure(1),
+    "a new setting": lambda journal: journal.init_setting("colour", "red"),
+    "settings": lambda journal: journal.change_settings({"colour": "red"}),
+}
+
 
 async def test_a_writer_that_was_overtaken_stores_nothing(tmp_path: Path) -> None:
     """G12, G4: once another has opened the journal, whatever the first one writes fails, provably
-    not stored, and it stays so.
+    not stored, and it stays so: the very first commit of each kind, and all that follow.
     """
-    path = tmp_path / "journal.db"
-    async with journal_at(path) as first:
-        await commit_records(first, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
-        async with journal_at(path) as second:
-            await commit_records(second, [Appended(1, said(2, 2), None)])
-            for records in (
-                [Appended(1, said(3, 3), None)],
-                [Appended(1, said(3, 3), None), StateChanged(1, (StateItem("block", "b", b"x"),))],
-                [Opened(2, *TWO, 0)],
-            ):
-                with pytest.raises(OwnershipLost) as caught:
-                    await commit_records(first, records)
-                assert isinstance(caught.value, CommitFailed)
-                assert not caught.value.retryable
-            for work in (
-                first.erase("alice"),
-                first.finish_erasure(1),
-                first.init_setting("colour", "red"),
-                first.change_settings({"colour": "red"}),
-            ):
-                with pytest.raises(OwnershipLost):
-                    await work
-            assert [entry.seq for entry in await first.read(ONE, 1, 9)] == [1, 2]  # looking is free
-            await commit_records(second, [Appended(1, said(3, 3), None)])
-            assert await second.setting("colour") is None
-            assert await second.verify() == []
-    async with journal_at(path) as third:
-        assert [entry.seq for entry in await third.read(ONE, 1, 9)] == [1, 2, 3]
-
-
-async def test_each_kind_of_commit_meets_the_fence(tmp_path: Path) -> None:
-    """G12: the very first commit after the journal was taken over fails, of whatever kind it is."""
     path = tmp_path / "journal.db"
     async with journal_at(path) as journal:
         await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
-    kinds: list[Any] = [
-        lambda j: commit_records(j, [Appended(1, said(2, 2), None)]),
-        lambda j: commit_records(j, [StateChanged(1, (StateItem("block", "b", b"x"),))]),
-        lambda j: j.erase("alice"),
-        lambda j: j.finish_erasure(1),
-        lambda j: j.init_setting("colour", "red"),
-        lambda j: j.change_settings({"colour": "red"}),
-    ]
-    for kind in kinds:
-        async with journal_at(path) as first:
-            async with journal_at(path) as second:
-                with pytest.raises(OwnershipLost):
-                    await kind(first)
-                assert await second.verify() == []
-    async with journal_at(path) as journal:
-        assert [entry.seq for entry in await journal.read(ONE, 1, 9)] == [1]
-        assert await journal.setting("colour") is None
+    kinds = list(COMMITS)
+    for number in range(len(kinds)):
+        async with journal_at(path) as first, journal_at(path) as second:
+            if number % 2:  # it has not only opened it, but written
+                await commit_records(second, [BLOCK])
+            for kind in kinds[number:] + kinds[:number]:
+                with pytest.raises(OwnershipLost) as caught:
+                    await COMMITS[kind](first)
+                assert isinstance(caught.value, CommitFailed), kind
+                assert not caught.value.retryable, kind
+            assert [entry.seq for entry in await first.read(ONE, 1, 9)] == [1]  # looking is free
+            assert await second.setting("colour") is None
+            assert await second.verify() == []
+    async with journal_at(path) as third:
+        await commit_records(third, [Appended(1, said(2, 2), None)])
+        assert [entry.seq for entry in await third.read(ONE, 1, 9)] == [1, 2]
 
 
 # -- the commit mark -------------------------------------------------------------------------------
 
 
+def files_of(directory: Path) -> dict[str, bytes]:
+    """The files of a journal in use, as a kill leaves them."""
+    files = [one for one in directory.iterdir() if not one.name.endswith("-shm")]
+    return {one.name: one.read_bytes() for one in files}
+
+
 async def left_behind(directory: Path, **options: Any) -> tuple[dict[str, bytes], int]:
-    """The files of a journal in use, as a kill leaves them, and how many messages were
-    acknowledged.
-    """
-    path = directory / "journal.db"
-    async with journal_at(path, **options) as journal:
+    """What a kill leaves of a new journal, and how many messages were acknowledged."""
+    directory.mkdir()
+    async with journal_at(directory / "journal.db", **options) as journal:
         await commit_records(journal, [Opened(1, *ONE, 0), Appended(1, said(1, 1), None)])
         for number in range(2, 9):
             await commit_records(journal, [Appended(1, said(number, number), None)])
             if number == 5:
-                await commit_records(journal, [StateChanged(1, (StateItem("block", "b", b"x"),))])
-        return {
-            one.name: one.read_bytes()
-            for one in directory.iterdir()
-            if not one.name.endswith("-shm")
-        }, 8
+                await commit_records(journal, [BLOCK])
+        return files_of(directory), 8
 
 
 def laid_out(files: dict[str, bytes], directory: Path) -> Path:
@@ -134,7 +111,6 @@ async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
     """G3: wherever the write-ahead log is cut, all that was acknowledged is there, or opening says
     what is not.
     """
-    (tmp_path / "made").mkdir()
     files, count = await left_behind(tmp_path / "made", durability="power")
     log = files["journal.db-wal"]
     whole = noticed = 0
@@ -155,10 +131,8 @@ async def test_a_log_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
             assert accept_loss(path) == "accepted"  # of the new mark
     assert whole >= 1
     assert noticed >= 10
-    gone = laid_out(
-        {name: content for name, content in files.items() if not name.endswith("-wal")},
-        tmp_path / "gone",
-    )
+    del files["journal.db-wal"]
+    gone = laid_out(files, tmp_path / "gone")
     with pytest.raises(JournalDamaged, match="acknowledged"):
         await messages_in(gone)
     (gone.parent / "journal.db-wal").write_bytes(log)  # it was left behind
@@ -175,11 +149,7 @@ async def test_a_setting_that_was_lost_is_noticed(tmp_path: Path) -> None:
         assert await journal.init_setting("colour", "red") == "red"
         before = path.with_name("journal.db-wal").read_bytes()
         await journal.change_settings({"colour": "blue", "size": "big"})
-        files = {
-            one.name: one.read_bytes()
-            for one in path.parent.iterdir()
-            if not one.name.endswith("-shm")
-        }
+        files = files_of(path.parent)
     intact = laid_out(files, tmp_path / "intact")
     async with journal_at(intact) as journal:
         assert await journal.setting("colour") == "blue"
@@ -220,7 +190,6 @@ async def test_what_was_not_promised_is_only_noted(
     """G3: what was written at durability ``process`` may be lost in a power cut: the log tells of
     it, and service goes on.
     """
-    (tmp_path / "made").mkdir()
     files, count = await left_behind(tmp_path / "made", durability="process")
     path = laid_out({**files, "journal.db-wal": files["journal.db-wal"][:9_000]}, tmp_path / "cut")
     assert await messages_in(path, durability="power") < count
@@ -234,16 +203,11 @@ async def test_what_was_not_promised_is_only_noted(
 
 async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
     """G3: one that is missing, stale, garbage or torn."""
-    made = tmp_path / "made"
-    made.mkdir()
-    files, count = await left_behind(made, durability="power")
+    files, count = await left_behind(tmp_path / "made", durability="power")
     mark = files["journal.mark"]
     stale = laid_out(files, tmp_path / "stale")
     async with journal_at(stale, durability="power") as journal:
-        await commit_records(
-            journal,
-            [Appended(1, said(9, 9), None), StateChanged(1, (StateItem("block", "c", b"x"),))],
-        )
+        await commit_records(journal, [Appended(1, said(9, 9), None), BLOCK])
     (stale.parent / "journal.mark").write_bytes(mark)
     assert await messages_in(stale) == count + 1
     slots = [bytearray(mark), bytearray(mark)]
@@ -255,27 +219,20 @@ async def test_a_mark_that_says_nothing_is_no_error(tmp_path: Path) -> None:
         path = laid_out({**files, "journal.mark": bytes(content)}, tmp_path / f"mark-{number}")
         assert await messages_in(path) == count
         assert check_journal(path) == []
-    alone = laid_out(
-        {name: content for name, content in files.items() if not name.endswith(".mark")},
-        tmp_path / "alone",
-    )
+    del files["journal.mark"]
+    alone = laid_out(files, tmp_path / "alone")
     assert accept_loss(alone) == "nothing"
     assert await messages_in(alone) == count
 
 
 async def test_a_mark_of_another_journal_says_that_it_was_replaced(tmp_path: Path) -> None:
     """G7: another journal's mark, or a backup put in the place of a journal that went on."""
-    made, other = tmp_path / "made", tmp_path / "other"
-    made.mkdir()
-    other.mkdir()
-    files, count = await left_behind(made, durability="power")
-    others, _ = await left_behind(other, durability="power")
+    files, count = await left_behind(tmp_path / "made", durability="power")
+    others, _ = await left_behind(tmp_path / "other", durability="power")
     path = laid_out({**files, "journal.mark": others["journal.mark"]}, tmp_path / "mixed")
     with pytest.raises(JournalDamaged, match="replaced"):
         await messages_in(path)
     snapshot(path, tmp_path / "backup.db")
-    for one in path.parent.iterdir():
-        one.unlink()
     restored = laid_out({"journal.mark": files["journal.mark"]}, tmp_path / "restored")
     shutil.copyfile(tmp_path / "backup.db", restored)
     with pytest.raises(JournalDamaged, match="replaced"):
@@ -320,12 +277,9 @@ async def test_numbers_of_the_forgotten_are_not_given_out_again(tmp_path: Path) 
         for sid, key in ((1, ONE), (2, TWO)):
             await commit_records(journal, [Opened(sid, *key, 0), Appended(sid, said(1, 1), None)])
         await journal.erase("bob")
-    async with journal_at(path) as journal:
-        (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SavedSession)
-        assert image.sid > 2
-        await journal.erase("alice")
-    async with journal_at(path) as journal:
-        (image,) = await journal.hydrate([TWO])
-        assert isinstance(image, SavedSession)
-        assert image.sid > 2
+    for _ in range(2):
+        async with journal_at(path) as journal:
+            (image,) = await journal.hydrate([TWO])
+            assert isinstance(image, SavedSession)
+            assert image.sid > 2
+            await journal.erase("alice")

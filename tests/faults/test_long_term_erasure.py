@@ -16,12 +16,15 @@ from remora.errors import LongTermError
 from remora.ids import session_key, user_key
 from remora.runtime.probes import count_probes
 from remora.storage.lance.shard import Shard
+from remora.storage.lance.store import LanceStore
 from remora.storage.ports import MemoryRow
 from tests.lance import copied, data_files, held, lance, put, rows_of, vectors_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 
 OTHERS = ("bob", "carol")
+USER = "victim@example"
+VICTIM = user_key(USER)
 RARE = "zyzzyva"
 
 
@@ -32,7 +35,7 @@ def secrets(session: str = "s-qoph", numbers: range = range(8)) -> list[MemoryRo
         row
         for n in numbers
         for row in rows_of(
-            "victim@example", [n], session=session, agent=f"agent-{RARE}", speaker=f"speaker-{RARE}", memory_type=kinds[n % 4],  # noqa: E501
+            USER, [n], session=session, agent=f"agent-{RARE}", speaker=f"speaker-{RARE}", memory_type=kinds[n % 4],  # noqa: E501
             turn=f"{RARE}turn{n} said it", window=f"{RARE}window{n} around it",
         )
     ]  # fmt: skip
@@ -59,6 +62,15 @@ def hits(base: Path, wanted: Sequence[bytes]) -> list[tuple[str, bytes]]:
     return found
 
 
+def left_of_it(base: Path) -> list[tuple[str, bytes]]:
+    """What files still have of the victim."""
+    return hits(base, needles(EVERYTHING))
+
+
+async def first_found(store: LanceStore, user: str, text: str) -> list[str]:
+    return [one.row.id for one in await store.search(user, text, None, depth=1)]
+
+
 async def _lived_in(base: Path) -> list[MemoryRow]:
     """A store in which the victim's rows are wherever LanceDB puts rows: returns those of the
     others.
@@ -67,32 +79,22 @@ async def _lived_in(base: Path) -> list[MemoryRow]:
     mine = secrets()
     async with lance(base, compact_fragments=1, index_user_rows=1) as store:
         for start in range(0, 40, 10):
-            await put(
-                store,
-                [
-                    *others[start : start + 10],
-                    *others[40 + start : 50 + start],
-                    *mine[start // 5 : start // 5 + 2],
-                ],
-            )
+            some = others[start : start + 10] + others[40 + start : 50 + start]
+            await put(store, some + mine[start // 5 : start // 5 + 2])
             await store.compact()
         await put(store, [*mine, *others[:3]], may_exist=True)  # its log has what a merge was given
-        await store.delete(
-            mine[0].user, [mine[0].id, mine[1].id]
-        )  # out of sight, and its predicate in the log
-        await put(store, secrets("s-kaf", range(90, 93)))
+        # out of sight, and its predicate in the log
+        await store.delete(USER, [mine[0].id, mine[1].id])
+        await put(store, REST)
         (shard,) = store.tables.shards.values()
-        rows = secrets("s-lost", range(30, 33))  # never acknowledged: what a crash leaves
-        await shard.table.add(
-            store.tables.rows.table(zip(rows, vectors_of(rows), strict=True), checked=True)
-        )
-    (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_bytes(
-        f"{RARE} {user_key('victim@example')}".encode()
-    )
+        lost = zip(LOST, vectors_of(LOST), strict=True)  # never acknowledged: what a crash leaves
+        await shard.table.add(store.tables.rows.table(lost, checked=True))
+    (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_text(f"{RARE} {VICTIM}")
     return others
 
 
-EVERYTHING = [*secrets(), *secrets("s-kaf", range(90, 93)), *secrets("s-lost", range(30, 33))]
+REST, LOST = secrets("s-kaf", range(90, 93)), secrets("s-lost", range(30, 33))
+EVERYTHING = [*secrets(), *REST, *LOST]
 
 
 async def test_no_byte_is_left(tmp_path: Path) -> None:
@@ -102,45 +104,35 @@ async def test_no_byte_is_left(tmp_path: Path) -> None:
     base = tmp_path / "lance"
     others = await _lived_in(base)
     before = {needle for _, needle in hits(base, needles(EVERYTHING))}
-    assert {RARE.encode(), user_key("victim@example").encode(), b"victim@example"} <= before
-    assert (
-        len([needle for needle in needles(EVERYTHING) if needle in before]) > 20
-    )  # what is looked for can be found
+    assert {RARE.encode(), VICTIM.encode(), USER.encode()} <= before
+    assert len(before) > 20  # what is looked for can be found
     async with lance(base, index_user_rows=1) as store:
         assert list((base / "quarantine").iterdir())
         (base / "mem_000.lance" / "data" / ".tmpA1b2C3").write_bytes(RARE.encode())
-        assert await store.erase(user_key("victim@example")) == 6 + 3
-        assert hits(base, needles(EVERYTHING)) == []
-        assert await held(store, [*OTHERS, "victim@example"]) == sorted(row.id for row in others)
+        assert await store.erase(VICTIM) == 6 + 3
+        assert not left_of_it(base)
+        assert await held(store, [*OTHERS, USER]) == sorted(row.id for row in others)
         for n in (3, 33):
             query = vectors_of(rows_of("bob", [n]))[0]
-            assert "bob-" + str(n) in {
-                one.row.id for one in await store.search("bob", f"number{n}", query, depth=3)
-            }
+            found = await store.search("bob", f"number{n}", query, depth=3)
+            assert f"bob-{n}" in {one.row.id for one in found}
         assert list(await store.verify(deep=True)) == []
         await put(store, rows_of("dora", range(3)))
     async with lance(base) as store:
         assert len(await held(store, OTHERS)) == 80
-        assert hits(base, needles(EVERYTHING)) == []
+        assert not left_of_it(base)
 
 
 async def test_no_byte_of_a_session_is_left(tmp_path: Path) -> None:
     """G13: of one session likewise, and the user keeps the rest."""
     base = tmp_path / "lance"
     await _lived_in(base)
-    mine = secrets()
-    wanted = [
-        needle for needle in needles(mine) if needle not in needles(secrets("s-kaf", range(90, 93)))
-    ]
+    kept = needles(REST)
+    wanted = [needle for needle in needles(secrets()) if needle not in kept]
     async with lance(base, index_user_rows=1) as store:
-        assert (
-            await store.erase(user_key("victim@example"), session_key("victim@example", "s-qoph"))
-            == 6
-        )
+        assert await store.erase(VICTIM, session_key(USER, "s-qoph")) == 6
         assert hits(base, wanted) == []
-        assert await held(store, ["victim@example"]) == sorted(
-            row.id for row in secrets("s-kaf", range(90, 93))
-        )
+        assert await held(store, [USER]) == sorted(row.id for row in REST)
 
 
 @pytest.mark.parametrize("directory", ["memory", None])
@@ -172,13 +164,11 @@ async def test_the_last_rows_of_a_table(tmp_path: Path) -> None:
     base = tmp_path / "lance"
     async with lance(base) as store:
         await put(store, secrets())
-        assert await store.erase(user_key("victim@example")) == 8
-        assert hits(base, needles(EVERYTHING)) == []
-        assert await store.erase(user_key("victim@example")) == 0
+        assert await store.erase(VICTIM) == 8
+        assert not left_of_it(base)
+        assert await store.erase(VICTIM) == 0
         await put(store, rows_of("bob", range(3)))
-        assert [one.row.id for one in await store.search("bob", "number2", None, depth=1)] == [
-            "bob-2"
-        ]
+        assert await first_found(store, "bob", "number2") == ["bob-2"]
 
 
 async def test_rows_that_wait_for_their_commit(tmp_path: Path) -> None:
@@ -191,12 +181,11 @@ async def test_rows_that_wait_for_their_commit(tmp_path: Path) -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(put, store, [*secrets(), *rows_of("bob", range(3))])
                 await anyio.wait_all_tasks_blocked()
-                await store.erase(user_key("victim@example"))
+                await store.erase(VICTIM)
                 await put(store, rows_of("carol", range(12)))  # as many as are committed at once
         assert counts["queued_rows_dropped"]
-        found = await store.search("bob", "number2", None, depth=1)
-        assert [one.row.id for one in found] == ["bob-2"]
-    assert hits(base, needles(EVERYTHING)) == []
+        assert await first_found(store, "bob", "number2") == ["bob-2"]
+    assert not left_of_it(base)
 
 
 async def test_a_table_that_was_put_aside(tmp_path: Path) -> None:
@@ -211,26 +200,19 @@ async def test_a_table_that_was_put_aside(tmp_path: Path) -> None:
         data_files(base)[-1].unlink()
         async with lance(base) as store:
             assert store.refill_needed
-            assert hits(base, needles(EVERYTHING))
+            assert left_of_it(base)
             if again:
                 await put(store, rows_of("bob", range(3)))
-            assert await store.erase(user_key("victim@example")) == 0
-            assert hits(base, needles(EVERYTHING)) == []
+            assert await store.erase(VICTIM) == 0
+            assert not left_of_it(base)
 
 
 class _Crash(Exception):
     """The process is gone."""
 
 
-STEPS = (
-    "add",
-    "set_unenforced_primary_key",
-    "create_index",
-    "optimize",
-    "record",
-    "purge",
-    "remove_unlisted",
-)
+STEPS = ("add", "set_unenforced_primary_key", "create_index", "optimize")
+SYNCHRONOUS_STEPS = ("record", "purge", "remove_unlisted")
 
 
 class _Watched:
@@ -249,8 +231,6 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name not in STEPS:
-            return found
 
         async def asynchronous(*args: Any, **options: Any) -> Any:
             result = await found(*args, **options)
@@ -262,7 +242,9 @@ class _Watched:
             self._step()
             return result
 
-        return synchronous if name in {"record", "purge", "remove_unlisted"} else asynchronous
+        if name in STEPS:
+            return asynchronous
+        return synchronous if name in SYNCHRONOUS_STEPS else found
 
 
 async def test_a_crash_at_any_step(tmp_path: Path) -> None:
@@ -279,7 +261,7 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
             async with lance(base, index_user_rows=1) as store:
                 (shard,) = store.tables.shards.values()
                 _watch(shard, plan)
-                await store.erase(user_key("victim@example"))
+                await store.erase(VICTIM)
         except (_Crash, LongTermError, ExceptionGroup):
             crashes += 1
         if plan[0] > 0:
@@ -289,14 +271,13 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
             async with lance(base, index_user_rows=1) as store:
                 assert not store.refill_needed
                 assert await held(store, OTHERS) == others, step
-                found = await store.search(
-                    "bob", "number7", vectors_of(rows_of("bob", [7]))[0], depth=3
-                )
+                vector = vectors_of(rows_of("bob", [7]))[0]
+                found = await store.search("bob", "number7", vector, depth=3)
                 assert "bob-7" in {one.row.id for one in found}
-                assert len(await store.rows("victim@example")) in {0, 9}
-                await store.erase(user_key("victim@example"))
-                assert hits(base, needles(EVERYTHING)) == [], step
-                assert await held(store, [*OTHERS, "victim@example"]) == others
+                assert len(await store.rows(USER)) in {0, 9}
+                await store.erase(VICTIM)
+                assert not left_of_it(base), step
+                assert await held(store, [*OTHERS, USER]) == others
                 assert list(await store.verify(deep=True)) == []
     assert crashes == step - 1 > 7
 
@@ -323,13 +304,10 @@ async def test_an_erasure_that_fails_is_no_obstacle(tmp_path: Path) -> None:
             reopen, files = shard.reopen, shard.files
             _watch(shard, [step])
             with pytest.raises(_Crash):
-                await store.erase(user_key("victim@example"))
+                await store.erase(VICTIM)
             shard.reopen, shard.files = reopen, files
             await put(store, rows_of("bob", range(100 + step, 101 + step)))
-            assert [
-                one.row.id
-                for one in await store.search("bob", f"number{100 + step}", None, depth=1)
-            ] == [f"bob-{100 + step}"]
-        assert await store.erase(user_key("victim@example")) in {0, 9}
-        assert hits(base, needles(EVERYTHING)) == []
+            assert await first_found(store, "bob", f"number{100 + step}") == [f"bob-{100 + step}"]
+        assert await store.erase(VICTIM) in {0, 9}
+        assert not left_of_it(base)
         assert len(await held(store, OTHERS)) == len(others) + 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from remora import Config, Runtime
 from remora.errors import DirectoryUnusable
 from remora.maintenance.verify import verify
 from remora.testing import HashEmbedder
+from tests.faults.journals import LEAN
 from tests.harness import user
 
 pytestmark = [
@@ -22,7 +24,6 @@ pytestmark = [
 ]
 
 CONFIG = Config.from_dict({"long_term": {"batch_ms": 1}, "tokens": {"counter": "heuristic"}})
-LEAN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o277])
@@ -32,12 +33,15 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-async def fill(runtime: Runtime) -> None:
-    chat = runtime.session("alice", "s")
-    await chat.append([user(f"number {number}") for number in range(3)])
-    await chat.flush()
-    await runtime.user("alice").remember("keeps bees")
-    await runtime.settle()
+@asynccontextmanager
+async def filled(where: Path) -> AsyncIterator[Runtime]:
+    """A runtime that has messages and a memory in long-term memory."""
+    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        await runtime.session("alice", "s").append(user("a number"))
+        await runtime.session("alice", "s").flush()
+        await runtime.user("alice").remember("keeps bees")
+        await runtime.settle()
+        yield runtime
 
 
 def mode(path: Path) -> int:
@@ -57,8 +61,7 @@ def exposed(where: Path) -> list[str]:
 async def test_files_are_private_whatever_the_umask(umask: int, tmp_path: Path) -> None:
     """The directory, the journal and its companions, tables, a backup, and both kinds of export."""
     where = tmp_path / "m"
-    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
-        await fill(runtime)
+    async with filled(where) as runtime:
         names = {path.name for path in where.iterdir()}
         assert {"journal.db", "journal.db-wal", "journal.mark", "owner.json", "longterm"} <= names
         assert exposed(where) == [], f"umask {umask:o}"
@@ -77,13 +80,13 @@ async def test_an_existing_memory_is_made_private(
     """Directories of earlier versions could be read by every account. It is logged, once."""
     caplog.set_level("INFO", "remora")
     where = tmp_path / "m"
-    async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
-        await fill(runtime)
+    async with filled(where):
+        pass
     for path in (where, *where.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     assert "directory_made_private" not in caplog.text
     for _ in range(2):
-        async with Runtime(where, config=CONFIG, embedder=HashEmbedder()) as runtime:
+        async with filled(where):
             assert exposed(where) == []
             assert mode(where / "longterm") == 0o700
     assert caplog.text.count("directory_made_private") == 1
@@ -92,7 +95,12 @@ async def test_an_existing_memory_is_made_private(
 async def test_a_directory_with_other_files_keeps_its_mode(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not remora's alone; only the files are private. Others who may write are reported."""
+    """It is not remora's alone; only the files are private. Others who may write are reported, who
+    may read are not.
+    """
+    async with Runtime(tmp_path / "m", config=LEAN):
+        pass
+    assert "directory_writable_by_others" not in caplog.text
     where = tmp_path / "shared"
     where.mkdir()
     (where / "notes.txt").write_text("of somebody else")
@@ -104,14 +112,6 @@ async def test_a_directory_with_other_files_keeps_its_mode(
     assert mode(where / "notes.txt") == 0o644
     assert mode(where / "journal.db") == mode(where / "journal.mark") == 0o600
     assert "directory_writable_by_others" in caplog.text
-
-
-async def test_a_directory_that_only_its_owner_may_write_to_is_no_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Runtime(tmp_path / "m", config=LEAN):
-        pass
-    assert "directory_writable_by_others" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,8 @@ async def test_a_symbolic_link_is_refused(name: str, tmp_path: Path) -> None:
 async def test_verify_names_symbolic_links(tmp_path: Path) -> None:
     """S4.29: those that a runtime refuses, those below, and those that lead to nothing."""
     where = tmp_path / "m"
-    async with Runtime(where, config=CONFIG) as runtime:
-        await runtime.session("alice", "s").append(user("mine"))
-        await runtime.user("alice").remember("likes bridges")
-        await runtime.settle()
+    async with filled(where):
+        pass
     assert (await verify(where, CONFIG)).findings == ()
     (where / "journal.mark").rename(tmp_path / "mark")
     (where / "journal.mark").symlink_to(tmp_path / "mark")

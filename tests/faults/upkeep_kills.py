@@ -3,21 +3,18 @@
     python -m tests.faults.upkeep_kills [--kills 15] [--seed 1] [KIND …]
 
 A child process appends to some sessions and does one kind of upkeep again and again. It reports
-each acknowledgement, and each beginning and end of the upkeep, through a pipe. The parent kills it
-at a random moment of the upkeep. Then it verifies the directory, opens it, and compares it with
-what was acknowledged; the next child starts on it.
+each acknowledgement, and when each upkeep began and ended, through a pipe. The parent kills it at a
+random moment of the upkeep. Then it verifies the directory, opens it, and compares it with what was
+acknowledged; the next child starts on it.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,13 +29,12 @@ from remora.ids import SessionKey, row_id
 from remora.maintenance.verify import verify
 from remora.services.upkeep import trim_archive
 from remora.testing import HashEmbedder
+from tests.faults.kills import work_and_kill
 
 __all__ = ["KINDS", "KillFigures", "kill_within"]
 
-ROOT = Path(__file__).resolve().parents[2]
 USERS = ("ann", "bea", "cleo", "dan")
 KEPT = 6  # archived messages of a session, where the archive is trimmed
-_WAIT_S = 60.0
 CONFIG = Config.from_dict(
     {
         "tokens": {"counter": "heuristic"},
@@ -79,39 +75,35 @@ async def _talk(runtime: Runtime, run: int, rounds: int = 2, users: Sequence[str
 
 async def _compact(runtime: Runtime, directory: Path, run: int) -> None:
     """Compaction of LanceDB, which builds the indices, too."""
-    del directory
     for _ in range(4):  # fragments
         await _talk(runtime, run, 1)
         await runtime.settle()
-    _tell("begin")
+    _tell("begin", time.monotonic())
     await (await runtime.internals.long_term()).compact()
 
 
 async def _trim(runtime: Runtime, directory: Path, run: int) -> None:
     """The archive is trimmed."""
-    del directory
     await _talk(runtime, run, 10)
     await runtime.settle()
-    _tell("begin")
+    _tell("begin", time.monotonic())
     await trim_archive(runtime.internals.journal, runtime.config.retention, runtime.internals.clock)
 
 
 async def _checkpoint(runtime: Runtime, directory: Path, run: int) -> None:
     """SQLite's log is checkpointed, while others append."""
-    del directory
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_talk, runtime, run)
-        _tell("begin")
+        _tell("begin", time.monotonic())
         await runtime.internals.journal.checkpoint()
 
 
 async def _erase(runtime: Runtime, directory: Path, run: int) -> None:
     """A user is forgotten, and their table rewritten."""
-    del directory
     await _talk(runtime, run, 1)
     await _talk(runtime, run, 1, ("zoe",))
     await runtime.settle()
-    _tell("begin")
+    _tell("begin", time.monotonic())
     _tell("forgetting", "zoe")
     await runtime.user("zoe").forget()
     _tell("forgot", "zoe")
@@ -120,14 +112,13 @@ async def _erase(runtime: Runtime, directory: Path, run: int) -> None:
 async def _back_up(runtime: Runtime, directory: Path, run: int) -> None:
     """The directory is copied."""
     await _talk(runtime, run, 1)
-    _tell("begin")
+    _tell("begin", time.monotonic())
     await runtime.backup(directory.parent / f"backup-{run}-{time.monotonic_ns()}")
 
 
 async def _rebuild(runtime: Runtime, directory: Path, run: int) -> None:
     """Long-term memory, which was lost, is filled again from the journal."""
-    del directory
-    _tell("begin")
+    _tell("begin", time.monotonic())
     await runtime.internals.long_term()
     await runtime.reembedded()
     await _talk(runtime, run, 1)
@@ -147,7 +138,7 @@ async def _child(kind: str, directory: Path, run: int) -> None:
     async with Runtime(directory, config=CONFIG, embedder=HashEmbedder()) as runtime:
         while True:
             await KINDS[kind](runtime, directory, run)
-            _tell("end")
+            _tell("end", time.monotonic())
             if kind == "rebuild":  # there is one a start
                 await anyio.sleep_forever()
 
@@ -185,7 +176,7 @@ class _Evidence:
         self.forgotten: set[str] = set()  # texts
 
     def take(self, line: str) -> None:
-        match line.rstrip("\n").split("\t"):
+        match line.split("\t"):
             case ["sending", user, text]:
                 self.unsure.setdefault(user, set()).add(text)
             case ["sent", user, seq, text]:
@@ -198,66 +189,22 @@ class _Evidence:
                 self.forgotten.update(self.sent.pop(user, {}).values())
 
 
-def _read_in_threads(
-    child: subprocess.Popen[str], lines: list[tuple[float, str]], errors: list[str]
-) -> tuple[threading.Thread, ...]:
-    assert child.stdout is not None
-    assert child.stderr is not None
-    stdout, stderr = child.stdout, child.stderr
-
-    def read() -> None:
-        lines.extend((time.monotonic(), line) for line in stdout)
-
-    readers = threading.Thread(target=read), threading.Thread(target=lambda: errors.extend(stderr))
-    for reader in readers:
-        reader.start()
-    return readers
-
-
-def _wait_for_upkeep(
-    child: subprocess.Popen[str], kind: str, run: int, lines: Sequence[tuple[float, str]]
-) -> list[float]:
-    """Wait until the child has begun upkeep; when it began each time."""
-    rounds = 1 + run % 2  # the first upkeep of a process, or a later one
-    until = time.monotonic() + _WAIT_S
-    begun: list[float] = []
-    while child.poll() is None and time.monotonic() < until and len(begun) < rounds:
-        time.sleep(0.002)
-        begun = [at for at, line in lines if line == "begin\n"]
-        if kind == "rebuild" and begun:
-            break
-    return begun
-
-
-def _run_child(
-    kind: str, directory: Path, run: int, delay: Callable[[float], float], evidence: _Evidence
-) -> tuple[bool, str]:
-    """Start the child and kill it; whether within the upkeep, and what it complained of."""
-    lines: list[tuple[float, str]] = []
-    errors: list[str] = []
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.upkeep_kills", "--child", kind, directory, str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as child:
-        readers = _read_in_threads(child, lines, errors)
-        try:
-            begun = _wait_for_upkeep(child, kind, run, lines)
-            ended = [at for at, line in lines if line == "end\n"]
-            time.sleep(delay(ended[0] - begun[0] if ended and begun else 0.0))
-            refused = child.poll() is not None
-        finally:  # a test that is ended leaves no child
-            child.kill()
-            for reader in readers:
-                reader.join()
-    for _, line in lines:
-        if line.endswith("\n"):
-            evidence.take(line)
-    told = [line for _, line in lines if line in {"begin\n", "end\n"}]
-    return told[-1:] == ["begin\n"], "".join(errors[-8:]) if refused or not begun else ""
+def _kill(
+    kind: str, directory: Path, run: int, pause_s: float, evidence: _Evidence
+) -> tuple[bool, list[float]]:
+    """Kill a child; whether within the upkeep, and how long each that it ended took."""
+    told = work_and_kill(
+        *("-m", "tests.faults.upkeep_kills", "--child", kind, directory, run),
+        when="begin",
+        # the first upkeep of a process, or a later one
+        count=1 if kind == "rebuild" else 1 + run % 2,
+        pause_s=pause_s,
+    )
+    for line in told:
+        evidence.take(line)
+    lines = [line.split("\t") for line in told if line.startswith(("begin", "end"))]
+    at_s = [float(at_s) for _, at_s in lines]
+    return len(at_s) % 2 == 1, [end - begin for begin, end in zip(at_s[::2], at_s[1::2])]  # noqa: B905 -- the last has no end
 
 
 def kill_within(kind: str, base: Path, kills: int, *, seed: int = 1) -> KillFigures:
@@ -265,25 +212,19 @@ def kill_within(kind: str, base: Path, kills: int, *, seed: int = 1) -> KillFigu
     rng = random.Random(f"{seed}/{kind}")
     figures, evidence, began = KillFigures(kind), _Evidence(), time.monotonic()
     directory = base / "memory"
-    longest = [1.0 if kind == "rebuild" else 0.05]
+    took_s = [1.0 if kind == "rebuild" else 0.05]
     if kind == "rebuild":
         anyio.run(_fill, directory, evidence)
-
-    def delay(took_s: float) -> float:
-        if took_s:
-            longest.append(took_s)
-        return rng.uniform(0.0, max(longest[-4:]))
-
     for run in range(kills):
         if kind == "rebuild" and directory.exists():
             shutil.rmtree(directory / "longterm", ignore_errors=True)
-        within, complaint = _run_child(kind, directory, run, delay, evidence)
+        within, more_s = _kill(kind, directory, run, rng.uniform(0.0, max(took_s[-4:])), evidence)
+        took_s += more_s
         figures.kills += 1
         figures.within += within
-        wrong = [complaint] if complaint else []
-        wrong += anyio.run(_check, kind, directory, evidence)
+        wrong = anyio.run(_check, kind, directory, evidence)
         if kind == "backup":
-            wrong += anyio.run(_check_backups, base, evidence)
+            wrong += anyio.run(_check_backups, base)
         figures.wrong += [f"kill {run}: {one}" for one in wrong]
     figures.acknowledged = sum(map(len, evidence.sent.values()))
     figures.seconds = round(time.monotonic() - began, 1)
@@ -333,7 +274,7 @@ async def _finish_erasures(runtime: Runtime, evidence: _Evidence) -> None:
                 if not getattr(e, "retryable", False):
                     raise
                 await anyio.sleep(0.05)
-        evidence.take(f"forgot\t{user}\n")
+        evidence.take(f"forgot\t{user}")
         evidence.forgotten |= evidence.unsure.pop(user, set())
 
 
@@ -381,7 +322,7 @@ def _traces(directory: Path, evidence: _Evidence) -> Iterator[str]:
             yield f"{path.name} has words of a forgotten user"
 
 
-async def _check_backups(base: Path, evidence: _Evidence) -> list[str]:
+async def _check_backups(base: Path) -> list[str]:
     """Each backup that is there is whole."""
     wrong = []
     for path in sorted(base.iterdir()):
@@ -391,7 +332,6 @@ async def _check_backups(base: Path, evidence: _Evidence) -> list[str]:
             found = await verify(path, CONFIG, deep=True)
             wrong += [f"{path.name}: {one}" for one in found.findings]
         shutil.rmtree(path)
-    del evidence
     return wrong
 
 

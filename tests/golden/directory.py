@@ -45,11 +45,8 @@ KEYS = {
     "ring": ("key-5",),
 }
 """Idempotency keys that were used in these sessions."""
-CALL = {
-    "id": "call_1",
-    "type": "function",
-    "function": {"name": "look", "arguments": '{"at": "ñ"}'},
-}
+_LOOK = {"name": "look", "arguments": '{"at": "ñ"}'}
+CALL = {"id": "call_1", "type": "function", "function": _LOOK}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 
@@ -83,12 +80,8 @@ class FirstWords:
     ) -> str:
         if self._waits and any("slowly" in line.text for line in lines):
             await anyio.sleep_forever()
-        return " ".join(
-            [
-                *([previous] if previous else []),
-                *(" ".join(line.text.split()[:2]) for line in lines),
-            ]
-        )[-240:]
+        words = [" ".join(line.text.split()[:2]) for line in lines]
+        return " ".join([*([previous] if previous else []), *words])[-240:]
 
 
 class Mentions(BaseMemoryBlock[str]):
@@ -117,11 +110,8 @@ def blocks(key: Any) -> list[Any]:
     if key.user != "alice" or key.session == "waiting":
         return []
     static = StaticMemoryBlock(name="core", static_content="Alice lives in Lisbon.")
-    return [
-        static,
-        Mentions(name="mentions", priority=1),
-        VectorMemoryBlock(name="vectors", priority=2),
-    ]
+    vectors = VectorMemoryBlock(name="vectors", priority=2)
+    return [static, Mentions(name="mentions", priority=1), vectors]
 
 
 def keep_zebras_out(text: str) -> str:
@@ -142,13 +132,8 @@ def open_runtime(directory: Path, *, waits: bool = True, mended: bool = False) -
 
 
 def message(number: int, text: str, **fields: Any) -> dict[str, Any]:
-    role = "assistant" if number % 2 == 0 else "user"
-    return {
-        "role": role,
-        "content": text,
-        "created_at": BEGIN + timedelta(minutes=number),
-        **fields,
-    }
+    role, at = "user" if number % 2 else "assistant", BEGIN + timedelta(minutes=number)
+    return {"role": role, "content": text, "created_at": at, **fields}
 
 
 def _sentence(number: int, session: str, extra: str = "") -> dict[str, Any]:
@@ -182,10 +167,8 @@ async def fill(runtime: Runtime) -> None:
     await plain.append(message(0, "Be brief.", role="system"))
     await plain.append(_keyed("request-1", "plain"), key="request-1")
     await plain.append(message(3, "a bridge", role="tool", tool_call_id="call_1"))
-    await plain.append(
-        message(5, "in parts", name="Ann")
-        | {"content": [{"type": "text", "text": "in parts"}, IMAGE]}
-    )
+    parts = [{"type": "text", "text": "in parts"}, IMAGE]
+    await plain.append(message(5, "in parts", name="Ann") | {"content": parts})
     await plain.flush()
     await plain.settle()
     await talk(alice.session("long"), 24)
@@ -206,25 +189,17 @@ async def fill(runtime: Runtime) -> None:
     await talk(hostile.session("s/1"), 6)
     await hostile.session("s/1").flush()
     poison = bob.session("poison")
-    await poison.append(
-        [
-            message(n, f"Sentence {n} of a zoo, {'a zebra' if n == 2 else 'an ape'}.")
-            for n in range(1, 5)
-        ]
-    )
+    animals = enumerate(("an ape", "a zebra", "an ape", "an ape"), start=1)
+    await poison.append([message(n, f"Sentence {n} of a zoo, {animal}.") for n, animal in animals])
     await poison.flush()
     await poison.settle()
     await alice.remember("Prefers metric units", type="preference", importance=0.8, session="plain")
     await alice.remember([{"content": "Has a cello", "created_at": BEGIN}, "Allergic to bees"])
     await alice.agent("tutor").remember("Is learning Portuguese", type="context")
-    await alice.record(
-        [message(1, "I cross bridges on foot"), message(2, "Noted.")], session="plain"
-    )
-    await alice.learn(
-        ["The ferry leaves at nine", "The garden closes at six"],
-        source="tool:timetable",
-        session="plain",
-    )
+    talked = [message(1, "I cross bridges on foot"), message(2, "Noted.")]
+    await alice.record(talked, session="plain")
+    times = ["The ferry leaves at nine", "The garden closes at six"]
+    await alice.learn(times, source="tool:timetable", session="plain")
     await alice.learn("Lisbon has two bridges")
     await alice.settle()
     team = runtime.shared("team")
@@ -243,9 +218,8 @@ async def fill(runtime: Runtime) -> None:
     await runtime.settle()
     waiting = alice.session("waiting")
     await talk(waiting, 12, extra=" slowly")
-    with anyio.fail_after(30):
-        while (await runtime.counts()).pending_jobs > 1:  # all but the summary that never comes
-            await anyio.sleep(0.01)
+    while (await runtime.counts()).pending_jobs > 1:  # all but the summary that never comes
+        await anyio.sleep(0.01)
 
 
 async def finish(runtime: Runtime) -> None:
@@ -275,28 +249,20 @@ def plain(value: Any) -> Any:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [
-            plain(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)
-        ]
+    if isinstance(value, set | frozenset):
+        return plain(sorted(value))
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
     return value
 
 
 def found(memories: Sequence[Any]) -> list[Any]:
     """Memories by what is stored of them, in the order in which they were found."""
-    names = (
-        "id",
-        "text",
-        "role",
-        "session",
-        "seq",
-        "type",
-        "importance",
-        "agent",
-        "created_at",
-        "tokens",
-    )
-    return [{name: plain(getattr(one, name)) for name in names} for one in memories]
+    names = ("id", "text", "role", "session", "seq", "type", "importance", "agent")
+    return [
+        {name: plain(getattr(one, name)) for name in (*names, "created_at", "tokens")}
+        for one in memories
+    ]
 
 
 def context(loaded: Any) -> dict[str, Any]:
@@ -317,16 +283,13 @@ async def answers(runtime: Runtime, *, imported: bool = False) -> dict[str, Any]
     for name, sessions in SESSIONS.items():
         user = runtime.user(name)
         for session in sessions:
-            said["sessions"][f"{name}/{session}"] = await _session(
-                user.session(session), imported=imported
-            )
+            answer = await _session(user.session(session), imported=imported)
+            said["sessions"][f"{name}/{session}"] = answer
         said["users"][name] = await _user(user, imported=imported)
     said["team"] = await _team(runtime)
     if not imported:
-        said["dead_letters"] = [
-            [job.id, plain(job.key), job.attempts, job.error]
-            for job in await runtime.dead_letters()
-        ]
+        dead = await runtime.dead_letters()
+        said["dead_letters"] = [[one.id, plain(one.key), one.attempts, one.error] for one in dead]
         said["counts"] = plain(await runtime.counts())
         said["forgotten"] = plain(await runtime.counts("carol"))
         said["rows"] = (await runtime.long_term_statistics()).rows
@@ -347,29 +310,18 @@ async def _session(chat: Session, *, imported: bool) -> dict[str, Any]:
     if imported:
         return answer
     exported = msgspec.to_builtins(await chat.export())
-    answer["export"] = plain(
-        {name: value for name, value in exported.items() if name != "messages"}
-    )
+    del exported["messages"]
+    answer["export"] = plain(exported)
     if chat.key.session in {"ring", "forked"}:
         answer["state"] = plain(await chat.state_dict())
     figures = plain(await chat.stats())
-    answer["stats"] = {
-        kept: figures[name]
-        for kept, name in (
-            ("messages", "messages"),
-            ("buffered", "buffered"),
-            ("pending", "pending"),
-            ("flushed", "indexed"),
-            ("restated", "rewritten"),
-        )
-    }
+    # two have the names that they had when the answers were recorded
+    names = {"flushed": "indexed", "restated": "rewritten"}
+    kept = ("messages", "buffered", "pending", *names)
+    answer["stats"] = {name: figures[names.get(name, name)] for name in kept}
     middle = history[len(history) // 2].seq
-    answer["at"] = {
-        str(middle): [
-            context(await chat.load(at=middle)),
-            [one.seq for one in await chat.history(at=middle)],
-        ]
-    }
+    then = [one.seq for one in await chat.history(at=middle)]
+    answer["at"] = {str(middle): [context(await chat.load(at=middle)), then]}
     answer["keys"] = {}
     for key in KEYS.get(chat.key.session, ()):
         receipt = await chat.append(_keyed(key, chat.key.session), key=key)
@@ -384,9 +336,7 @@ async def _user(user: User, *, imported: bool) -> dict[str, Any]:
     }
     if not imported:
         figures = plain(await user.stats())
-        answer["stats"] = {
-            name: value for name, value in figures.items() if not name.endswith("_rate")
-        }
+        answer["stats"] = {name: figures[name] for name in figures if not name.endswith("_rate")}
         rows = (await user.export_arrow()).to_pylist()
         names = ("id", "session_id", "memory_type", "importance", "accessed_at", "access_count")
         answer["arrow"] = sorted(

@@ -16,7 +16,8 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -69,28 +70,12 @@ from tests.golden.reading import reading
 
 HERE = Path(__file__).parent
 BEGIN_US = 1_767_225_600_000_000  # 2026-01-01
-PLAIN, FOLDED, LISTED = (
-    SessionKey("alice", "plain"),
-    SessionKey("alice", "folded"),
-    SessionKey("alice", "listed"),
-)
-RESTATED, CLEARED, RING = (
-    SessionKey("bob", "restated"),
-    SessionKey("bob", "cleared"),
-    SessionKey("bob ☂ o'hara %_", "ring"),
-)
-LONG = SessionKey("bob", "long")
+PLAIN, FOLDED, LISTED = (SessionKey("alice", name) for name in ("plain", "folded", "listed"))
+RESTATED, CLEARED, LONG = (SessionKey("bob", name) for name in ("restated", "cleared", "long"))
+RING = SessionKey("bob ☂ o'hara %_", "ring")
+DIET = keyed_memory_id("alice", "", "diet ☂")
 KEYED = MemoryItem(
-    keyed_memory_id("alice", "", "diet ☂"),
-    "",
-    "",
-    "Eats no meat",
-    "preference",
-    0.25,
-    BEGIN_US + 5,
-    6,
-    key="diet ☂",
-    revision=3,
+    DIET, "", "", "Eats no meat", "preference", 0.25, BEGIN_US + 5, 6, key="diet ☂", revision=3
 )
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -110,149 +95,76 @@ def said(first: int, last: int) -> tuple[Entry, ...]:
 
 
 def summary(through: int, text: str, *, first: int = 1, degraded: bool = False) -> Summary:
-    return Summary(
-        through,
-        "So far: ",
-        text,
-        20,
-        degraded,
-        "extractive" if degraded else "golden-1",
-        first,
-        120,
-    )
+    model = "extractive" if degraded else "golden-1"
+    return Summary(through, "So far: ", text, 20, degraded, model, first, 120)
+
+
+def added(sid: int, *entries: Entry, key: str = "") -> Appended:
+    return Appended(sid, entries, key_digest(key) if key else None)
+
+
+def moved(sid: int, *watermarks: int, **fields: Any) -> BufferMoved:
+    return BufferMoved(sid, Watermarks(*watermarks), **fields)
 
 
 def plain(sid: int) -> list[list[Any]]:
     """Every role, tool calls, ids, metadata, keys of one message and of several."""
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "look", "arguments": '{"at":"ñ"}'},
-    }
+    function = {"name": "look", "arguments": '{"at":"ñ"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
+    hello = {"role": "user", "content": "Hello ☂", "id": "m-2", "metadata": {"a": [1, {"b": None}]}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "a bridge"}
+    long = {"role": "developer", "content": "x" * 3_000, "id": "m-5"}
+    parts = {"role": "user", "content": [{"type": "text", "text": "in parts"}], "name": "Ann"}
+    asked = message(2, hello, 0.1), message(3, called, 0.30000000000000004)
     return [
         [
             Opened(sid, *PLAIN, BEGIN_US),
-            Appended(sid, (message(1, {"role": "system", "content": "Be brief."}, 1.0),), None),
+            added(sid, message(1, {"role": "system", "content": "Be brief."}, 1.0)),
         ],
-        [
-            Appended(
-                sid,
-                (
-                    message(
-                        2,
-                        {
-                            "role": "user",
-                            "content": "Hello ☂",
-                            "id": "m-2",
-                            "metadata": {"a": [1, {"b": None}]},
-                        },
-                        0.1,
-                    ),
-                    message(
-                        3,
-                        {"role": "assistant", "content": None, "tool_calls": [call]},
-                        0.30000000000000004,
-                    ),
-                ),
-                key_digest("request-1"),
-            )
-        ],
-        [
-            Appended(
-                sid,
-                (
-                    message(
-                        4, {"role": "tool", "tool_call_id": "call_1", "content": "a bridge"}, 0.0
-                    ),
-                ),
-                None,
-            )
-        ],
-        [
-            Appended(
-                sid,
-                (message(5, {"role": "developer", "content": "x" * 3_000, "id": "m-5"}),),
-                key_digest("request-2"),
-            )
-        ],
-        [
-            Appended(
-                sid,
-                (
-                    message(
-                        6,
-                        {
-                            "role": "user",
-                            "content": [{"type": "text", "text": "in parts"}],
-                            "name": "Ann",
-                        },
-                        2 / 3,
-                    ),
-                ),
-                None,
-            )
-        ],
+        [added(sid, *asked, key="request-1")],
+        [added(sid, message(4, result, 0.0))],
+        [added(sid, message(5, long), key="request-2")],
+        [added(sid, message(6, parts, 2 / 3))],
     ]
 
 
 def folded(sid: int) -> list[list[Any]]:
     """A running summary, then another one; a fold under way, flushes done and pending, blocks."""
-    first, second = Watermarks(0, 0, 4, 4), Watermarks(0, 4, 4, 4)
-    third, fourth, fifth = Watermarks(0, 4, 8, 8), Watermarks(0, 8, 8, 8), Watermarks(0, 8, 10, 10)
+    folds = ((1, 4), (5, 8), (9, 10))
     jobs = [
-        Job(
-            f"summarize-{sid}-0-{n}",
-            "summarize",
-            FOLDED,
-            SummarizeSpec(sid, 0, n - 3 if n < 10 else 9, n),
-        )
-        for n in (4, 8, 10)
+        Job(f"summarize-{sid}-0-{last}", "summarize", FOLDED, SummarizeSpec(sid, 0, first, last))
+        for first, last in folds
     ]
     flushes = [
-        Job(f"flush-{sid}-{n}", "flush", FOLDED, FlushSpec(sid, n - 3 if n < 10 else 9, n))
-        for n in (4, 8, 10)
+        Job(f"flush-{sid}-{last}", "flush", FOLDED, FlushSpec(sid, first, last))
+        for first, last in folds
     ]
     blocks = Job(f"blocks-{sid}-0-8", "blocks", FOLDED, BlocksSpec(sid, 8))
     progress = {"seen": [[1, 4]], "state": _encode({"facts": ["likes bridges"]}), "error": ""}
+    facts = StateItem("block", "facts", _encode(progress))
+    ended = summary(4, "one to four"), summary(8, "one to eight", degraded=True)
     return [
         [
             Opened(sid, *FOLDED, BEGIN_US),
-            Appended(sid, said(1, 6), None),
-            BufferMoved(sid, first, jobs=(jobs[0], flushes[0])),
+            added(sid, *said(1, 6)),
+            moved(sid, 0, 0, 4, 4, jobs=(jobs[0], flushes[0])),
         ],
         [
-            BufferMoved(
-                sid, second, at_seq=6, summary=summary(4, "one to four"), ended=(jobs[0].id,)
-            ),
+            moved(sid, 0, 4, 4, 4, at_seq=6, summary=ended[0], ended=(jobs[0].id,)),
             Flushed(sid, 4),
             JobDone(flushes[0].id),
         ],
-        [
-            Appended(sid, said(7, 9), None),
-            BufferMoved(sid, third, jobs=(jobs[1], flushes[1], blocks)),
-        ],
-        [
-            BufferMoved(
-                sid,
-                fourth,
-                at_seq=9,
-                summary=summary(8, "one to eight", degraded=True),
-                ended=(jobs[1].id,),
-            )
-        ],
+        [added(sid, *said(7, 9)), moved(sid, 0, 4, 8, 8, jobs=(jobs[1], flushes[1], blocks))],
+        [moved(sid, 0, 8, 8, 8, at_seq=9, summary=ended[1], ended=(jobs[1].id,))],
         [
             JobRetried(flushes[1].id, 3, 1_767_225_700.5, "LongTermError: away"),
             StateChanged(sid, (StateItem("block", "old", b"\x80"),)),
         ],
-        [Appended(sid, said(10, 12), None), BufferMoved(sid, fifth, jobs=(jobs[2], flushes[2]))],
+        [added(sid, *said(10, 12)), moved(sid, 0, 8, 10, 10, jobs=(jobs[2], flushes[2]))],
         [
             StateChanged(
-                sid,
-                (
-                    StateItem("block", "facts", _encode(progress)),
-                    StateItem("block", "", _encode([[1, 2]])),
-                ),
-                (("block", "old"),),
+                sid, (facts, StateItem("block", "", _encode([[1, 2]]))), (("block", "old"),)
             )
         ],
     ]
@@ -262,61 +174,35 @@ def listed(sid: int) -> list[list[Any]]:
     """A list of summary entries: one condensed into the running summary, one that left for
     long-term memory.
     """
-    condense = Job(
-        f"condense-{sid}-0-2", "summarize", LISTED, SummarizeSpec(sid, 0, 1, 2, "condense")
-    )
+    spec = SummarizeSpec(sid, 0, 1, 2, "condense")
+    condense = Job(f"condense-{sid}-0-2", "summarize", LISTED, spec)
     jobs = [
         Job(f"summarize-{sid}-0-{n}", "summarize", LISTED, SummarizeSpec(sid, 0, n - 1, n, "entry"))
         for n in (2, 4, 6)
     ]
-    left = EntryFlushSpec(sid, summary(2, "an entry of two"), BEGIN_US)
-    away = Job(f"entry-{sid}-0-2", "flush", LISTED, left)
+    two, four, six = (
+        summary(2, "an entry of two"),
+        summary(4, "an entry of four", first=3),
+        summary(6, "an entry of six", first=5),
+    )
+    left = EntryFlushSpec(sid, two, BEGIN_US)
+    later = condense, Job(f"entry-{sid}-0-2", "flush", LISTED, left)
+    condensed = summary(2, "condensed")
     return [
         [
             Opened(sid, *LISTED, BEGIN_US),
-            Appended(sid, said(1, 7), None),
-            BufferMoved(sid, Watermarks(0, 0, 2, 2), jobs=(jobs[0],)),
+            added(sid, *said(1, 7)),
+            moved(sid, 0, 0, 2, 2, jobs=(jobs[0],)),
         ],
+        [moved(sid, 0, 2, 2, 2, at_seq=7, summaries=(two,), ended=(jobs[0].id,))],
+        [moved(sid, 0, 2, 4, 4, jobs=(jobs[1],))],
         [
-            BufferMoved(
-                sid,
-                Watermarks(0, 2, 2, 2),
-                at_seq=7,
-                summaries=(summary(2, "an entry of two"),),
-                ended=(jobs[0].id,),
-            )
-        ],
-        [BufferMoved(sid, Watermarks(0, 2, 4, 4), jobs=(jobs[1],))],
-        [
-            BufferMoved(
-                sid,
-                Watermarks(0, 4, 4, 4),
-                at_seq=7,
-                summaries=(summary(4, "an entry of four", first=3),),
-                ended=(jobs[1].id,),
-                jobs=(condense, away),
-            ),
+            moved(sid, 0, 4, 4, 4, at_seq=7, summaries=(four,), ended=(jobs[1].id,), jobs=later),
             StateChanged(sid, (StateItem(ENTRY_KIND, "2", _encode(left)),)),
         ],
-        [
-            BufferMoved(
-                sid,
-                Watermarks(0, 4, 4, 4),
-                at_seq=7,
-                summary=summary(2, "condensed"),
-                ended=(condense.id,),
-            )
-        ],
-        [BufferMoved(sid, Watermarks(0, 4, 6, 6), jobs=(jobs[2],))],
-        [
-            BufferMoved(
-                sid,
-                Watermarks(0, 6, 6, 6),
-                at_seq=7,
-                summaries=(summary(6, "an entry of six", first=5),),
-                ended=(jobs[2].id,),
-            )
-        ],
+        [moved(sid, 0, 4, 4, 4, at_seq=7, summary=condensed, ended=(condense.id,))],
+        [moved(sid, 0, 4, 6, 6, jobs=(jobs[2],))],
+        [moved(sid, 0, 6, 6, 6, at_seq=7, summaries=(six,), ended=(jobs[2].id,))],
     ]
 
 
@@ -326,26 +212,15 @@ def restated(sid: int) -> list[list[Any]]:
     """
     flush = Job(f"flush-{sid}-5", "flush", RESTATED, FlushSpec(sid, 1, 5))
     unflush = Job(f"unflush-{sid}-2", "flush", RESTATED, UnflushSpec(sid, (5,), 5))
+    again = {"at_seq": 7, "reason": "restated"}
+    back = {**again, "summary": summary(1, "the first"), "removed": (5, 6, 7), "jobs": (unflush,)}
     return [
-        [Opened(sid, *RESTATED, BEGIN_US), Appended(sid, said(1, 7), key_digest("seven"))],
-        [BufferMoved(sid, Watermarks(0, 0, 0, 5), jobs=(flush,))],
+        [Opened(sid, *RESTATED, BEGIN_US), added(sid, *said(1, 7), key="seven")],
+        [moved(sid, 0, 0, 0, 5, jobs=(flush,))],
         [Flushed(sid, 5), JobDone(flush.id)],
-        [BufferMoved(sid, Watermarks(1, 0, 0, 5), at_seq=7, reason="restated", removed=(2,))],
-        [
-            BufferMoved(
-                sid,
-                Watermarks(2, 1, 1, 5),
-                at_seq=7,
-                reason="restated",
-                summary=summary(1, "the first"),
-                removed=(5, 6, 7),
-                jobs=(unflush,),
-            )
-        ],
-        [
-            Appended(sid, said(8, 9), None),
-            JobDeadLettered(unflush.id, 5, "TypeError: no such thing"),
-        ],
+        [moved(sid, 1, 0, 0, 5, **again, removed=(2,))],
+        [moved(sid, 2, 1, 1, 5, **back)],
+        [added(sid, *said(8, 9)), JobDeadLettered(unflush.id, 5, "TypeError: no such thing")],
         [Pruned(RESTATED, (3,))],
     ]
 
@@ -353,64 +228,48 @@ def restated(sid: int) -> list[list[Any]]:
 def cleared(sid: int) -> list[list[Any]]:
     """A buffer emptied with a fold under way, and begun anew; ids of before may be used again."""
     job = Job(f"summarize-{sid}-0-2", "summarize", CLEARED, SummarizeSpec(sid, 0, 1, 2))
+    gone, new = ({"role": "user", "content": text, "id": "again"} for text in ("gone", "new"))
     return [
+        [Opened(sid, *CLEARED, BEGIN_US), added(sid, message(1, gone))],
+        [added(sid, *said(2, 4)), moved(sid, 0, 0, 2, 0, jobs=(job,))],
         [
-            Opened(sid, *CLEARED, BEGIN_US),
-            Appended(sid, (message(1, {"role": "user", "content": "gone", "id": "again"}),), None),
-        ],
-        [Appended(sid, said(2, 4), None), BufferMoved(sid, Watermarks(0, 0, 2, 0), jobs=(job,))],
-        [
-            BufferMoved(
-                sid, Watermarks(1, 4, 4, 4, 4), at_seq=4, reason="cleared", ended=(job.id,)
-            ),
+            moved(sid, 1, 4, 4, 4, 4, at_seq=4, reason="cleared", ended=(job.id,)),
             Pruned(CLEARED, (1, 2, 3, 4)),
         ],
-        [Appended(sid, (message(5, {"role": "user", "content": "new", "id": "again"}),), None)],
+        [added(sid, message(5, new))],
     ]
 
 
 def ring(sid: int) -> list[list[Any]]:
     """A window without summaries."""
     return [
-        [Opened(sid, *RING, BEGIN_US), Appended(sid, said(1, 3), None)],
-        [
-            Appended(sid, said(4, 4), None),
-            BufferMoved(sid, Watermarks(0, 1, 1, 0), at_seq=4, reason="dropped"),
-        ],
-        [
-            Appended(sid, said(5, 5), None),
-            BufferMoved(sid, Watermarks(0, 2, 2, 0), at_seq=5, reason="dropped"),
-        ],
+        [Opened(sid, *RING, BEGIN_US), added(sid, *said(1, 3))],
+        [added(sid, *said(4, 4)), moved(sid, 0, 1, 1, 0, at_seq=4, reason="dropped")],
+        [added(sid, *said(5, 5)), moved(sid, 0, 2, 2, 0, at_seq=5, reason="dropped")],
     ]
 
 
 def user(sid: int, name: str) -> list[list[Any]]:
     """A user's own actor: memories, and facets of every kind."""
-    contents = ("Likes metric units", "Lives in Lisbon ☂", "Was wrong")
-    items = [
-        MemoryItem(
-            memory_id(name, "", text),
-            "folded" if n else "",
-            "tutor" if n else "",
-            text,
-            kind,
-            0.8,
-            BEGIN_US + n,
-            7,
+    likes, lives, wrong = (
+        MemoryItem(memory_id(name, "", text), session, agent, text, kind, 0.8, BEGIN_US + n, 7)
+        for n, (text, kind, session, agent) in enumerate(
+            (
+                ("Likes metric units", "preference", "", ""),
+                ("Lives in Lisbon ☂", "fact", "folded", "tutor"),
+                ("Was wrong", "context", "folded", "tutor"),
+            )
         )
-        for n, (text, kind) in enumerate(
-            zip(contents, ("preference", "fact", "context"), strict=True)
-        )
-    ]
-    key = UserKey(name)
-    jobs = [
-        Job(
-            f"record-{sid}-1", "record", key, RecordSpec(sid, tuple(item.id for item in items[:2]))
-        ),
-        Job(f"record-{sid}-2", "record", key, RecordSpec(sid, (items[2].id,))),
-        Job(f"prune-{sid}-3", "prune", key, PruneSpec(sid, 100, "age", 86_400.5, ("fact",))),
-        Job(f"synopsis-{sid}-4", "synopsis", key, SynopsisSpec(sid, 4)),
-    ]
+    )
+    key, specs = (
+        UserKey(name),
+        (RecordSpec(sid, (likes.id, lives.id)), RecordSpec(sid, (wrong.id,))),
+    )
+    record, record_wrong = (
+        Job(f"record-{sid}-{n}", "record", key, spec) for n, spec in enumerate(specs, start=1)
+    )
+    prune = Job(f"prune-{sid}-3", "prune", key, PruneSpec(sid, 100, "age", 86_400.5, ("fact",)))
+    synopsis = Job(f"synopsis-{sid}-4", "synopsis", key, SynopsisSpec(sid, 4))
     working = {
         "id": working_id("folded", "a tool said so"),
         "text": "a tool said so",
@@ -427,50 +286,43 @@ def user(sid: int, name: str) -> list[list[Any]]:
         "model": "golden-1",
         "degraded": False,
     }
-    state_items = [
+    other_part = {**part, "text": "Golden journals", "degraded": True}
+    state_items = (
         StateItem("embedder", "", _encode("golden-embedder")),
         StateItem("working", str(working["id"]), _encode(working)),
         StateItem("access", row_id(PLAIN, 2), _encode((3, BEGIN_US))),
         StateItem("access", row_id(PLAIN, 3), _encode((1, BEGIN_US))),
         StateItem("synopsis", "identity", _encode(part)),
-        StateItem(
-            "synopsis", "context", _encode({**part, "text": "Golden journals", "degraded": True})
-        ),
+        StateItem("synopsis", "context", _encode(other_part)),
         StateItem("counter", "job", _encode(3)),
-    ]
+    )
+    gone = (("access", row_id(PLAIN, 3)),)
+    moved_house = msgspec.structs.replace(
+        lives,
+        content="Lives in Porto ☂",
+        metadata='{"sure":true,"ñ":[1,null]}',
+        revision=4,
+        updated_us=BEGIN_US + 9,
+    )
     return [
-        [Opened(sid, name, "", BEGIN_US), StateChanged(sid, tuple(state_items))],
+        [Opened(sid, name, "", BEGIN_US), StateChanged(sid, state_items)],
         [
-            Remembered(sid, tuple(items[:2]), tuple(jobs[:1])),
-            Remembered(sid, (items[2], items[0]), tuple(jobs[1:2])),
+            Remembered(sid, (likes, lives), (record,)),
+            Remembered(sid, (wrong, likes), (record_wrong,)),
         ],
-        [JobsStarted(sid, tuple(jobs[2:]))],
+        [JobsStarted(sid, (prune, synopsis))],
         [
-            MemoriesRemoved(sid, (items[2].id,)),
-            JobDone(jobs[1].id),
-            JobDeadLettered(jobs[0].id, 8, "ValueError: poisoned ☠"),
+            MemoriesRemoved(sid, (wrong.id,)),
+            JobDone(record_wrong.id),
+            JobDeadLettered(record.id, 8, "ValueError: poisoned ☠"),
         ],
-        [
-            StateChanged(
-                sid, (StateItem("counter", "job", _encode(4)),), (("access", row_id(PLAIN, 3)),)
-            )
-        ],
+        [StateChanged(sid, (StateItem("counter", "job", _encode(4)),), gone)],
         [
             StateChanged(sid, (StateItem("changed", "", _encode(True)),)),
-            MemoryChanged(
-                sid,
-                msgspec.structs.replace(
-                    items[1],
-                    content="Lives in Porto ☂",
-                    metadata='{"sure":true,"ñ":[1,null]}',
-                    revision=4,
-                    updated_us=BEGIN_US + 9,
-                ),
-                (),
-            ),
+            MemoryChanged(sid, moved_house, ()),
             Remembered(sid, (KEYED,), ()),
         ],
-        [JobRetried(jobs[3].id, 1, 1_767_225_601.0, "ModelUnavailable: away")],
+        [JobRetried(synopsis.id, 1, 1_767_225_601.0, "ModelUnavailable: away")],
     ]
 
 
@@ -492,10 +344,10 @@ def long(sid: int) -> list[list[Any]]:
     return [
         [
             Opened(sid, *LONG, BEGIN_US),
-            Appended(sid, said(1, 20), key_digest("twenty")),
-            Appended(sid, said(21, 40), None),
+            added(sid, *said(1, 20), key="twenty"),
+            added(sid, *said(21, 40)),
         ],
-        [BufferMoved(sid, Watermarks(0, 38, 38, 38), at_seq=40, reason="dropped", jobs=(flush,))],
+        [moved(sid, 0, 38, 38, 38, at_seq=40, reason="dropped", jobs=(flush,))],
         [Flushed(sid, 38), JobDone(flush.id)],
     ]
 
@@ -521,22 +373,12 @@ async def make(directory: Path) -> None:
         await journal.change_settings(
             {"embedder": "golden-embedder", "shards": "4", "colour": 'it\'s \u2028 {"json": 1}'}
         )
-        makers = (
-            plain,
-            folded,
-            listed,
-            restated,
-            cleared,
-            ring,
-            lambda sid: user(sid, "alice"),
-            shared,
-            long,
-        )
+        makers: list[Callable[[int], list[list[Any]]]] = [plain, folded, listed, restated, cleared]
+        makers += [ring, partial(user, name="alice"), shared, long]
         for sid, batches in enumerate(makers, start=1):
             await store(journal, batches(sid))
-        await store(
-            journal, [[Opened(99, "carol", "chat", BEGIN_US), Appended(99, said(1, 2), None)]]
-        )
+        carol = Opened(99, "carol", "chat", BEGIN_US)
+        await store(journal, [[carol, added(99, *said(1, 2))]])
         await journal.erase("carol")
         await journal.erase("alice", "never was")
         await journal.trim(Retention(max_messages=20), BEGIN_US)
@@ -559,9 +401,8 @@ def main() -> None:
         made.mkdir()
         anyio.run(make, made)
         with sqlite3.connect(made / "journal.db") as database:
-            database.execute(
-                "PRAGMA journal_mode = DELETE"
-            )  # one file, whatever leaves others beside it
+            # one file, whatever leaves others beside it
+            database.execute("PRAGMA journal_mode = DELETE")
         database.close()
         place.mkdir(exist_ok=True)
         shutil.copyfile(made / "journal.db", place / "journal.db")

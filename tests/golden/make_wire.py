@@ -16,53 +16,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from remora.actors.keyed_state import (
-    ChangeValues,
-    DeleteValue,
-    ReadNamed,
-    ReadValue,
-    ReadValues,
-    SetValue,
-    StaleKey,
-    StaleVersion,
-    StoredValue,
-    StoredValues,
-)
+from remora.actors import keyed_state
 from remora.actors.policies.buffer import BufferPolicy
-from remora.actors.session.messages import (
-    Append,
-    Clear,
-    FindTurn,
-    Flush,
-    Inspect,
-    Load,
-    Remove,
-    Replace,
-    Rewind,
-    SessionView,
-    Snapshot,
-    StoredTurn,
-    Truncate,
-    TurnMark,
-    TurnReceipt,
-)
-from remora.actors.user.messages import (
-    ChangedMemory,
-    ChangeMemory,
-    DeleteMemories,
-    ExpireSynopsis,
-    Grant,
-    InspectUser,
-    Learn,
-    ReadGrants,
-    Remember,
-    RememberReceipt,
-    ScoredItem,
-    ScoredItems,
-    SearchWorking,
-    Synopsis,
-    UserView,
-)
+from remora.actors.session import messages as session
+from remora.actors.user import messages as user
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.actors.wire_types import to_sent
 from remora.messages import Entry, Receipt
@@ -83,8 +40,11 @@ _range = MessageRange(3, 5, 2)
 _summary = Summary(
     5, "Summary:\n", "they met", 11, True, "gpt", 2, 90, (_range,), (_range,), 4, "met", 3
 )  # fmt: skip
+_marks = Watermarks(1, 2, 3, 4, 5)
+_policy = BufferPolicy(above_tokens=900, keep_messages=4, overdraft="wait")
 _state_item = StateItem("block", "facts", b"\x81\xa1a\x01")
 _value = KeyedValue(4, AT_US, b'{"a":1}')
+_synopsis = user.Synopsis("Ada", "tea", "ok", "job-2", 9)
 _working = WorkingItem(
     "w1", "ten euros", "tool:search", "chat", AT_US, 3, pack_vector(np.array([0.6, 0.8]))
 )
@@ -94,39 +54,39 @@ _memory = MemoryItem(
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = (
-    Append((_entry, _plain), b"\x01" * 16, 40, True, 5, TurnMark(7, _chat, 8, 3)),
-    FindTurn(b"\x02" * 16),
-    Load(4_000, 8, 3),
-    Clear(),
-    Flush(),
-    Inspect(),
-    Remove((0, -1), ("mine",)),
-    Truncate(4),
-    Rewind(3),
-    Replace((_entry,), _summary, 20),
-    ReadValue("cart"),
-    ReadValues("c", "ca", 10, backward=True),
-    SetValue("cart", b"[1]", 0, AT_US, 1_000),
-    DeleteValue("cart", None),
-    ReadNamed(("cart", "step")),
-    ChangeValues((("cart", b"[1]"),), ("step",), (("cart", 0),), AT_US, 1_000),
-    Learn((_working,)),
-    SearchWorking(pack_vector(np.array([1.0, 0.0])), 5, "chat"),
-    Remember((_memory,), replace=True),
-    ChangeMemory("m1", "cook", AT_US, "likes coffee", 0.25, "{}", 7),
-    DeleteMemories(("m1",), None),
-    ExpireSynopsis(),
-    Grant("lead", "scout", "write"),
-    ReadGrants(),
-    InspectUser(),
+    session.Append((_entry, _plain), b"\x01" * 16, 40, True, 5, session.TurnMark(7, _chat, 8, 3)),
+    session.FindTurn(b"\x02" * 16),
+    session.Load(4_000, 8, 3),
+    session.Clear(),
+    session.Flush(),
+    session.Inspect(),
+    session.Remove((0, -1), ("mine",)),
+    session.Truncate(4),
+    session.Rewind(3),
+    session.Replace((_entry,), _summary, 20),
+    keyed_state.ReadValue("cart"),
+    keyed_state.ReadValues("c", "ca", 10, backward=True),
+    keyed_state.SetValue("cart", b"[1]", 0, AT_US, 1_000),
+    keyed_state.DeleteValue("cart", None),
+    keyed_state.ReadNamed(("cart", "step")),
+    keyed_state.ChangeValues((("cart", b"[1]"),), ("step",), (("cart", 0),), AT_US, 1_000),
+    user.Learn((_working,)),
+    user.SearchWorking(pack_vector(np.array([1.0, 0.0])), 5, "chat"),
+    user.Remember((_memory,), replace=True),
+    user.ChangeMemory("m1", "cook", AT_US, "likes coffee", 0.25, "{}", 7),
+    user.DeleteMemories(("m1",), None),
+    user.ExpireSynopsis(),
+    user.Grant("lead", "scout", "write"),
+    user.ReadGrants(),
+    user.InspectUser(),
 )
 """One of each kind, no field with its default."""
 
 REPLIES: tuple[Any, ...] = (
     Receipt((7, 8), ("mine", "id8"), duplicate=True),
-    TurnReceipt((7,), ("mine",), duplicate=True, sid=3),
-    StoredTurn(3, 1, (_entry,), (_plain,), 2, overtaken=True),
-    Snapshot(
+    session.TurnReceipt((7,), ("mine",), duplicate=True, sid=3),
+    session.StoredTurn(3, 1, (_entry,), (_plain,), 2, overtaken=True),
+    session.Snapshot(
         _summary,
         (_summary,),
         (_entry, _plain),
@@ -145,9 +105,9 @@ REPLIES: tuple[Any, ...] = (
         True,
         "1a2b3c-3-",
     ),
-    SessionView(
+    session.SessionView(
         3,
-        Watermarks(1, 2, 3, 4, 5),
+        _marks,
         8,
         2,
         21,
@@ -156,30 +116,19 @@ REPLIES: tuple[Any, ...] = (
         _summary,
         (_summary,),
         (_state_item,),
-        BufferPolicy(above_tokens=900, keep_messages=4, overdraft="wait"),
+        _policy,
         (_entry,),
         _range,
         KeyedImage((("cart", _value),), 4),
     ),
-    StoredValue(_value),
-    StoredValues((("cart", _value),)),
-    StaleVersion(_value),
-    StaleKey("cart", _value),
-    RememberReceipt(("m1",), "job-1"),
-    ChangedMemory(_memory),
-    ScoredItems((ScoredItem(_working, 0.5),)),
-    UserView(
-        4,
-        1,
-        300,
-        2,
-        {"row": (3, AT_US)},
-        Synopsis("Ada", "tea", "ok", "job-2", 9),
-        5,
-        6,
-        {"lead": "own"},
-        7,
-    ),
+    keyed_state.StoredValue(_value),
+    keyed_state.StoredValues((("cart", _value),)),
+    keyed_state.StaleVersion(_value),
+    keyed_state.StaleKey("cart", _value),
+    user.RememberReceipt(("m1",), "job-1"),
+    user.ChangedMemory(_memory),
+    user.ScoredItems((user.ScoredItem(_working, 0.5),)),
+    user.UserView(4, 1, 300, 2, {"row": (3, AT_US)}, _synopsis, 5, 6, {"lead": "own"}, 7),
 )
 """The same of replies."""
 

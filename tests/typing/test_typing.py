@@ -16,6 +16,7 @@ CHECKERS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.blocking
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_programs_and_examples(checker: str) -> None:
