@@ -39,12 +39,21 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return lambda: Runtime.in_memory(config=PLAIN)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """PostgreSQL for the tests of one module."""
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Cluster]:
+    """PostgreSQL for all tests of this process; nobody stops it or changes its settings."""
     from tests.postgres import running_cluster  # noqa: PLC0415  # adapters' environments lack it
 
     with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres_server: Cluster) -> Iterator[Cluster]:
+    """A database of PostgreSQL for the tests of one module."""
+    from tests.postgres import own_database  # noqa: PLC0415
+
+    with own_database(postgres_server) as found:
         yield found
 
 

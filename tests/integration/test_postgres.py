@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from remora.testing.journals import AccessCheck, journal_checks
-from tests.postgres import Cluster, PostgresAccess, running_cluster
-
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as found:
-        yield found
+from tests.patience import wait_until
+from tests.postgres import Cluster, PostgresAccess
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "check",
     journal_checks("owners", "commit_numbers", "connections", "late_commits", "processes"),
@@ -26,3 +25,44 @@ def cluster() -> Iterator[Cluster]:
 async def test_postgres(check: AccessCheck, cluster: Cluster) -> None:
     """S1.02, S3.26: PostgreSQL passes the suite, with all that it can do."""
     await check(PostgresAccess(cluster))
+
+
+_SERVERS = """\
+import shutil, time
+from contextlib import ExitStack
+from tests.pgbouncer import running_pooler
+from tests.postgres import running_cluster
+
+with ExitStack() as stack:
+    cluster = stack.enter_context(running_cluster())
+    print(cluster.directory)
+    if shutil.which("pgbouncer"):
+        print(stack.enter_context(running_pooler(cluster, "session")).rpartition("host=")[2])
+    print(flush=True)
+    time.sleep(1e6)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells of a parent's end")
+def test_servers_of_tests_end_with_a_test_process_that_is_killed(postgres_server: Cluster) -> None:
+    """A run that is killed leaves no server behind, which would take the next one's memory."""
+    command = [sys.executable, "-c", _SERVERS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        directories = [Path(line.strip()) for line in iter(child.stdout.readline, "\n")]
+        assert directories
+        assert all(map(processes_over, directories))
+        child.send_signal(signal.SIGKILL)
+    for one in directories:
+        wait_until(lambda path=one: not processes_over(path), f"the server over {one} ends")
+        shutil.rmtree(one)
+
+
+def processes_over(directory: Path) -> list[Path]:
+    """Those that have the directory in their command."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if bytes(directory) in command.read_bytes():
+                found.append(command)
+    return found
