@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,13 +46,22 @@ def running_pooler(cluster: Cluster, mode: str) -> Iterator[str]:
     config.write_text(_CONFIG.format(server=server, directory=directory, mode=mode))
     if os.getuid() == 0:  # it refuses to run as root
         os.chown(directory, pwd.getpwnam("nobody").pw_uid, -1)
-    log, socket = directory / "log", directory / ".s.PGSQL.5432"
+    log = directory / "log"
     process = start_program([program, config], log, signal.SIGKILL)
     try:
-        wait_until(lambda: process.poll() is not None or socket.exists(), "PgBouncer listens")
+        wait_until(lambda: process.poll() is not None or _listens(directory), "PgBouncer listens")
         assert process.poll() is None, log.read_text()
         yield f"postgresql://postgres@/{cluster.database}?host={directory}"
     finally:
         process.kill()
         process.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _listens(directory: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(directory / ".s.PGSQL.5432"))
+    except OSError:
+        return False
+    return True

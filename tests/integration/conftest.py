@@ -13,6 +13,7 @@ import pytest
 from remora import Config, Runtime
 
 if TYPE_CHECKING:
+    from tests.filled import Templates
     from tests.postgres import Cluster
 
 PLAIN_TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
@@ -55,6 +56,14 @@ def cluster(postgres_server: Cluster) -> Iterator[Cluster]:
 
     with own_database(postgres_server) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    """Memories to be copied."""
+    from tests.filled import Templates  # noqa: PLC0415  # adapters' environments lack LanceDB
+
+    return Templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture
