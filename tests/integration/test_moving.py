@@ -197,7 +197,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("step", ["marked", "copied", "compared", "complete", "released"])
-async def test_a_crash_on_the_way_there(
+async def test_a_crash_on_the_way_there_and_back(
     cluster: Cluster, templates: Templates, tmp_path: Path, step: str
 ) -> None:
     """G4: the same command goes on; until then one journal counts, and the other is refused."""
@@ -215,15 +215,6 @@ async def test_a_crash_on_the_way_there(
     assert report.resumed is (step in {"complete", "released"})
     assert await looked(memory, config) == before
 
-
-@pytest.mark.parametrize("step", ["copied", "compared", "marked", "complete", "released"])
-async def test_a_crash_on_the_way_back(
-    cluster: Cluster, templates: Templates, tmp_path: Path, step: str
-) -> None:
-    """G4: the same."""
-    memory, config = tmp_path / "memory", in_database(cluster)
-    before = await templates.full(memory)
-    await move_to_database(memory, config)
     await crash(move_to_directory, memory, config, step)
     with pytest.raises(DirectoryUnusable, match="is being moved"):
         await looked(memory, CONFIG)

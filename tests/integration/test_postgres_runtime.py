@@ -69,7 +69,8 @@ async def connected(dsn: str) -> AsyncIterator[asyncpg.Connection]:
 async def test_a_runtime_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     """S3.26: append, load, a turn, clear, recall, forget, over several starts."""
     opened = partial(open_journal, cluster.dsn(), "story")
-    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+    memory = partial(Runtime, tmp_path / "m", journal=opened, embedder=HashEmbedder())
+    async with memory() as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append({"role": "user", "content": "My cat is called Figaro."}, key="k")
         await chat.flush()
@@ -79,7 +80,7 @@ async def test_a_runtime_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
         await runtime.session("bob", "chat").append({"role": "user", "content": "stays"})
         with pytest.raises(InvalidInput, match="pg_basebackup"):
             await runtime.backup(tmp_path / "copy")
-    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+    async with memory() as runtime:
         chat = runtime.session("alice", "chat")
         again = await chat.append({"role": "user", "content": "My cat is called Figaro."}, key="k")
         assert again.duplicate
@@ -91,7 +92,7 @@ async def test_a_runtime_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
         assert "Figaro" in found[0].text
         await runtime.user("alice").forget()
         assert await runtime.user("alice").sessions() == []
-    async with Runtime(tmp_path / "m", journal=opened, embedder=HashEmbedder()) as runtime:
+    async with memory() as runtime:
         assert await runtime.session("alice", "chat").history() == []
         assert len(await runtime.session("bob", "chat").history()) == 1
     async with connected(cluster.dsn()) as connection:
@@ -278,20 +279,29 @@ async def test_a_migration_that_fails_changes_nothing(cluster: Cluster) -> None:
 # -- refusals ------------------------------------------------------------------------------------
 
 
-async def test_a_schema_of_somebody_else(cluster: Cluster) -> None:
-    """S3.26: tables of another program, and another memory's journal."""
+async def test_a_schema_of_somebody_else(cluster: Cluster, tmp_path: Path) -> None:
+    """S3.26: tables of another program; and of another memory, as `journal.memory` says."""
     async with connected(cluster.dsn()) as connection:
         await connection.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.t (a int)")
     with pytest.raises(ConfigError, match="name another schema"):
         await open_journal(cluster.dsn(), "theirs")
-    async with running_journal(await open_journal(cluster.dsn(), "named", memory="shop")):
-        pass
+
+    def runtime(name: str) -> Runtime:
+        journal = {"dsn": cluster.dsn(), "schema": "shared", "durability": "process"}
+        config = {"journal": {**journal, "memory": name}, "long_term": {"enabled": False}}
+        return Runtime(tmp_path / f"of {name}", config=Config.from_dict(config))
+
+    async with runtime("shop") as shop:
+        await append_until_acknowledged(shop.session("alice", "chat"), "hello")
     for name in ("blog", ""):
-        with pytest.raises(ConfigError, match="of the memory 'shop'"):
-            await open_journal(cluster.dsn(), "named", memory=name)
-    again = await open_journal(cluster.dsn(), "named", memory="shop")
-    async with running_journal(again) as journal:
-        assert journal.epoch == 2, "a refused opener took it over"
+        with pytest.raises(ConfigError, match="of the memory 'shop', not of "):
+            async with runtime(name):
+                pass
+    async with runtime("shop") as shop:
+        assert len(await shop.session("alice", "chat").history()) == 1
+        owner = await read_owner(cluster.dsn(), "shared")
+        assert owner is not None
+        assert owner.epoch == 2, "a refused opener took it over"
 
 
 async def test_several_openers_make_one_schema(cluster: Cluster) -> None:
@@ -399,24 +409,6 @@ async def test_a_real_pooler(cluster: Cluster, mode: str) -> None:
             return
         with pytest.raises(ConfigError, match="pool in session mode"):
             await PostgresJournal.open(dsn, schema="pooled", durability="process")
-
-
-async def test_two_memories_that_name_one_schema(cluster: Cluster, tmp_path: Path) -> None:
-    """S3.26: `journal.memory` says whose journal it is; another memory's start is refused."""
-
-    def config(name: str) -> Config:
-        journal = {"dsn": cluster.dsn(), "schema": "shared", "durability": "process"}
-        return Config.from_dict(
-            {"journal": {**journal, "memory": name}, "long_term": {"enabled": False}}
-        )
-
-    async with Runtime(tmp_path / "shop", config=config("shop")) as runtime:
-        await runtime.session("alice", "chat").append({"role": "user", "content": "hello"})
-    with pytest.raises(ConfigError, match="of the memory 'shop', not of 'blog'"):
-        async with Runtime(tmp_path / "blog", config=config("blog")):
-            pass
-    async with Runtime(tmp_path / "shop", config=config("shop")) as runtime:
-        assert len(await runtime.session("alice", "chat").history()) == 1
 
 
 def test_commands_that_are_the_administrators(

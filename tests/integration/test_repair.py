@@ -23,7 +23,6 @@ from remora import Config, Runtime
 from remora.blocks import VectorMemoryBlock
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, row_id
-from remora.maintenance.align import align_index
 from remora.maintenance.compare import compare_index
 from remora.maintenance.offline import offline
 from remora.maintenance.repair import repair
@@ -126,90 +125,16 @@ def kinds(found: list[Any]) -> list[str]:
     return sorted(one.kind for one in found)
 
 
-async def agree(where: Path) -> None:
-    """What repair and backup do with what they find."""
-    async with offline(where, CONFIG) as memory, memory.store() as store:
-        await align_index(memory, store)
-    blocks = [VectorMemoryBlock(name="past")]
-    async with opened(where, config=FOLDING, blocks=blocks) as runtime:
-        await rebuilt(runtime)
-    assert await findings(where) == []
-
-
 async def test_nothing_is_amiss_in_what_remora_wrote(varied: Path) -> None:
     """G6, G7: folds, flushes, blocks, memories, rewinds, clears and prunes leave exactly the rows
     that the journal expects. What retention takes out of the journal is still long-term memory's.
     """
     assert await findings(varied) == []
+    assert (await repair(varied, CONFIG)).done == ()
     async with offline(varied, CONFIG) as memory:
         assert await memory.journal.trim(Retention(max_messages=1), 2**60)
     assert await findings(varied) == []
     assert await clean(varied)
-
-
-async def test_each_kind_of_damage_is_named_and_mended(varied: Path) -> None:
-    """G1, G7: rows deleted, doubled, moved, altered, made up: each is named; what is mended agrees,
-    and holds what it held.
-    """
-    before = await ids(varied)
-    async with tables(varied) as database:
-        mine = home(varied)
-        table = await database.open_table(mine)
-        key = f"user_key = '{digests_of(varied).user('bob')}'"
-        found = await table.query().where(f"{key} AND memory_type = 'message'").to_arrow()
-        bobs = found.sort_by("seq")
-        lost, doubled, moved, altered = (
-            row_id(SessionKey("bob", "one"), seq) for seq in (1, 2, 3, 4)
-        )
-        facts = await table.query().where(f"{key} AND memory_type = 'preference'").to_arrow()
-        fact = facts.column("id")[0].as_py()
-
-        def only(id_: str) -> Any:
-            return bobs.filter(pc.equal(bobs.column("id"), id_))
-
-        other = next(name for name in (await database.list_tables()).tables if name != mine)
-        await (await database.open_table(other)).add(only(moved))
-        await table.add(only(doubled))
-        await table.delete(f"id IN ('{lost}', '{fact}', '{moved}')")
-        await table.update({"seq": 99}, where=f"id = '{altered}'")
-        stranger = only(doubled).to_pylist()[0]
-        foreign = {**stranger, "id": "0" * 32, "user_id": "mallory"}
-        unknown = {**stranger, "id": "1" * 32, "session_id": "never"}
-        await table.add(pa.Table.from_pylist([foreign, unknown], schema=bobs.schema))
-    found_now = await findings(varied)
-    twice = ["foreign", "missing", "orphan"]
-    assert kinds(found_now) == sorted(["doubled", *twice, *twice])
-    told = "\n".join(f"{one.kind} {one.where} {one.detail}" for one in found_now)
-    for text in (
-        "missing bob / one 3 messages 1, 3-4",
-        f"missing bob 1 memory {fact}",
-        "foreign mallory",
-        "bob / never",
-        other,
-    ):
-        assert text in told
-    await agree(varied)
-    assert await ids(varied) == before
-
-
-async def ids(where: Path) -> list[str]:
-    async with offline(where, CONFIG) as memory, memory.scan() as scan:
-        return sorted([row.id async for rows in scan.users() for row in rows.rows])
-
-
-async def test_a_message_of_another_time_under_the_same_number(varied: Path) -> None:
-    """G7: a row that outlived its message, whose number another one got since, is no row of that
-    one.
-    """
-    id_ = row_id(SessionKey("bob", "two"), 2)
-    async with tables(varied) as database:
-        table = await database.open_table(home(varied))
-        earlier = "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"
-        await table.update(updates_sql={"created_at": earlier}, where=f"id = '{id_}'")
-    found = await findings(varied)
-    assert kinds(found) == ["missing", "orphan"]
-    assert all(one.where == "bob / two" for one in found)
-    await agree(varied)
 
 
 async def test_a_table_that_cannot_be_read_is_one_finding(varied: Path) -> None:
@@ -352,6 +277,35 @@ async def _steal(table: Any, mine: str) -> None:
     await table.delete(f"{mine} AND user_id = 'bob' AND session_id = 'one'")
 
 
+async def _date(table: Any, _: str) -> None:
+    earlier = "arrow_cast(1000000, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+    id_ = row_id(SessionKey("bob", "two"), 2)
+    await table.update(updates_sql={"created_at": earlier}, where=f"id = '{id_}'")
+
+
+async def _all_at_once(where: Path) -> None:
+    mine, bob = home(where), f"user_key = '{digests_of(where).user('bob')}'"
+    lost, doubled, moved, altered = (row_id(SessionKey("bob", "one"), n) for n in (1, 2, 3, 4))
+    async with tables(where) as database:
+        table = await database.open_table(mine)
+        bobs = await table.query().where(f"{bob} AND memory_type = 'message'").to_arrow()
+
+        def only(id_: str) -> Any:
+            return bobs.filter(pc.equal(bobs.column("id"), id_))
+
+        (other, *_) = {*(await database.list_tables()).tables} - {mine}
+        await (await database.open_table(other)).add(only(moved))
+        await table.add(only(doubled))
+        await table.delete(f"id IN ('{lost}', '{moved}') OR content = 'bob keeps bees'")
+        await table.update({"seq": 99}, where=f"id = '{altered}'")
+        stranger = only(doubled).to_pylist()[0]
+        foreign = {**stranger, "id": "0" * 32, "user_id": "mallory"}
+        unknown = {**stranger, "id": "1" * 32, "session_id": "never"}
+        await table.add(pa.Table.from_pylist([foreign, unknown], schema=bobs.schema))
+    for name in (mine, other):
+        (where / "longterm" / f"{name}.synced.json").unlink()
+
+
 async def _lose_data(where: Path) -> None:
     data_files(where / "longterm", home(where))[0].unlink()
 
@@ -378,6 +332,8 @@ DAMAGES = {
     "altered rows": rows(_alter),
     "a row of another number": rows(_renumber),
     "rows of somebody else": rows(_steal),
+    "a row of another time": rows(_date),
+    "rows of every kind": _all_at_once,
     "a data file": _lose_data,
     "every manifest": _lose_manifest,
     "a table": _lose_table,
@@ -401,6 +357,29 @@ async def test_repaired_recall_equals_a_fresh_rebuild(
         assert await answers(runtime) == fresh
     assert await clean(memory)
     assert (await repair(memory, CONFIG)).done == ()
+
+
+async def test_each_kind_of_damage_is_named(filled: Path, tmp_path: Path) -> None:
+    """G1, G7: rows deleted, doubled, moved, altered, made up; and a row that outlived its message,
+    whose number another one got since, is no row of that one.
+    """
+    memory = copy_memory(filled, tmp_path / "memory")
+    await _all_at_once(memory)
+    found, twice = await findings(memory), ["foreign", "missing", "orphan"]
+    assert kinds(found) == sorted(["doubled", *twice, *twice])
+    told = "\n".join(f"{one.kind} {one.where} {one.detail}" for one in found)
+    for text in (
+        "missing bob / one 3 messages 1, 3-4",
+        "missing bob 1 memory ",
+        "foreign mallory",
+        "bob / never",
+    ):
+        assert text in told
+    dated = copy_memory(filled, tmp_path / "dated")
+    await DAMAGES["a row of another time"](dated)
+    found = await findings(dated)
+    assert kinds(found) == ["missing", "orphan"]
+    assert all(one.where == "bob / two" for one in found)
 
 
 async def test_only_what_is_missing_is_embedded(filled: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import msgspec
 import numpy as np
 import pyarrow.parquet as pq
@@ -28,6 +27,7 @@ from remora.messages import ChatDict
 from remora.testing import HashEmbedder
 from remora.transfer import MessageExport, SessionExport, TransferReport
 from tests.harness import user
+from tests.patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and write files
 
@@ -36,7 +36,7 @@ CONFIG = Config.from_dict(
         "buffer": {"token_limit": 300, "summary_tokens": 80},
         "long_term": {"batch_ms": 1, "compact_fragments": 1},
         "tokens": {"counter": "heuristic"},
-        "recall": {"deadline_s": 60},
+        "recall": {"deadline_s": 600},
     }
 )
 FORMS = ("export.jsonl", "export")
@@ -508,8 +508,11 @@ async def test_an_export_is_consistent_although_appends_go_on(tmp_path: Path) ->
         async with anyio.create_task_group() as tasks:
             for number in range(10):
                 tasks.start_soon(write, f"s{number}")
-            while (await source.counts()).messages < 400:
-                await anyio.lowlevel.checkpoint()
+
+            async def written() -> bool:
+                return (await source.counts()).messages >= 400
+
+            await until(written, "appends go on")
             report = await source.export(tmp_path / "export.jsonl")
             stop.set()
         assert report.sessions == 10
@@ -520,7 +523,11 @@ async def test_an_export_is_consistent_although_appends_go_on(tmp_path: Path) ->
             assert len(said) % 2 == 0
 
 
-def _edited(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[str]], list[str]]:
+Record = dict[str, Any]
+Edit = Callable[[list[str]], list[str]]
+
+
+def edited(change: Callable[[list[Record]], Any]) -> Edit:
     def edit(lines: list[str]) -> list[str]:
         rows = [json.loads(line) for line in lines]
         change(rows)
@@ -529,52 +536,116 @@ def _edited(change: Callable[[list[dict[str, Any]]], Any]) -> Callable[[list[str
     return edit
 
 
-def _set(line: int, **values: Any) -> Callable[[list[str]], list[str]]:
-    return _edited(lambda rows: rows[line - 1].update(values))
+def changed(line: int, **values: Any) -> Edit:
+    return edited(lambda rows: rows[line - 1].update(values))
+
+
+def last(kind: str, change: Callable[[Record], Any]) -> Edit:
+    """Change what comes last of its kind, after sessions and users that are sound."""
+    return edited(
+        lambda rows: change([one for one in rows if kind in (one["type"], one.get("kind"))][-1])
+    )
+
+
+def message(**values: Any) -> Edit:
+    return last("message", lambda record: record.update(values))
+
+
+def memory(**values: Any) -> Edit:
+    return last("memory", lambda record: record["memory"].update(values))
+
+
+def working(**values: Any) -> Edit:
+    def change(record: Record) -> None:
+        item = msgspec.msgpack.decode(base64.b64decode(record["value"]))
+        encoded = msgspec.msgpack.encode({**item, **values})
+        record["value"] = base64.b64encode(encoded).decode()
+
+    return last("working", change)
+
+
+def text(**values: Any) -> Record:
+    return {"role": "user", "content": "x", **values}
 
 
 SUMMARY = {"through": 2, "prefix": "", "text": "x", "tokens": 1, "degraded": False, "model": "m"}
-BROKEN: list[tuple[str, int, Callable[[list[str]], list[str]]]] = [
+END = 20
+BROKEN: list[tuple[str, int | None, Edit]] = [
     ("no JSON", 3, lambda lines: [*lines[:2], "{broken", *lines[3:]]),
     ("an empty line", 3, lambda lines: [*lines[:2], "", *lines[3:]]),
-    ("an unknown type", 3, _set(3, type="robot")),
-    ("a field of another type", 3, _set(3, seq="one")),
-    ("a field that is missing", 3, _edited(lambda rows: rows[2].pop("id"))),
-    ("a message of another session", 3, _set(3, session="other")),
-    ("a message that is none", 2, _edited(lambda rows: rows[2]["chat"].update(role="robot"))),
-    ("a number out of order", 2, _set(4, seq=7)),
-    ("an importance", 2, _set(3, importance=3.0)),
-    ("a front beyond the end", 2, _set(2, front=9)),
-    ("a summary beyond the front", 2, _set(2, summary=SUMMARY)),
-    ("an id", 2, _set(3, id="line\nbreak")),
-    ("a user's name", 2, _edited(lambda rows: [row.update(user="") for row in rows[1:4]])),
-    ("a session twice", 5, lambda lines: [*lines[:4], *lines[1:-1], '{"type":"end","lines":10}']),
-    ("the end cut off", 8, lambda lines: lines[:-1]),
-    ("a line that is missing", 7, lambda lines: [*lines[:3], *lines[4:]]),
-    ("more after the end", 9, lambda lines: [*lines, lines[1]]),
+    ("an unknown type", 3, changed(3, type="robot")),
+    ("a field of another type", 3, changed(3, seq="one")),
+    ("a field that is missing", 3, edited(lambda rows: rows[2].pop("id"))),
+    ("a message of another session", 3, changed(3, session="other")),
+    ("a message that is none", 2, edited(lambda rows: rows[2]["chat"].update(role="robot"))),
+    ("a number out of order", 2, changed(4, seq=7)),
+    ("an importance", 2, changed(3, importance=3.0)),
+    ("a front beyond the end", 2, changed(2, front=9)),
+    ("a summary beyond the front", 2, changed(2, summary=SUMMARY)),
+    ("an id", 2, changed(3, id="line\nbreak")),
+    ("a user's name", 2, edited(lambda rows: [row.update(user="") for row in rows[1:4]])),
+    ("a session twice", 5, lambda lines: [*lines[:4], *lines[1:-1], '{"type":"end","lines":22}']),
+    ("the end cut off", END, lambda lines: lines[:-1]),
+    ("a line that is missing", END - 1, lambda lines: [*lines[:3], *lines[4:]]),
+    ("more after the end", END + 1, lambda lines: [*lines, lines[1]]),
     ("no header", 1, lambda lines: lines[1:]),
-    ("a newer format", 1, _set(1, format=99)),
+    ("a newer format", 1, changed(1, format=99)),
     ("another file altogether", 1, lambda _: ["PK\x03\x04"]),
     ("an empty file", 1, lambda _: []),
+    ("a message too late", None, message(created_at="9999-12-31T23:59:59.999999Z")),
+    ("a message's metadata", None, message(metadata={"number": 2**70})),
+    ("a message's id", None, message(chat=text(id=2**70))),
+    ("a message's field", None, message(chat=text(number=-(2**70)))),
+    ("a memory too late", None, memory(created_us=2**62)),
+    ("a memory of no time", None, memory(created_us=2**70)),
+    ("a memory's importance", None, memory(importance=2**70)),
+    ("an item too late", None, working(at_us=2**63)),
+    ("an item's tokens", None, working(tokens=2**64 - 1)),
+    ("an item too large", None, working(text="x" * 30_000)),
+    ("a synopsis", None, last("synopsis", lambda row: row.update(name="2026-01-01T00:00:00Z"))),
 ]
 
 
-async def test_a_malformed_line_is_named_and_nothing_is_written(tmp_path: Path) -> None:
-    """S4.37: whatever is wrong with a file, the error says where, and the runtime is as it was."""
-    path = tmp_path / "export.jsonl"
-    async with opened(None) as source, opened(None) as target:
-        await source.session("alice", "one").append([user("m1"), user("m2")])
-        await source.session("bob", "two").append([user("m3"), user("m4")])
-        await source.export(path)
-        lines = path.read_text().splitlines()
-        assert len(lines) == 8
+async def test_of_a_malformed_import_nothing_is_written(tmp_path: Path) -> None:
+    """S4.37: whatever is wrong with a file, the error says where, and the runtime is as it was:
+    what cannot be written is found before anything is written.
+    """
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    small = Config.from_dict({"working": {"max_memory_mb": 0.02}})
+    async with opened(None) as source, opened(None, config=small) as target:
+        for name, session in (("alice", "one"), ("bob", "two")):
+            await source.session(name, session).append([user("m1"), user("m2")])
+            await source.user(name).remember("likes tea")
+            await source.user(name).learn("a ticket costs ten euros")
+            assert (await source.user(name).synopsis()).state == "ok"
+        await source.export(good)
+        lines = good.read_text().splitlines()
+        assert len(lines) == END
         for what, line, edit in BROKEN:
-            path.write_text("".join(one + "\n" for one in edit(lines)))
+            bad.write_text("".join(one + "\n" for one in edit(lines)))
             with pytest.raises(InvalidExport) as caught:
-                await target.import_(path)
-            assert caught.value.line == line, (what, str(caught.value))
-            assert f"line {line}" in str(caught.value), what
-            assert (await target.counts()).messages == 0, what
+                await target.import_(bad)
+            if line is not None:
+                assert caught.value.line == line, (what, str(caught.value))
+                assert f"line {line}" in str(caught.value), what
+            counts = await target.counts()
+            assert (counts.sessions, counts.messages, counts.memories) == (0, 0, 0), what
+        assert (await target.import_(good)).sessions == 2
+
+
+async def test_a_bad_vector_is_made_again(tmp_path: Path) -> None:
+    """Working memory whose vectors are damaged is embedded again, and can be searched."""
+    path, said = tmp_path / "export.jsonl", "a ticket costs ten euros"
+    async with opened(None, embedder=HashEmbedder(16)) as source:
+        await source.user("ada").learn(said)
+        await source.export(path)
+    lines = path.read_text().splitlines()
+    for vector in (b"", b"x", b"\0" * 60, b"\xff" * 64, b"\0\0\x80\x7f" * 16):
+        path.write_text("".join(one + "\n" for one in working(vector=vector)(lines)))
+        async with opened(None, embedder=HashEmbedder(16)) as target:
+            await target.import_(path)
+            (found,) = await target.user("ada").search_working(said)
+            assert (found.text, found.score) == (said, pytest.approx(1, abs=1e-3)), vector
 
 
 async def test_malformed_tables_are_named_and_nothing_is_written(tmp_path: Path) -> None:
@@ -583,7 +654,7 @@ async def test_malformed_tables_are_named_and_nothing_is_written(tmp_path: Path)
         await source.session("alice", "one").append([user("m1"), user("m2")])
         await source.user("alice").remember("Prefers metric units")
 
-        def changed(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
+        def table(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
             def write(path: Path) -> None:
                 file = path / f"{name}.parquet"
                 pq.write_table(change(pq.read_table(file)), file, compression="zstd")
@@ -592,34 +663,34 @@ async def test_malformed_tables_are_named_and_nothing_is_written(tmp_path: Path)
 
         cases: list[tuple[Callable[[Path], object], str]] = [
             (lambda path: (path / "users.parquet").unlink(), "users.parquet"),
-            (changed("messages", lambda table: table.take([1, 0])), "begins at line 1"),
+            (table("messages", lambda rows: rows.take([1, 0])), "begins at line 1"),
             (
-                changed("memories", lambda table: table.set_column(0, "user", [["bob"]])),
+                table("memories", lambda rows: rows.set_column(0, "user", [["bob"]])),
                 "memories.parquet, row 1",
             ),
-            (changed("messages", lambda table: table.slice(0, 1)), "1 messages here, not 2"),
+            (table("messages", lambda rows: rows.slice(0, 1)), "1 messages here, not 2"),
             # a few kilobytes of file, gigabytes of messages: they are not read to the end
             (
-                changed("messages", lambda table: table.take(np.repeat([0, 1], 500_000))),
+                table("messages", lambda rows: rows.take(np.repeat([0, 1], 500_000))),
                 "more than 2 messages here, not 2",
             ),
-            (changed("sessions", lambda table: table.drop_columns(["front"])), "no column front"),
+            (table("sessions", lambda rows: rows.drop_columns(["front"])), "no column front"),
             (
                 lambda path: (path / "facets.parquet").write_bytes(b"this is no table"),
                 "facets.parquet",
             ),
             (
-                changed("sessions", lambda table: table.replace_schema_metadata({})),
+                table("sessions", lambda rows: rows.replace_schema_metadata({})),
                 "not written by remora",
             ),
         ]
-        for number, (harm, text) in enumerate(cases):
+        for number, (harm, told) in enumerate(cases):
             path = tmp_path / f"export-{number}"
             await source.export(path)
             harm(path)
             with pytest.raises(InvalidExport) as caught:
                 await target.import_(path)
-            assert text in str(caught.value)
+            assert told in str(caught.value)
             assert (await target.counts()).messages == 0
         with pytest.raises(InvalidInput, match="cannot be read"):
             await target.import_(tmp_path / "absent.jsonl")
@@ -682,7 +753,7 @@ async def test_redaction_stands_at_this_door_too(tmp_path: Path) -> None:
         (found, *_) = await alice.search_working("a ticket to [city]", session="chat")
         assert (found.text, found.score) == ("a ticket to [city]", pytest.approx(1, abs=1e-3))
         assert (await alice.synopsis()).identity
-        bad = SessionExport("alice", "bad", (message(chat=user("POISON")),), 0, 0, None, (), ())
+        bad = SessionExport("alice", "bad", (exported(chat=user("POISON")),), 0, 0, None, (), ())
         with pytest.raises(RedactionFailed):
             await alice.import_session(bad)
         assert [one.key.session for one in await alice.sessions()] == ["chat"]
@@ -695,8 +766,8 @@ async def test_redaction_stands_at_this_door_too(tmp_path: Path) -> None:
     assert "Lisbon" not in texts
 
 
-def message(**fields: Any) -> MessageExport:
-    """The first of a session, as it is exported."""
+def exported(**fields: Any) -> MessageExport:
+    """The first message of a session, as it is exported."""
     sound = MessageExport(1, "i", datetime.now(UTC), 1, 0.5, user("hello"))
     return msgspec.structs.replace(sound, **fields)
 
@@ -705,12 +776,12 @@ async def test_what_cannot_be_a_session_is_refused() -> None:
     """S3.28: an export that was made up or changed is checked like anything else that comes in."""
     async with opened(None) as runtime:
         alice = runtime.user("alice")
-        good = SessionExport("x", "s", (message(),), 0, 0, None, (), ())
-        timeless = message(created_at=datetime(2024, 1, 1))  # noqa: DTZ001
+        good = SessionExport("x", "s", (exported(),), 0, 0, None, (), ())
+        timeless = exported(created_at=datetime(2024, 1, 1))  # noqa: DTZ001
         for changes, error in (
             ({"messages": ()}, InvalidInput),
-            ({"messages": (message(seq=2),)}, InvalidInput),
-            ({"messages": (message(chat={"role": "robot"}),)}, InvalidMessage),
+            ({"messages": (exported(seq=2),)}, InvalidInput),
+            ({"messages": (exported(chat={"role": "robot"}),)}, InvalidMessage),
             ({"messages": (timeless,)}, InvalidInput),
             ({"flushed": 2}, InvalidInput),
         ):
@@ -805,85 +876,6 @@ async def test_append_many() -> None:
         assert await runtime.append_many([]) == []
         with pytest.raises(InvalidInput):
             await runtime.append_many([], concurrency=0)
-
-
-# -- all or nothing: what cannot be written is found before anything is written --------------------
-
-
-def working(**changes: Any) -> Callable[[dict[str, Any]], None]:
-    """Change an item of working memory."""
-
-    def change(record: dict[str, Any]) -> None:
-        item = msgspec.msgpack.decode(base64.b64decode(record["value"]))
-        encoded = msgspec.msgpack.encode({**item, **changes})
-        record["value"] = base64.b64encode(encoded).decode()
-
-    return change
-
-
-def of_memory(**changes: Any) -> Callable[[dict[str, Any]], None]:
-    """Change a memory."""
-    return lambda record: record["memory"].update(changes)
-
-
-def plain(**changes: Any) -> Callable[[dict[str, Any]], None]:
-    """Change a record."""
-    return lambda record: record.update(changes)
-
-
-UNWRITABLE: tuple[tuple[str, Callable[[dict[str, Any]], None]], ...] = (
-    ("message", plain(created_at="9999-12-31T23:59:59.999999Z")),
-    ("message", plain(metadata={"number": 2**70})),
-    ("message", plain(chat={"role": "user", "content": "x", "id": 2**70})),
-    ("message", plain(chat={"role": "user", "content": "x", "number": -(2**70)})),
-    ("memory", of_memory(created_us=2**62)),
-    ("memory", of_memory(created_us=2**70)),
-    ("memory", of_memory(importance=2**70)),
-    ("working", working(at_us=2**63)),
-    ("working", working(tokens=2**64 - 1)),
-    ("working", working(text="x" * 30_000)),
-    ("synopsis", plain(name="2026-01-01T00:00:00Z")),
-)
-
-
-async def test_nothing_is_written_of_a_bad_import(tmp_path: Path) -> None:
-    """The bad record comes last, after sessions and users that are sound."""
-    small = Config.from_dict({"working": {"max_memory_mb": 0.02}})
-    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    async with Runtime.in_memory(embedder=HashEmbedder(16)) as source:
-        for name in ("ada", "bob"):
-            await source.session(name, "chat").append(user("hello"))
-            await source.user(name).remember("likes tea")
-            await source.user(name).learn("a ticket costs ten euros")
-            assert (await source.user(name).synopsis()).state == "ok"
-        await source.export(good)
-    async with Runtime.in_memory(config=small, embedder=HashEmbedder(16)) as target:
-        for number, (kind, change) in enumerate(UNWRITABLE):
-            records = [json.loads(line) for line in good.read_text().splitlines()]
-            change([one for one in records if kind in (one["type"], one.get("kind"))][-1])
-            bad.write_text("".join(json.dumps(one) + "\n" for one in records))
-            with pytest.raises(InvalidExport):
-                await target.import_(bad)
-            counts = await target.counts()
-            assert (counts.sessions, counts.messages, counts.memories) == (0, 0, 0), (number, kind)
-        assert (await target.import_(good)).sessions == 2
-
-
-async def test_a_bad_vector_is_made_again(tmp_path: Path) -> None:
-    """Working memory whose vectors are damaged is embedded again, and can be searched."""
-    good = tmp_path / "good.jsonl"
-    async with Runtime.in_memory(embedder=HashEmbedder(16)) as source:
-        await source.user("ada").learn("a ticket costs ten euros")
-        await source.export(good)
-    for vector in (b"", b"x", b"\0" * 60, b"\xff" * 64, b"\0\0\x80\x7f" * 16):
-        records = [json.loads(line) for line in good.read_text().splitlines()]
-        working(vector=vector)(next(one for one in records if one.get("kind") == "working"))
-        good.write_text("".join(json.dumps(one) + "\n" for one in records))
-        async with Runtime.in_memory(embedder=HashEmbedder(16)) as target:
-            await target.import_(good)
-            (found,) = await target.user("ada").search_working("a ticket costs ten euros")
-            assert found.text == "a ticket costs ten euros", vector
-            assert found.score == pytest.approx(1, abs=1e-3), vector
 
 
 async def test_json_that_nests_too_deep() -> None:
