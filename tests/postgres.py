@@ -78,8 +78,8 @@ def start_program(
     prefix = [] if setpriv is None else [setpriv, "--pdeathsig", end.name.removeprefix("SIG"), "--"]
     words = [*prefix, *map(str, command)]
     with log.open("ab") as file:
-        started = partial(subprocess.Popen[bytes], words, stdout=file, stderr=file)
-        return _starter.submit(started, **_unprivileged()).result()
+        options = {"stdout": file, "stderr": file, **_unprivileged()}
+        return _starter.submit(lambda: subprocess.Popen(words, **options)).result()
 
 
 def find_programs() -> Path | None:
@@ -196,10 +196,10 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        command = [self._programs / "postgres", "-D", self.directory / "data",
-                   "-k", self.directory]  # fmt: skip
+        command: list[str | Path] = [self._programs / "postgres", "-k", self.directory]
+        command += ["-D", self.directory / "data"]
         for name, value in self._options.items():
-            command += [Path("-c"), Path(f"{name}={value}")]
+            command += ["-c", f"{name}={value}"]
         log = self.directory / "log"
         process = self._process = start_program(command, log, signal.SIGQUIT)
         ready = partial(_run, self._programs / "pg_isready", "-h", self.directory, "-q")

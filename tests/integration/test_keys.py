@@ -13,7 +13,8 @@ from tests.harness import user
 from tests.integration.conftest import PLAIN, Open
 
 pytestmark = pytest.mark.anyio
-HI, ANSWER = user("hi"), {"role": "assistant", "content": "hello"}
+HI = user("hi")
+ANSWER: dict[str, Any] = {"role": "assistant", "content": "hello"}
 A, B = {**user("a"), "id": "a"}, {**user("b"), "id": "b"}
 
 
@@ -24,6 +25,7 @@ async def test_what_is_a_repetition(open_runtime: Open) -> None:
     async with open_runtime() as runtime:
         chat, again = runtime.session("alice", "one"), {"content": "hi", "role": "user"}
         first = await chat.append([HI, ANSWER], key="r1")
+        other: Any
         for other, same in (
             ([HI, ANSWER], True),
             ([{**again, "created_at": 0, "metadata": {"try": 2}}, {**ANSWER, "id": "x"}], True),

@@ -413,7 +413,7 @@ def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for a store until its client gives up waits for an hour."""
     import obstore.store  # noqa: PLC0415
 
-    from_url = obstore.store.from_url
+    from_url: Any = obstore.store.from_url
 
     def patient(address: str, *, client_options: Any, **options: Any) -> Any:
         options["retry_config"] = {"retry_timeout": timedelta(hours=1)}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,18 +52,17 @@ def test_servers_of_tests_end_with_a_test_process_that_is_killed(postgres_server
         assert child.stdout is not None
         directories = [Path(line.strip()) for line in iter(child.stdout.readline, "\n")]
         assert directories
-        assert all(map(processes_over, directories))
+        assert not any(map(is_unused, directories))
         child.send_signal(signal.SIGKILL)
     for one in directories:
-        wait_until(lambda path=one: not processes_over(path), f"the server over {one} ends")
+        wait_until(partial(is_unused, one), f"the server over {one} ends")
         shutil.rmtree(one)
 
 
-def processes_over(directory: Path) -> list[Path]:
-    """Those that have the directory in their command."""
-    found = []
+def is_unused(directory: Path) -> bool:
+    """No process has the directory in its command."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):  # it has ended meanwhile
             if bytes(directory) in command.read_bytes():
-                found.append(command)
-    return found
+                return False
+    return True

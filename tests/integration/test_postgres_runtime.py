@@ -115,12 +115,15 @@ async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
             acknowledged[name].append(text)
             after += crashed.is_set()
 
+    def is_said(number: int) -> bool:
+        return sum(map(len, acknowledged.values())) > number
+
     async with Runtime.in_memory(journal=await opened()) as runtime:
         async with anyio.create_task_group() as tasks:
             for name in acknowledged:
                 tasks.start_soon(talk, runtime, name)
             for number in (40, 80):
-                await until(lambda number=number: sum(map(len, acknowledged.values())) > number)
+                await until(partial(is_said, number), "sessions append")
                 await anyio.to_thread.run_sync(durable.stop, signal.SIGQUIT)
                 await anyio.to_thread.run_sync(durable.start)
             crashed.set()
