@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -290,8 +291,9 @@ async def test_a_schema_of_somebody_else(cluster: Cluster, tmp_path: Path) -> No
         await open_journal(cluster.dsn(), "theirs")
 
     def runtime(name: str) -> Runtime:
-        journal = {"dsn": cluster.dsn(), "schema": "shared", "durability": "process"}
-        config = {"journal": {**journal, "memory": name}, "long_term": {"enabled": False}}
+        journal: dict[str, Any] = {"dsn": cluster.dsn(), "schema": "shared"}
+        journal |= {"durability": "process", "memory": name, "lease_s": 600}
+        config = {"journal": journal, "long_term": {"enabled": False}}
         return Runtime(tmp_path / f"of {name}", config=Config.from_dict(config))
 
     async with runtime("shop") as shop:
