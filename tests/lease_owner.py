@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import remora
 from remora.errors import RemoraError
-from remora.storage.postgres import PostgresJournal
+from remora.storage.postgres import PostgresJournal, lease
 
 __all__ = ["OwnerProcess", "owner_process"]
 
@@ -30,19 +31,20 @@ async def _answer(runtime: remora.Runtime, line: str) -> object:
     chat = runtime.session("alice", "chat")
     try:
         if word == "append":
-            await chat.append({"role": "user", "content": text})
+            await chat.append({"role": "user", "content": text}, key=text)
         return [one["content"] for one in (await chat.load()).messages]
     except RemoraError as e:
         return type(e).__name__
 
 
 async def _own(dsn: str, schema: str, lease_s: float) -> None:
+    lease._MOST_ROUND_TRIP = math.inf  # a busy machine is no slow network
     journal = await PostgresJournal.open(
         dsn,
         schema=schema,
         durability="process",
         lease_s=lease_s,
-        command_timeout_s=lease_s or 10.0,
+        command_timeout_s=lease_s or 1_000.0,
     )
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()

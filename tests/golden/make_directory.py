@@ -5,7 +5,7 @@ answers.
 
 It is run with the code of before a change that must not be noticed, and what it made is committed
 as ``tests/golden/NAME``. Later code opens the copies and must answer the same
-(`tests/integration/test_golden_directory.py`). In ``files.tar.xz`` are
+(`tests/integration/test_golden.py`). In ``files.tar.xz`` are
 
 - ``memory``: the directory as `Runtime.aclose` leaves it, with a summary that is not written yet
     and a dead letter;

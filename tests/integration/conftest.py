@@ -13,6 +13,7 @@ import pytest
 from remora import Config, Runtime
 
 if TYPE_CHECKING:
+    from tests.filled import Templates
     from tests.postgres import Cluster
 
 PLAIN_TREE: dict[str, Any] = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
@@ -39,13 +40,30 @@ def open_runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return lambda: Runtime.in_memory(config=PLAIN)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """PostgreSQL for the tests of one module."""
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Cluster]:
+    """PostgreSQL for all tests of this process; nobody stops it or changes its settings."""
     from tests.postgres import running_cluster  # noqa: PLC0415  # adapters' environments lack it
 
     with running_cluster() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(postgres_server: Cluster) -> Iterator[Cluster]:
+    """A database of PostgreSQL for the tests of one module."""
+    from tests.postgres import own_database  # noqa: PLC0415
+
+    with own_database(postgres_server) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+    """Memories to be copied."""
+    from tests.filled import Templates  # noqa: PLC0415  # adapters' environments lack LanceDB
+
+    return Templates(tmp_path_factory.mktemp("templates"))
 
 
 @pytest.fixture

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-import anyio.to_thread
 import pytest
 
 import remora
 from remora.cluster.reshard import reshard
-from remora.cluster.sharded import ShardedRuntime
 from remora.errors import (
     DirectoryLocked,
     ErasureDelayed,
@@ -21,121 +17,20 @@ from remora.errors import (
     LongTermError,
     StorageError,
 )
-from remora.messages import ChatDict
 from remora.storage.lance.store import LanceStore
 from remora.storage.layout import DIVISION_FILE, SHARDS_FILE
 from remora.testing import HashEmbedder
 from tests.copies import copy_memory
+from tests.filled import CONFIG, PLAIN, USERS, Templates, look, looked, opened, said
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves read and copy files
 
-CONFIG = remora.Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "supervisor": {"max_attempts": 1, "backoff_s": 0.01, "max_backoff_s": 0.02},
-        "buffer": {"token_limit": 200, "summary_tokens": 50},
-        "synopsis": {"shown": "never"},
-    }
-)
-PLAIN = remora.Config.from_dict(
-    {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}}
-)
-USERS = [f"user {number}" for number in range(5)]
 
-
-def said(text: str) -> ChatDict:
-    return {"role": "user", "content": text}
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
-
-
-async def opened(path: Path, config: remora.Config = CONFIG) -> ShardedRuntime:
-    embedder = HashEmbedder(16) if config.long_term.enabled else None
-    runtime = remora.Runtime(path, config=config, embedder=embedder, redact_long_term=poison)
-    return await anyio.to_thread.run_sync(partial(ShardedRuntime.of, runtime))
-
-
-async def fill(path: Path) -> None:
-    """A memory with something of each kind."""
-    async with remora.Runtime(
-        path, config=CONFIG, embedder=HashEmbedder(16), redact_long_term=poison
-    ) as memory:
-        for number, user in enumerate(USERS):
-            who = memory.user(user)
-            chat = who.session("chat")
-            texts = [said(f"fact {number}.{n} about tea and trains") for n in range(12)]
-            await chat.append(texts, key="first")
-            await who.remember({"content": f"{user} likes tea", "key": "drink"})
-            await who.state.set("colour", number)
-            await chat.state.set("draft", [number])
-            await who.learn([f"{user} is awake"])
-            await chat.flush()
-        async with memory.session("user 1", "turns").turn(said("hello"), key="turn") as turn:
-            await turn.reply("good evening")
-        await memory.session("user 2", "chat").rewind(8)
-        await memory.user("user 2").session("chat").fork("copy")
-        bad = memory.session("user 3", "bad")
-        await bad.append(said("poison"))
-        await bad.flush()
-        member = memory.shared("team").as_("ada")
-        await member.claim()
-        await member.grant("bob", "read")
-        await member.remember("the team meets on Mondays")
-        await memory.settle()
-        for user in USERS:
-            await memory.user(user).recall("tea")  # counts as an access
-        await memory.user("user 4").forget()
-
-
-async def look(memory: ShardedRuntime) -> dict[str, Any]:
-    """What every reading verb says."""
-    await memory.settle()
-    found: dict[str, Any] = {
-        "counts": await memory.counts(),
-        "users": await memory.users(limit=None),
-        "newest": [one.user for one in await memory.users(limit=None, order="newest")],
-        "dead": {(job.id.rpartition("/")[2], job.error) for job in await memory.dead_letters()},
-        "erasures": len(memory.erasures()),
-    }
-    if memory.config.long_term.enabled:
-        found["rows"] = (await memory.long_term_statistics()).rows
-    for user in USERS:
-        who = memory.user(user)
-        of_user: dict[str, Any] = {
-            "sessions": await who.sessions(),
-            "state": await who.state.items(),
-            "inspect": (await who.inspect()).accesses,
-        }
-        if memory.config.long_term.enabled:
-            of_user |= {
-                "remembered": await who.remembered(),
-                "memories": {one.id: one for one in await who.memories()},
-                "working": await who.search_working(f"{user} is awake"),
-            }
-        for one in of_user["sessions"]:
-            chat = who.session(one.session)
-            view = await chat.inspect()
-            of_user[one.session] = (
-                await chat.history(include_archived=True),
-                (await chat.load()).messages,
-                await chat.stats(),
-                await chat.state.items(),
-                (view.summary, view.summaries, view.watermarks),
-            )
-        found[user] = of_user
-    member = memory.shared("team").as_("ada")
-    if memory.config.long_term.enabled:
-        found["team"] = (await member.members(), [one.text for one in await member.memories()])
-    return found
-
-
-async def test_everything_survives_one_to_eight_to_three_to_one(tmp_path: Path) -> None:
+async def test_everything_survives_one_to_eight_to_three_to_one(
+    templates: Templates, tmp_path: Path
+) -> None:
     path = tmp_path / "memory"
-    await fill(path)
+    await templates.full(path)
     async with await opened(path) as memory:
         recalled = [one.id for one in await memory.user("user 0").recall("fact about trains")]
         before = await look(memory)
@@ -207,18 +102,6 @@ STEPS = (
 REPLACED = ("replaced", "removed")
 
 
-async def fill_plain(path: Path, shards: int) -> dict[str, Any]:
-    """A memory in so many shards, and what it says."""
-    async with remora.Runtime(path, config=PLAIN) as memory:
-        for user in USERS:
-            await memory.session(user, "chat").append([said("one"), said("two")], key="first")
-            await memory.user(user).state.set("colour", user)
-    if shards > 1:
-        await reshard(path, shards, PLAIN)
-    async with await opened(path, PLAIN) as memory:
-        return await look(memory)
-
-
 @pytest.mark.parametrize(
     ("step", "shards"),
     [
@@ -228,11 +111,11 @@ async def fill_plain(path: Path, shards: int) -> dict[str, Any]:
     ],
 )
 async def test_a_kill_at_any_step_loses_nothing(
-    tmp_path: Path, step: str, shards: tuple[int, int]
+    templates: Templates, tmp_path: Path, step: str, shards: tuple[int, int]
 ) -> None:
     before, after = shards
     path, left = tmp_path / "memory", tmp_path / "left"
-    whole = await fill_plain(path, before)
+    whole = await templates.plain(path, before)
     with pytest.raises(Killed):
         await reshard(path, after, PLAIN, on_step=kill_at(step, path, left))
     resumed = tmp_path / "resumed"
@@ -285,11 +168,11 @@ async def test_a_kill_while_long_term_memory_is_copied(tmp_path: Path, step: str
 
 
 async def test_a_copy_is_not_used_once_the_memory_was_opened_by_an_earlier_release(
-    tmp_path: Path,
+    templates: Templates, tmp_path: Path
 ) -> None:
     """It knows nothing of the division: the journal's epoch tells."""
     path, left = tmp_path / "memory", tmp_path / "left"
-    await fill_plain(path, 1)
+    await templates.plain(path)
     with pytest.raises(Killed):
         await reshard(path, 2, PLAIN, on_step=kill_at("verified", path, left))
     note = (left / DIVISION_FILE).read_bytes()
@@ -334,10 +217,10 @@ async def test_an_erasure_that_waits_ends_in_the_new_shards(
     assert not any(b"secret of user 1" in one for one in kept)
 
 
-async def test_lost_long_term_memory_is_not_replaced(tmp_path: Path) -> None:
+async def test_lost_long_term_memory_is_not_replaced(templates: Templates, tmp_path: Path) -> None:
     """New tables would be empty, and count."""
     path = tmp_path / "memory"
-    await fill(path)
+    await templates.full(path)
     shutil.rmtree(path / "longterm")
     names = {one.name for one in path.iterdir()}
     for config in (CONFIG, PLAIN):
@@ -347,10 +230,10 @@ async def test_lost_long_term_memory_is_not_replaced(tmp_path: Path) -> None:
 
 
 async def test_bad_input_is_refused_and_nothing_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    templates: Templates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memory"
-    whole = await fill_plain(path, 1)
+    whole = await templates.plain(path)
     for wrong in (0, 257):
         with pytest.raises(InvalidInput, match="1 to 256"):
             await reshard(path, wrong, PLAIN)
@@ -377,5 +260,4 @@ async def test_bad_input_is_refused_and_nothing_changes(
     with pytest.raises(StorageError, match="is damaged"):
         await reshard(path, 2, PLAIN)
     journal.write_bytes(sound)
-    async with await opened(path, PLAIN) as memory:
-        assert await look(memory) == whole
+    assert await looked(path, PLAIN) == whole

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import pytest
 
 from remora import Runtime
-from remora.config import LongTermConfig
 from remora.errors import LongTermError
 from remora.ids import user_key
 from remora.storage.lance.store import LanceStore
@@ -22,40 +20,25 @@ from remora.storage.memory.store import MemoryStore
 from remora.storage.ports import LongTermStore, MemoryRow, Scope
 from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION, long_term_row, long_term_suite
+from tests.lance import lance, put, rows_of
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def lance(
-    path: Path | str | None, dimension: int | None = DIMENSION, **options: object
-) -> AsyncIterator[LanceStore]:
-    values = {"batch_ms": 1.0, "shards": 2, **options}
-    store = await LanceStore.open(path, dimension=dimension, config=LongTermConfig(**values))  # type: ignore[arg-type]
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(store.run)
-        yield store
-        tasks.cancel_scope.cancel()
-    await store.aclose()
 
 
 Check = Callable[[LongTermStore], Awaitable[None]]
 
 
 @pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("place", ["directory", "address"])
-async def test_lancedb(check: Check, place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["directory", "address", "memory"])
+async def test_suite(check: Check, place: str, tmp_path: Path) -> None:
     """S4.19, S2.16, S2.17, S2.31, S4.17, G13: LanceDB does what a store must, in a directory and
-    where files are out of reach.
+    where files are out of reach; so does the store in memory.
     """
-    async with lance(tmp_path / "lance" if place == "directory" else None) as store:
+    if place == "memory":
+        await check(MemoryStore(DIMENSION))
+        return
+    async with lance(tmp_path / "lance" if place == "directory" else None, shards=2) as store:
         await check(store)
-
-
-@pytest.mark.parametrize("check", long_term_suite, ids=lambda check: check.__name__)
-async def test_in_memory(check: Check) -> None:
-    """S4.19, S2.16, S2.17, S2.31, S4.17: so does the one in memory."""
-    await check(MemoryStore(DIMENSION))
 
 
 async def test_columns(tmp_path: Path) -> None:
@@ -63,22 +46,11 @@ async def test_columns(tmp_path: Path) -> None:
     is the journal's business.
     """
     async with lance(tmp_path / "lance") as store:
-        await store.add(
-            [long_term_row("r", "x")], np.eye(1, DIMENSION, dtype=np.float32), may_exist=False
-        )
+        await put(store, [long_term_row("r", "x")])
         (shard,) = store.tables.shards.values()
         schema = await shard.table.schema()
-        wanted = {
-            "id",
-            "user_id",
-            "session_id",
-            "content",
-            "vector",
-            "memory_type",
-            "importance",
-            "created_at",
-        }
-        assert wanted < set(schema.names)
+        wanted = {"id", "user_id", "session_id", "content", "vector", "memory_type", "created_at"}
+        assert wanted | {"importance"} < set(schema.names)
         assert not any(field.nullable for field in schema)
         assert schema.field("vector").type.list_size == DIMENSION
         assert not {"accessed_at", "access_count"} & set(schema.names)
@@ -88,55 +60,52 @@ async def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
     """S2.17, G11: a row that cannot be stored takes nobody else's down, though they would have
     shared a commit.
     """
-    async with lance(tmp_path / "lance", batch_ms=50.0) as store:
-        vector = np.eye(1, DIMENSION, dtype=np.float32)
-        outcomes: dict[str, Exception | None] = {}
+    async with lance(tmp_path / "lance", batch_ms=60_000, batch_rows=2) as store:
+        failed: list[str] = []
 
         async def add(user: str) -> None:
             try:
-                await store.add(
-                    [long_term_row(f"of {user}", "x", user=user)], vector, may_exist=False
-                )
-                outcomes[user] = None
-            except LongTermError as e:
-                outcomes[user] = e
+                await put(store, [long_term_row(f"of {user}", "x", user=user)])
+            except LongTermError:
+                failed.append(user)
 
         async with anyio.create_task_group() as tasks:
             for user in ("alice", "", "bob"):
                 tasks.start_soon(add, user)
-        assert outcomes["alice"] is None
-        assert outcomes["bob"] is None
-        assert isinstance(outcomes[""], LongTermError)
+        assert failed == [""]
         assert sorted(await store.row_ids()) == ["of alice", "of bob"]
+
+
+def batch_of(
+    first: int, count: int, users: int = 40
+) -> tuple[list[MemoryRow], npt.NDArray[np.float32]]:
+    """Rows of so many users, and vectors."""
+    rows = [
+        long_term_row(f"r{n}", f"apple number{n}", user=f"user-{n % users}", created_us=n)
+        for n in range(first, first + count)
+    ]
+    vectors = np.random.default_rng(first).normal(size=(count, DIMENSION)).astype(np.float32)
+    return rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 async def test_user_key_index_at_scale(tmp_path: Path) -> None:
     """S2.18: from some thousands of rows on, a listing and both kinds of search go through the
     index on the user's key.
     """
-    rng = np.random.default_rng(7)
-    async with lance(
-        tmp_path / "lance", shards=1, index_user_rows=2_000, compact_fragments=1
-    ) as store:
+    async with lance(tmp_path / "lance", index_user_rows=2_000, compact_fragments=1) as store:
         for batch in range(6):
-            rows = [
-                long_term_row(
-                    f"{batch}-{number}", f"apple {number}", user=f"user-{number % 50}", importance=(number * 37 % 101) / 100,  # noqa: E501
-                    created_us=number,
-                )
-                for number in range(1_000)
-            ]  # fmt: skip
-            vectors = rng.normal(size=(1_000, DIMENSION)).astype(np.float32)
-            await store.add(
-                rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), may_exist=False
-            )
+            await store.add(*batch_of(batch * 1_000, 1_000, 50), may_exist=False)
         await store.compact()  # unless upkeep did it while the rows were written
         assert (await store.statistics()).compactions > 0
         (shard,) = store.tables.shards.values()
         table, mine = shard.table, store.reader.within(user_key("user-7"), Scope(types=("fact",)))
         plans = [
             await table.query().where(mine).explain_plan(),
-            await table.query().nearest_to(vectors[0]).where(mine).limit(5).explain_plan(),
+            await table.query()
+            .nearest_to(np.ones(DIMENSION, np.float32))
+            .where(mine)
+            .limit(5)
+            .explain_plan(),
             await table.query().nearest_to_text("apple").where(mine).limit(5).explain_plan(),
         ]
         for plan in plans:
@@ -150,25 +119,17 @@ async def test_a_merge_is_for_doubt(tmp_path: Path) -> None:
     """G7, S4.19: first attempts are added, in one commit; where one of two at a row is in doubt it
     is merged, and there once.
     """
-    async with lance(tmp_path / "lance", shards=1, batch_ms=50.0) as store:
+    async with lance(tmp_path / "lance", batch_ms=60_000, batch_rows=4) as store:
         rows = [long_term_row(f"r{number}", "apple") for number in range(4)]
-        vectors = np.eye(4, DIMENSION, dtype=np.float32)
         async with anyio.create_task_group() as tasks:
-            for number in range(4):
-                tasks.start_soon(
-                    partial(
-                        store.add,
-                        rows[number : number + 1],
-                        vectors[number : number + 1],
-                        may_exist=False,
-                    )
-                )
+            for row in rows:
+                tasks.start_soon(put, store, [row])
         statistics = await store.statistics()
         assert (statistics.commits, statistics.merges) == (1, 0)
         more = [*rows[2:], long_term_row("r4", "apple")]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(partial(store.add, more[-1:], vectors[:1], may_exist=False))
-            tasks.start_soon(partial(store.add, more, vectors[:3], may_exist=True))
+            tasks.start_soon(put, store, more[-1:])
+            tasks.start_soon(partial(put, store, more, may_exist=True))
         statistics = await store.statistics()
         assert (statistics.commits, statistics.merges) == (2, 1)
         assert sorted(await store.row_ids()) == ["r0", "r1", "r2", "r3", "r4"]
@@ -178,18 +139,8 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
     """S4.19, G10: small flushes into a large table: fragments and what upkeep writes are bounded,
     and every row is found.
     """
-    rng = np.random.default_rng(3)
-
-    def batch(first: int, count: int) -> tuple[list[MemoryRow], npt.NDArray[np.float32]]:
-        rows = [
-            long_term_row(f"r{n}", f"apple number{n}", user=f"user-{n % 40}", created_us=n)
-            for n in range(first, first + count)
-        ]
-        vectors = rng.normal(size=(count, DIMENSION)).astype(np.float32)
-        return rows, vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-    async with lance(tmp_path / "lance", shards=1, compact_fragments=10) as store:
-        await store.add(*batch(0, 10_000), may_exist=False)
+    async with lance(tmp_path / "lance", compact_fragments=10) as store:
+        await store.add(*batch_of(0, 10_000), may_exist=False)
         (shard,) = store.tables.shards.values()
         async with shard.lock:
             await shard.rewrite(None, index_rows=2_000)
@@ -197,7 +148,7 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
         whole = (await store.statistics()).rewritten_bytes
         most = 0
         for number in range(60):
-            await store.add(*batch(10_000 + number * 5, 5), may_exist=False)
+            await store.add(*batch_of(10_000 + number * 5, 5), may_exist=False)
             await store.compact()
             manifest = await anyio.to_thread.run_sync(shard.files.manifest)
             assert manifest is not None
@@ -212,9 +163,9 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
             assert f"r{n}" in {one.row.id for one in found}
         assert list(await store.verify(deep=True)) == []
         # half as many again: now it pays to write it anew
-        await store.add(*batch(20_000, 6_000), may_exist=False)
+        await store.add(*batch_of(20_000, 6_000), may_exist=False)
         for number in range(10):
-            await store.add(*batch(30_000 + number, 1), may_exist=False)
+            await store.add(*batch_of(30_000 + number, 1), may_exist=False)
         await store.compact()
         manifest = await anyio.to_thread.run_sync(shard.files.manifest)
         assert manifest is not None
@@ -240,24 +191,23 @@ async def test_closing_waits_for_what_is_read(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What has begun gets its answer, the rest an error; LanceDB does not panic."""
-    rows = [long_term_row(f"r{n}", f"green tea number {n}", user="alice") for n in range(300)]
-    vectors = np.random.default_rng(1).standard_normal((300, DIMENSION)).astype(np.float32)
     answered, refused = list[int](), list[str]()
+    vector, begun = np.ones(DIMENSION, np.float32), anyio.Event()
 
     async def search(store: LanceStore) -> None:
         try:
-            found = await store.search("alice", "tea", vectors[0], depth=20)
+            found = await store.search("alice", "amber", vector, depth=20)
         except LongTermError as e:
             refused.append(str(e))
         else:
             answered.append(len(found))
+            begun.set()
 
     async with lance(tmp_path / "lance") as store, anyio.create_task_group() as tasks:
-        await store.add(rows, vectors, may_exist=False)
+        await put(store, rows_of("alice", range(300)))
         for _ in range(60):
             tasks.start_soon(search, store)
-        while not answered:  # some read by now, and the others wait for their turn
-            await anyio.sleep(0)
+        await begun.wait()  # some read by now, and the others wait for their turn
         await store.aclose()
     assert len(answered) + len(refused) == 60
     assert min(answered) >= 20
