@@ -218,7 +218,7 @@ class Conversations(Driver):
 
     async def test_eight_runs_of_one_session_at_once(self, tmp_path: Path) -> None:
         """Nothing is lost or doubled, and each run's messages are in order: next to each other, if
-        they are stored together, or in an exclusive block.
+        they are stored together, or in an exclusive block. A later run is shown all of them.
         """
 
         async def run(number: int, chat: str) -> None:
@@ -231,12 +231,13 @@ class Conversations(Driver):
 
         async with self.memory(tmp_path, policy=BufferPolicy.keep_all()) as memory:
             for chat in ("free", *([] if self.served else ["exclusive"])):
+                await self.run(memory, self.model("hello"), "first", chat=chat)
                 async with anyio.create_task_group() as tasks:
                     for number in range(8):
                         tasks.start_soon(run, number, chat)
                 stored = await self.session(memory, chat=chat).history()
                 told = [str(said).strip("[]'") for said in said_in(stored)]
-                assert len(told) == 32
+                assert len(told) == 34
                 for number in range(8):
                     wanted = (f"question {number}", f"c{number}", f"answer {number}")
                     asked, called, answered = map(told.index, wanted)
@@ -246,6 +247,9 @@ class Conversations(Driver):
                     assert stored[found].tool_call_id == f"c{number}"
                     if self.whole or chat == "exclusive":
                         assert answered == asked + 3, (chat, told)
+                model = self.model("done")
+                await self.run(memory, model, "And now?", chat=chat)
+                assert len(self.shown(model)[0]) == len(self.prompt) + 2 + 3 * 8 + 1, chat
 
     async def test_a_run_that_fails(self, tmp_path: Path) -> None:
         """Its error is raised. Nothing of it is stored, or what is stored is no half of a call; the
