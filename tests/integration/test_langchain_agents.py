@@ -218,14 +218,12 @@ class TestHistoriesOfAService(TestHistories):
     served = True
 
 
-async def test_a_model_talks_over_a_history() -> None:
-    """S1.20, S3.03: a model of LangChain's is asked with what the history has, the summary first."""  # noqa: E501
+async def test_a_history_begins_with_the_summary() -> None:
+    """S1.20, S3.03: as a message that a model of LangChain's can be asked with."""
     model = models.FakeListChatModel(responses=["Hello Charlie!"])
-    async with Runtime.in_memory(
-        config=PLAIN,
-        policy=BufferPolicy.window(2, fold="summary"),
-        chat_model=ScriptedChatModel(["Charlie said hello."]),
-    ) as runtime:
+    policy = BufferPolicy.window(2, fold="summary")
+    summarizer = ScriptedChatModel(["Charlie said hello."])
+    async with Runtime.in_memory(config=PLAIN, policy=policy, chat_model=summarizer) as runtime:
         chat = runtime.session("charlie", "chat")
         history = histories.RemoraChatMessageHistory(chat)
         await history.aadd_messages([messages.HumanMessage("I am Charlie.")])

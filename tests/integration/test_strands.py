@@ -335,14 +335,13 @@ def test_the_newest_version_of_a_message_is_shown() -> None:
 def test_a_retry_after_other_changes_adds_nothing() -> None:
     """After an update, and after the session was cleared; new messages go behind."""
     with repository() as (runtime, kept):
-        first = message("a", 0, tracking_id="t")
-        store(kept, first)
+        store(kept, message("a", 0, tracking_id="t"))
         kept.update_message("chat", "bot", message("b", 0, tracking_id="t"))
-        store(kept, first)
+        store(kept, message("a", 0, tracking_id="t"))
         chat = runtime.user("alice").session("chat/bot")
         assert [one.content for one in chat.history()] == ["b"]
         chat.clear()
-        store(kept, first)
+        store(kept, message("a", 0, tracking_id="t"))
         assert [one.content for one in chat.history()] == ["b"]
         store(kept, message("c", 0))
         assert said_in(kept) == ["b", "c"]
