@@ -283,17 +283,18 @@ class Recalling(Driver):
             await self.session(memory, chat="march").append(FLAT)
             secret = {**FLAT, "content": "My flat is in Faro, near the river."}
             await self.session(memory, "bob", "march").append(secret)
+            june = self.session(memory, chat="june")
+            await june.append({"role": "user", "content": "Hello!"})
             model = self.model("In Lisbon.")
             await self.run(memory, model, WHERE, chat="june", recall=True)
             *before, recalled, question = self.shown(model)[0]
-            assert (before, question) == (self.prompt, WHERE)
+            assert (before, question) == ([*self.prompt, "Hello!"], WHERE)
             assert "My flat is in Lisbon" in recalled
             assert "Faro" not in recalled
             model = self.model("I do not know.")
             await self.run(memory, model, WHERE, chat="july", recall=False)
             assert self.shown(model) == [[*self.prompt, WHERE]]
-            stored = await self.session(memory, chat="june").history()
-            assert said_in(stored) == [WHERE, "In Lisbon."]
+            assert said_in(await june.history()) == ["Hello!", WHERE, "In Lisbon."]
 
     async def test_the_model_sees_a_budget(self, tmp_path: Path) -> None:
         """The summary stands for what left the buffer."""

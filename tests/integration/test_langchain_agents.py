@@ -11,7 +11,7 @@ import anyio.to_thread
 import pytest
 
 from remora import BufferPolicy, Runtime, blocking
-from remora.errors import InvalidInput, WrongLoop
+from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import ScriptedChatModel
 from tests.agents import PLAIN
 from tests.conformance import (
@@ -208,6 +208,8 @@ class TestHistories(LangChain):
             assert "alice" in str(history)
             await history.aadd_messages([])
             await history.aadd_messages(given)
+            with pytest.raises(InvalidMessage):
+                await history.aadd_messages([*given, "x"])
             assert await history.aget_messages() == given
             await history.aclear()
             assert await history.aget_messages() == []

@@ -157,7 +157,8 @@ class TestAgents(PydanticAI, Conversations, Recalling, MemoryTools, Blocking):
         async with Runtime.in_memory(config=PLAIN) as runtime:
             model = self.model("one", "two")
             await self.run(runtime, model, "first")
-            await self.ask(self.agent(model, self.give(runtime)), ["and", "second"])
+            agent = self.agent(model, self.give(runtime, recall=True))
+            await self.ask(agent, ["and", "second"])
             for messages in model.seen:
                 assert messages[-1].instructions == "Be kind. Be brief."
             assert model.seen[-1][-1].parts[0].content == ["and", "second"]
