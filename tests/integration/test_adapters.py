@@ -41,8 +41,9 @@ def test_what_is_no_session_is_refused() -> None:
         late("remora.adapters.langgraph").RemoraStore,
         late("remora.adapters.langgraph_checkpoints").RemoraSaver,
     ]
+    wrong: list[Any] = [None, 3, "ann", {}, ClientSession, client, client.user("ann")]
     for make in sessions:
-        for given in (None, 3, "ann", {}, ClientSession, client, client.user("ann")):
+        for given in wrong:
             with pytest.raises(InvalidInput, match="not a session of a Runtime"):
                 make(given)
     for make in users:

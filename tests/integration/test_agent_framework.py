@@ -15,7 +15,13 @@ import pytest
 
 pytest.importorskip("agent_framework", reason="`python -m benchmarks.frameworks own`")
 import agent_framework as framework
-from agent_framework import Content, Message
+from agent_framework import (
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+)
 from agent_framework._types import ContentType
 
 from remora import Runtime, blocking
@@ -52,9 +58,7 @@ pytestmark = [
 PICTURE = Content.from_uri("https://x/y.png", media_type="image/png")
 
 
-class Scripted(  # type: ignore[misc, unused-ignore]
-    framework.FunctionInvocationLayer, framework.ChatMiddlewareLayer, framework.BaseChatClient
-):
+class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc, unused-ignore]
     """Answers in turn, and notes what it is shown."""
 
     def __init__(self, answers: Iterable[Any]) -> None:
@@ -258,7 +262,10 @@ class TestMessages(Redacted):
     async def test_what_the_framework_has_no_word_for(self) -> None:
         """A developer's message, and an image whose address is none."""
         wrong = {"type": "image_url", "image_url": {"url": "data:nothing"}}
-        given = [{"role": "developer", "content": "s"}, {"role": "user", "content": [wrong]}]
+        given: list[Any] = [
+            {"role": "developer", "content": "s"},
+            {"role": "user", "content": [wrong]},
+        ]
         async with Runtime.in_memory(config=PLAIN) as runtime:
             chat = runtime.session("alice", "chat")
             await chat.append(given)

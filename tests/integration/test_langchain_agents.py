@@ -47,7 +47,7 @@ def imported() -> None:
 def scripted() -> Any:
     """The class of a model that answers in turn, and notes what it is shown."""
 
-    class Scripted(models.BaseChatModel):  # type: ignore[misc]
+    class Scripted(models.BaseChatModel):  # type: ignore[misc, name-defined]
         answers: list[Any]
         seen: list[list[Any]] = []  # noqa: RUF012 - pydantic copies it
 

@@ -217,7 +217,7 @@ async def test_runtime_over_http(
         async def degraded() -> bool:
             return (await chat.load()).sources["summary"].status == "degraded"
 
-        await until(degraded, "the summary is degraded")
+        assert await until(degraded, "the summary is degraded")
         assert (await chat.load(query="trees")).sources["long_term"].status == "failed"
         # with room beside messages that wait for the next summary
         found = (await chat.load(query="gardens", max_tokens=3_000)).sources.long_term

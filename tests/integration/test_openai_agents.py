@@ -290,7 +290,7 @@ async def test_files_and_sounds_of_other_writers() -> None:
         {"type": "file", "file": {"file_id": "f"}},
         {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
     ]
-    spoken = [{"type": "text", "text": "Yes."}]
+    spoken: Any = [{"type": "text", "text": "Yes."}]
     async with Runtime.in_memory(config=PLAIN) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append([{"role": "user", "content": parts}])

@@ -255,7 +255,7 @@ class TestMessages(Redacted):
             parts.ToolReturnPart("look", said, id_)
             for id_, said in (("c1", "a ship"), ("c2", "a gull"))
         ]
-        prompts = [
+        prompts: list[Any] = [
             parts.SystemPromptPart("Be kind."),
             parts.UserPromptPart(["What is there?", IMAGE]),
         ]
@@ -271,7 +271,7 @@ class TestMessages(Redacted):
         return [parts.ModelRequest([parts.ToolReturnPart("f", object(), "c")])]
 
     def secrets(self) -> list[Any]:
-        answer = [parts.ThinkingPart("4711?"), parts.TextPart("4711")]
+        answer: list[Any] = [parts.ThinkingPart("4711?"), parts.TextPart("4711")]
         asked = parts.ModelRequest([parts.UserPromptPart(["pin", "4711"])])
         return [asked, parts.ModelResponse(answer)]
 

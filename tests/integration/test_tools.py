@@ -13,15 +13,12 @@ from remora import Config, Runtime
 from remora.api.tools import MemoryTools
 from remora.errors import LongTermError
 from remora.testing import HashEmbedder
-from tests.conformance import late
 
 pytestmark = pytest.mark.anyio
-anthropic, gemini = late("anthropic.types"), late("google.genai.types")
-chats, responses = late("openai.types.chat"), late("openai.types.responses")
 
 CONFIG = Config.from_dict({"long_term": {"batch_ms": 1}, "tokens": {"counter": "heuristic"}})
 NAMES = ["save_to_memory", "recall_from_memory"]
-BIRTHDAY = {"role": "user", "content": "My birthday is March 15"}
+BIRTHDAY: Any = {"role": "user", "content": "My birthday is March 15"}
 
 
 @pytest.fixture
@@ -211,19 +208,23 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
 @pytest.mark.blocking  # imports the clients
 async def test_shapes_of_other_apis(runtime: Runtime) -> None:
     """The clients' own types take each shape; all describe the same tools."""
+    # 2 s, for which no other test waits
+    from anthropic.types import ToolParam  # noqa: PLC0415
+    from google.genai.types import GenerateContentConfig, Tool  # noqa: PLC0415
+    from openai.types.chat import ChatCompletionFunctionToolParam  # noqa: PLC0415
+    from openai.types.responses import FunctionToolParam  # noqa: PLC0415
+
     tools = runtime.user("alice").tools()
     assert [tool.__name__ for tool in tools] == NAMES
-    params, param = chats.ChatCompletionFunctionToolParam, responses.FunctionToolParam
-    chat = TypeAdapter(list[params]).validate_python(tools.openai())
+    chat = TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(tools.openai())
     assert [one["function"]["name"] for one in chat] == NAMES
-    flat = TypeAdapter(list[param]).validate_python(tools.responses())
+    flat = TypeAdapter(list[FunctionToolParam]).validate_python(tools.responses())
     assert [one["name"] for one in flat] == NAMES
-    claude = TypeAdapter(list[anthropic.ToolParam]).validate_python(tools.anthropic())
+    claude = TypeAdapter(list[ToolParam]).validate_python(tools.anthropic())
     assert [one["name"] for one in claude] == NAMES
-    config = gemini.GenerateContentConfig.model_validate({"tools": tools.gemini()})
-    (declaring,) = config.tools
-    assert isinstance(declaring, gemini.Tool)
-    declared = declaring.function_declarations
+    (gemini,) = GenerateContentConfig.model_validate({"tools": tools.gemini()}).tools or []
+    assert isinstance(gemini, Tool)
+    declared = gemini.function_declarations or []
     assert [one.name for one in declared] == NAMES
     for place, one in enumerate(declared):
         schema = chat[place]["function"]["parameters"]
