@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from remora import Config
 
-__all__ = ["PLAIN", "RECALLING"]
+__all__ = ["PLAIN", "PLAIN_TREE", "RECALLING"]
 
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
+PLAIN_TREE: dict[str, Any] = {
+    "tokens": {"counter": "heuristic"},
+    "long_term": {"enabled": False},
+    "models": {"embedder": "none"},
+}
+PLAIN = Config.from_dict(PLAIN_TREE)
 """Conversations alone."""
 
-RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 60}})
+RECALLING = Config.from_dict({"tokens": {"counter": "heuristic"}, "recall": {"deadline_s": 600}})
 """With long-term memory; no answer comes without it, however slow the machine is."""

@@ -233,7 +233,6 @@ SUITES: dict[str, tuple[Suite, ...]] = {
 
 _TESTS = (
     "pytest==9.2.0",
-    "pytest-timeout",
     "hypothesis",
     "trio",
     "blockbuster>=1.5.23,<2",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,12 +27,13 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.tools import load_memory
 from google.genai import types
 
-from remora import Runtime, blocking
+from remora import Runtime
 from remora.adapters.google_adk import RemoraMemoryService, RemoraSessionService
 from remora.adapters.google_adk_events import chat_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING
+from tests.conformance import Blocking, Call, Conversations, Given, parts_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -50,36 +52,40 @@ class Scripted(BaseLlm):  # type: ignore[misc, unused-ignore]
 
     async def generate_content_async(self, request: Any, stream: bool = False) -> Any:
         self.seen.append(list(request.contents))
-        said = self.answers[min(len(self.seen), len(self.answers)) - 1]
-        part = types.Part(text=said) if isinstance(said, str) else said
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        said = self.answers[len(self.seen) - 1]
+        if isinstance(said, Exception):
+            raise said
+        parts = [
+            call(one.name, one.arguments, one.id) if isinstance(one, Call) else types.Part(text=one)
+            for one in parts_of(said)
+        ]
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 
-def call(name: str, **arguments: Any) -> Any:
-    return types.Part(function_call=types.FunctionCall(name=name, args=arguments))
+def call(name: str, arguments: Any = None, id_: str | None = None) -> Any:
+    return types.Part(function_call=types.FunctionCall(id=id_, name=name, args=arguments or {}))
 
 
 def said(text: str, author: str = "user", /, **state: Any) -> Any:
-    content = types.Content(
-        role="user" if author == "user" else "model", parts=[types.Part(text=text)]
-    )
+    role = "user" if author == "user" else "model"
+    content = types.Content(role=role, parts=[types.Part(text=text)])
     return Event(author=author, content=content, actions=EventActions(state_delta=state))
 
 
 def texts(contents: Sequence[Any]) -> list[str]:
-    return [part.text for content in contents for part in content.parts or () if part.text]
+    """Each text, each result."""
+    return [
+        part.text or part.function_response.response["result"]
+        for content in contents
+        for part in content.parts or ()
+        if part.text or part.function_response
+    ]
 
 
 @asynccontextmanager
 async def service(**options: Any) -> AsyncIterator[tuple[Runtime, Any]]:
     async with Runtime.in_memory(**{"config": PLAIN, **options}) as runtime:
         yield runtime, RemoraSessionService(runtime)
-
-
-async def ask(runner: Any, question: str, session: str = "chat") -> None:
-    content = types.Content(role="user", parts=[types.Part(text=question)])
-    async for _ in runner.run_async(user_id="alice", session_id=session, new_message=content):
-        pass
 
 
 def look(at: str) -> dict[str, str]:
@@ -90,53 +96,50 @@ def look(at: str) -> dict[str, str]:
 # -- agents ----------------------------------------------------------------------------------------
 
 
-async def test_an_agent_remembers_its_conversation() -> None:
-    """A second runner sees what the first one said and did; its state is there as well."""
-    async with service() as (runtime, sessions):
-        await sessions.create_session(**CHAT)
-        model = Scripted(model="m", answers=[call("look", at="sea"), "A ship.", "At the sea."])
-        agent = LlmAgent(name="bot", model=model, tools=[look], output_key="answer")
-        for question in ("Look at the sea.", "Where did you look?"):
-            runner = Runner(app_name="app", agent=agent, session_service=sessions)
-            await ask(runner, question)
-        shown = model.seen[-1]
-        assert [content.role for content in shown] == ["user", "model", "user", "model", "user"]
-        assert shown[1].parts[0].function_call.args == {"at": "sea"}
-        assert shown[2].parts[0].function_response.response == {"result": "a ship at the sea"}
-        assert texts(shown) == ["Look at the sea.", "A ship.", "Where did you look?"]
-        found = await sessions.get_session(**CHAT)
-        assert found.state == {"answer": "At the sea."}
-        history = await runtime.user("app/alice").session("chat").history()
-        assert [message.role for message in history] == [
-            "user", "assistant", "tool", "assistant", "user", "assistant",
-        ]  # fmt: skip
-        assert history[1].tool_calls is not None
-        assert history[2].tool_call_id == history[1].tool_calls[0].id
+class TestAgents(Conversations, Blocking):
+    whole = False  # ADK stores each event at once
 
+    def model(self, *answers: Any) -> Any:
+        return Scripted(model="m", answers=list(answers))
 
-async def test_eight_runs_at_once_lose_nothing() -> None:
-    """Each in a runner of its own, as in as many requests."""
+    def shown(self, model: Any) -> list[list[str]]:
+        return list(map(texts, model.seen))
 
-    async def run(number: int) -> None:
-        model = Scripted(model="m", answers=[call("look", at=f"sea {number}"), f"answer {number}"])
-        agent = LlmAgent(name="bot", model=model, tools=[look])
-        await ask(Runner(app_name="app", agent=agent, session_service=sessions), f"question {number}")  # fmt: skip  # noqa: E501
+    def session(self, memory: Any, user: str = "alice", chat: str = "chat") -> Any:
+        return memory.session(f"app/{user}", chat)
 
-    async with service() as (_, sessions):
-        await sessions.create_session(**CHAT)
-        async with anyio.create_task_group() as tasks:
-            for number in range(8):
-                tasks.start_soon(run, number)
-        events = (await sessions.get_session(**CHAT)).events
-        assert len(events) == 32
-        for number in range(8):
-            place = [texts([one.content])[:1] for one in events].index([f"question {number}"])
-            run_id = events[place].invocation_id
-            parts = [one.content.parts[0] for one in events if one.invocation_id == run_id]
-            assert parts[0].text == f"question {number}"
-            assert parts[1].function_call.args == {"at": f"sea {number}"}
-            assert parts[2].function_response.response["result"] == f"a ship at the sea {number}"
-            assert parts[3].text == f"answer {number}"
+    def agent(self, model: Any, given: Given) -> Any:
+        """A runner, and whose session it uses."""
+        agent = LlmAgent(
+            name="bot", instruction="Be kind.", model=model, tools=[look], output_key="answer"
+        )
+        sessions = RemoraSessionService(given.memory)
+        runner = Runner(app_name="app", agent=agent, session_service=sessions)
+        return runner, {"user_id": given.user, "session_id": given.chat}
+
+    async def start(self, agent: Any) -> None:
+        """Create the session, if there is none."""
+        where = {"app_name": "app", **agent[1]}
+        if await agent[0].session_service.get_session(**where) is None:
+            await agent[0].session_service.create_session(**where)
+
+    async def ask(self, agent: Any, said: str) -> None:
+        await self.start(agent)
+        async for _ in agent[0].run_async(**agent[1], new_message=types.UserContent(said)):
+            pass
+
+    def ask_blocking(self, agent: Any, said: str) -> None:
+        anyio.run(self.start, agent)
+        list(agent[0].run(**agent[1], new_message=types.UserContent(said)))
+
+    async def test_its_state_is_kept(self, tmp_path: Path) -> None:
+        """With its session, in the directory."""
+        async with self.memory(tmp_path, kept=True) as memory:
+            await self.run(memory, self.model("A ship."), "What is there?")
+        async with self.memory(tmp_path, kept=True) as memory:
+            found = await RemoraSessionService(memory).get_session(**CHAT)
+            assert found is not None
+            assert found.state == {"answer": "A ship."}
 
 
 async def test_an_agent_recalls_other_sessions() -> None:
@@ -147,9 +150,14 @@ async def test_an_agent_recalls_other_sessions() -> None:
         await sessions.append_event(march, said('My flat is in "Lisbon", near the river.'))
         await memory.add_session_to_memory(march)
         await sessions.create_session(**CHAT)
-        model = Scripted(model="m", answers=[call("load_memory", query="flat near the river"), "In Lisbon."])  # fmt: skip  # noqa: E501
+        asks = Call("c", {"query": "flat near the river"}, "load_memory")
+        model = Scripted(model="m", answers=[asks, "In Lisbon."])
         agent = LlmAgent(name="bot", model=model, tools=[load_memory])
-        await ask(Runner(app_name="app", agent=agent, session_service=sessions, memory_service=memory), "Where is my flat?")  # fmt: skip  # noqa: E501
+        services: Any = {"session_service": sessions, "memory_service": memory}
+        runner = Runner(app_name="app", agent=agent, **services)
+        where = {"user_id": "alice", "session_id": "chat"}
+        async for _ in runner.run_async(**where, new_message=types.UserContent("Where is it?")):
+            pass
         found = str(model.seen[-1][-1].parts[0].function_response.response)
         assert r"My flat is in \"Lisbon\"" in found.replace("\\\\", "\\")
         await runtime.user("app/alice").settle()
@@ -174,7 +182,7 @@ async def test_events_come_back_as_they_were() -> None:
         types.Part(function_response=types.FunctionResponse(id=id_, name="look", response={"x": 1}))
         for id_ in ("c1", "c2")
     ]
-    calls = [types.Part(text="I look."), call("look", at="sea"), call("look")]
+    calls = [types.Part(text="I look."), call("look", {"at": "sea"}), call("look")]
     given = [
         said("hello"),
         said("hello", "bot"),
@@ -276,30 +284,6 @@ async def test_what_is_wrong_is_refused() -> None:
             chat_messages(bad)
         with pytest.raises(InvalidInput, match="NoneType"):
             RemoraSessionService(None)  # type: ignore[arg-type]
-
-
-async def test_a_session_survives_the_process(tmp_path: Any) -> None:
-    """Events and state are those of the directory."""
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
-        sessions = RemoraSessionService(runtime)
-        session = await sessions.create_session(**CHAT)
-        await sessions.append_event(session, said("hi", a=1))
-    async with Runtime(tmp_path, config=PLAIN) as runtime:
-        found = await RemoraSessionService(runtime).get_session(**CHAT)
-        assert found is not None
-        assert (texts([one.content for one in found.events]), found.state) == (["hi"], {"a": 1})
-
-
-def test_sync_runs() -> None:
-    """With a runtime of `remora.blocking`, ADK's ``Runner.run``, which has a thread of its own."""
-    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
-        sessions = RemoraSessionService(runtime)
-        anyio.run(lambda: sessions.create_session(**CHAT))
-        model = Scripted(model="m", answers=["hello"])
-        runner = Runner(app_name="app", agent=LlmAgent(name="bot", model=model), session_service=sessions)  # fmt: skip  # noqa: E501
-        content = types.Content(role="user", parts=[types.Part(text="hi")])
-        list(runner.run(user_id="alice", session_id="chat", new_message=content))
-        assert runtime.session("app/alice", "chat").size() == 2
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -1,166 +1,178 @@
-"""LangChain's agents over remora: a middleware and tools, with a scripted model; offline."""
+"""LangChain over remora: agents, by a middleware and tools, and histories; offline."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import anyio
+import anyio.to_thread
 import pytest
-from langchain.agents import create_agent
-from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 
 from remora import BufferPolicy, Runtime, blocking
-from remora.adapters.langchain_agents import RemoraMiddleware, memory_tools
-from remora.adapters.langgraph_checkpoints import RemoraSaver
-from remora.errors import InvalidInput
-from remora.testing import HashEmbedder, ScriptedChatModel
-from tests.agents import PLAIN, RECALLING
+from remora.errors import InvalidInput, InvalidMessage, WrongLoop
+from remora.testing import ScriptedChatModel
+from tests.agents import PLAIN
+from tests.conformance import (
+    URL,
+    Blocking,
+    Conversations,
+    Driver,
+    Given,
+    MemoryTools,
+    Messages,
+    Recalling,
+    late,
+    parts_of,
+)
 
 pytestmark = pytest.mark.anyio
+agents, messages = late("langchain.agents"), late("langchain_core.messages")
+models, outputs = late("langchain_core.language_models"), late("langchain_core.outputs")
+adapter, histories = late("remora.adapters.langchain_agents"), late("remora.adapters.langchain")
+checkpoints = late("remora.adapters.langgraph_checkpoints")
 
 
-class Scripted(BaseChatModel):
-    """Answers in turn, and notes what it is shown."""
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """LangChain, before an event loop would wait for it."""
+    scripted()
+    assert agents.create_agent
+    assert adapter.RemoraMiddleware
+    assert checkpoints.RemoraSaver
 
-    answers: list[Any]
-    seen: list[list[BaseMessage]] = []  # noqa: RUF012 - pydantic copies it
 
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
+@cache
+def scripted() -> Any:
+    """The class of a model that answers in turn, and notes what it is shown."""
 
-    def bind_tools(self, *_: Any, **__: Any) -> Any:
-        return self
+    class Scripted(models.BaseChatModel):  # type: ignore[misc, name-defined]
+        answers: list[Any]
+        seen: list[list[Any]] = []  # noqa: RUF012 - pydantic copies it
 
-    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        self.seen.append(messages)
-        answer = self.answers[min(len(self.seen), len(self.answers)) - 1]
-        if isinstance(answer, Exception):
-            raise answer
-        message = answer(messages) if callable(answer) else answer
-        if isinstance(message, str):
-            message = AIMessage(message)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def _generate(self, given: Any, *_: Any, **__: Any) -> Any:
+            self.seen.append(given)
+            answer = self.answers[len(self.seen) - 1]
+            if isinstance(answer, Exception):
+                raise answer
+            said = [part for part in parts_of(answer) if isinstance(part, str)]
+            calls = [
+                {"name": part.name, "args": part.arguments, "id": part.id}
+                for part in parts_of(answer)
+                if not isinstance(part, str)
+            ]
+            message = messages.AIMessage("".join(said), tool_calls=calls)
+            return outputs.ChatResult(generations=[outputs.ChatGeneration(message=message)])
+
+    return Scripted
+
+
+def look(at: str) -> str:
+    """Look."""
+    return f"a ship at the {at}"
 
 
 def ask(text: str) -> Any:
-    return {"messages": [HumanMessage(text)]}
+    return {"messages": [messages.HumanMessage(text)]}
 
 
-def call(name: str, arguments: dict[str, Any], id_: str) -> AIMessage:
-    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": id_}])
+def texts(found: Iterable[Any]) -> list[str]:
+    return [str(one.content) for one in found]
 
 
-def texts(messages: list[BaseMessage]) -> list[str]:
-    return [str(message.content) for message in messages]
+class LangChain(Driver):
+    prompt = ["Be kind."]  # noqa: RUF012
 
+    def model(self, *answers: Any) -> Any:
+        return scripted()(answers=answers)
 
-async def test_an_agent_remembers_its_conversation() -> None:
-    """Each run passes the new message alone; the model sees what was said before, with calls."""
-    model = Scripted(
-        answers=[call("look", {"at": "sea"}, "c1"), "A ship.", "At the sea."],
-    )
+    def shown(self, model: Any) -> list[list[str]]:
+        return [list(filter(None, texts(given))) for given in model.seen]
 
-    def look(at: str) -> str:
-        """Look."""
-        return f"a ship at {at}"
-
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "chat")
-        agent = create_agent(model, tools=[look], middleware=[RemoraMiddleware(chat)])
-        await agent.ainvoke(ask("Look at the sea."))
-        done = await agent.ainvoke(ask("Where did you look?"))
-        assert done["messages"][-1].content == "At the sea."
-        shown = model.seen[-1]
-        assert [message.type for message in shown] == ["human", "ai", "tool", "ai", "human"]
-        assert isinstance(shown[1], AIMessage)
-        assert shown[1].tool_calls[0]["args"] == {"at": "sea"}
-        assert isinstance(shown[2], ToolMessage)
-        assert texts(shown)[2:] == ["a ship at sea", "A ship.", "Where did you look?"]
-        assert len(await chat.history()) == 6
-
-
-async def test_an_agent_recalls_other_conversations() -> None:
-    """What is recalled comes right before the run's messages, and is not stored."""
-    model = Scripted(answers=["In Lisbon."])
-    async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
-        alice = runtime.user("alice")
-        await alice.session("march").append(
-            {"role": "user", "content": "My flat is in Lisbon, near the river."}
+    def agent(self, model: Any, given: Given) -> Any:
+        middleware = adapter.RemoraMiddleware(given.session, recall=given.recall, tools=given.tools)
+        return agents.create_agent(
+            model, tools=[look], system_prompt="Be kind.", middleware=[middleware]
         )
-        june = alice.session("june")
-        for recall in (True, False):
-            middleware = RemoraMiddleware(june, recall=recall)
-            agent = create_agent(model, system_prompt="Be kind.", middleware=[middleware])
-            await agent.ainvoke(ask("Where is my flat near the river?"))
-        first, second = map(texts, model.seen)
-        assert first[0] == "Be kind."
-        assert "My flat is in Lisbon" in first[1]
-        assert first[2] == "Where is my flat near the river?"
-        assert not any("My flat is in Lisbon" in text for text in second)
-        assert len(await june.history()) == 4
+
+    async def ask(self, agent: Any, said: str) -> None:
+        await agent.ainvoke(ask(said))
+
+    def ask_blocking(self, agent: Any, said: str) -> None:
+        agent.invoke(ask(said))
 
 
-async def test_the_model_sees_a_budget() -> None:
-    """The summary stands for what left the buffer."""
-    model = Scripted(answers=["yes"])
-    async with Runtime.in_memory(
-        config=PLAIN,
-        policy=BufferPolicy.window(2, fold="summary"),
-        chat_model=ScriptedChatModel(["They counted."] * 4),
-    ) as runtime:
-        chat = runtime.session("alice", "chat")
-        agent = create_agent(model, middleware=[RemoraMiddleware(chat)])
-        for number in range(4):
-            await agent.ainvoke(ask(f"question {number}"))
-            await chat.settle()
-        shown = texts(model.seen[-1])
-        assert "They counted." in shown[0]
-        assert shown[1:] == ["question 2", "yes", "question 3"]
+class TestAgents(LangChain, Conversations, Recalling, MemoryTools, Blocking):
+    def memory_tools(self, tools: Any) -> Any:
+        return adapter.memory_tools(tools)
 
 
-async def test_eight_runs_at_once_stay_whole() -> None:
-    """Each question has its answer right behind it, without any waiting."""
-
-    async def run(number: int) -> None:
-        model = Scripted(answers=[f"answer {number}"])
-        agent = create_agent(model, middleware=[RemoraMiddleware(chat)])
-        await agent.ainvoke(ask(f"question {number}"))
-
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "chat")
-        async with anyio.create_task_group() as tasks:
-            for number in range(8):
-                tasks.start_soon(run, number)
-        said = [str(message.content) for message in await chat.history()]
-        assert len(said) == 16
-        for question, answer in zip(said[::2], said[1::2], strict=True):
-            assert answer == question.replace("question", "answer")
+@pytest.mark.blocking  # the service
+class TestAgentsOfAService(LangChain, Conversations, Recalling):
+    served = True
 
 
-async def test_a_run_that_fails_stores_nothing() -> None:
-    """The same input can be given again."""
-    model = Scripted(answers=[ValueError("no"), "yes"])
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "chat")
-        agent = create_agent(model, middleware=[RemoraMiddleware(chat)])
-        with pytest.raises(ValueError, match="no"):
-            await agent.ainvoke(ask("now?"))
-        assert await chat.history() == []
-        await agent.ainvoke(ask("now?"))
-        assert [message.content for message in await chat.history()] == ["now?", "yes"]
+class TestMessages(Messages):
+    """S1.20, S3.03, S4.28: as a history keeps them."""
+
+    def to_chat(self, messages: Iterable[Any]) -> list[Any]:
+        return [histories.chat_of_message(one, at) for at, one in enumerate(messages)]
+
+    def of_chat(self, stored: Iterable[Any]) -> list[Any]:
+        return list(map(histories.message_of_stored, stored))
+
+    def every(self) -> list[Any]:
+        call = {"name": "look", "args": {"at": "sea"}, "id": "c1"}
+        return [
+            messages.HumanMessage("hello", name="Ana"),
+            messages.HumanMessage([{"type": "text", "text": "look"}, {"type": "thing", "x": 1}]),
+            messages.AIMessage("I look.", tool_calls=[call]),
+            messages.AIMessage("A ship.", id="run-1", response_metadata={"model": "scripted"}),
+            *self.ordinary(),
+        ]
+
+    def ordinary(self) -> list[Any]:
+        parts = [
+            {"type": "text", "text": "What is there?"},
+            {"type": "image_url", "image_url": {"url": URL}},
+        ]
+        calls = [
+            {"name": "look", "args": {"at": at}, "id": id_}
+            for id_, at in (("c1", "sea"), ("c2", "bay"))
+        ]
+        return [
+            messages.SystemMessage("Be kind."),
+            messages.HumanMessage(parts),
+            messages.AIMessage("", tool_calls=calls),
+            messages.ToolMessage("a ship", tool_call_id="c1"),
+            messages.ToolMessage("a gull", tool_call_id="c2"),
+            messages.AIMessage("A ship and a gull."),
+        ]
+
+    def unwritable(self) -> list[Any]:
+        return [messages.ChatMessage(content="x", role="nobody")]
+
+
+# -- agents ----------------------------------------------------------------------------------------
 
 
 async def test_with_a_checkpointer_each_message_is_stored_once() -> None:
     """Its state has the earlier messages as well; nothing is shown or stored twice."""
-    model = Scripted(answers=["one", "two", "three"])
+    model = scripted()(answers=["one", "two", "three"])
     async with Runtime.in_memory(config=PLAIN) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("chat")
-        saver = RemoraSaver(alice)
-        agent = create_agent(model, middleware=[RemoraMiddleware(chat)], checkpointer=saver)
+        middleware = [adapter.RemoraMiddleware(chat)]
+        saver = checkpoints.RemoraSaver(alice)
+        agent = agents.create_agent(model, middleware=middleware, checkpointer=saver)
         config: Any = {"configurable": {"thread_id": "chat"}}
         for number in range(3):
             await agent.ainvoke(ask(f"question {number}"), config)
@@ -170,55 +182,86 @@ async def test_with_a_checkpointer_each_message_is_stored_once() -> None:
 
 async def test_one_agent_for_all_sessions() -> None:
     """A function chooses the session of a run."""
-    model = Scripted(answers=["hello"])
+    model = scripted()(answers=["hello"] * 3)
     async with Runtime.in_memory(config=PLAIN) as runtime:
-        agent: Any = create_agent(
-            model,
-            middleware=[RemoraMiddleware(lambda run: runtime.session(run.context, "chat"))],
-            context_schema=str,
-        )
+        middleware = adapter.RemoraMiddleware(lambda run: runtime.session(run.context, "chat"))
+        agent = agents.create_agent(model, middleware=[middleware], context_schema=str)
         for name in ("alice", "bob"):
             await agent.ainvoke(ask(f"I am {name}."), context=name)
-        said = [message.content for message in await runtime.session("bob", "chat").history()]
-        assert said == ["I am bob.", "hello"]
-        wrong = create_agent(model, middleware=[RemoraMiddleware(lambda _: None)])  # type: ignore[arg-type, return-value]
+        assert texts(await runtime.session("bob", "chat").history()) == ["I am bob.", "hello"]
+        wrong = adapter.RemoraMiddleware(lambda _: None)
         with pytest.raises(InvalidInput, match="NoneType"):
-            await wrong.ainvoke(ask("x"))
+            await agents.create_agent(model, middleware=[wrong]).ainvoke(ask("x"))
 
 
-async def test_an_agent_uses_its_memory_by_tools() -> None:
-    """It saves in one session, and finds it in another."""
-    saved = {"thinking": "a fact", "content": ["Alice is allergic to nuts."]}
-    model = Scripted(
-        answers=[
-            call("save_to_memory", saved, "c1"),
-            "Noted.",
-            call("recall_from_memory", {"keywords": ["allergic"]}, "c2"),
-            "To nuts.",
-        ]
-    )
-    async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
-        alice = runtime.user("alice")
-        for name in ("march", "june"):
-            middleware = RemoraMiddleware(alice.session(name), recall=False, tools=alice.tools())
-            await create_agent(model, middleware=[middleware]).ainvoke(ask(f"This is {name}."))
-        assert "allergic to nuts" in texts(model.seen[-1])[-1]
-        assert [tool.name for tool in memory_tools(alice.tools(edit=True))] == [
-            "save_to_memory",
-            "recall_from_memory",
-            "correct_memory",
-            "delete_from_memory",
-        ]
+# -- histories -------------------------------------------------------------------------------------
 
 
-def test_agents_without_async() -> None:
-    """With a session of `remora.blocking`, ``agent.invoke`` works, with tools."""
-    model = Scripted(answers=["hi", call("recall_from_memory", {"keywords": ["x"]}, "c"), "Ada."])
-    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
-        user = runtime.user("ada")
-        middleware = RemoraMiddleware(user.session("chat"), tools=user.tools())
-        agent = create_agent(model, middleware=[middleware])
-        agent.invoke(ask("I am Ada."))
-        assert agent.invoke(ask("Who am I?"))["messages"][-1].content == "Ada."
-        assert texts(model.seen[1]) == ["I am Ada.", "hi", "Who am I?"]
-        assert user.session("chat").size() == 6
+class TestHistories(LangChain):
+    async def test_messages_are_added_and_cleared(self, tmp_path: Path) -> None:
+        """S1.20, S3.03: also over a service, with what a chat message cannot hold."""
+        given = TestMessages().every()
+        async with self.memory(tmp_path) as memory:
+            history = histories.RemoraChatMessageHistory(memory.session("alice", "chat"))
+            base = late("langchain_core.chat_history").BaseChatMessageHistory
+            assert isinstance(history, base)
+            assert "alice" in str(history)
+            await history.aadd_messages([])
+            await history.aadd_messages(given)
+            with pytest.raises(InvalidMessage):
+                await history.aadd_messages([*given, "x"])
+            assert await history.aget_messages() == given
+            await history.aclear()
+            assert await history.aget_messages() == []
+
+
+@pytest.mark.blocking  # the service
+class TestHistoriesOfAService(TestHistories):
+    served = True
+
+
+async def test_a_history_begins_with_the_summary() -> None:
+    """S1.20, S3.03: as a message that a model of LangChain's can be asked with."""
+    model = models.FakeListChatModel(responses=["Hello Charlie!"])
+    policy = BufferPolicy.window(2, fold="summary")
+    summarizer = ScriptedChatModel(["Charlie said hello."])
+    async with Runtime.in_memory(config=PLAIN, policy=policy, chat_model=summarizer) as runtime:
+        chat = runtime.session("charlie", "chat")
+        history = histories.RemoraChatMessageHistory(chat)
+        await history.aadd_messages([messages.HumanMessage("I am Charlie.")])
+        answer = await model.ainvoke(await history.aget_messages())
+        await history.aadd_messages([answer, messages.HumanMessage("Who?")])
+        await chat.settle()
+        summary, *rest = await history.aget_messages()
+        assert isinstance(summary, messages.SystemMessage)
+        assert str(summary.content).endswith("Charlie said hello.")
+        assert texts(rest) == ["Hello Charlie!", "Who?"]
+
+
+async def test_sync_methods_of_a_history() -> None:
+    """S1.20, S4.02: they work in a worker thread, and refuse where they would block the event loop;
+    with a session of `remora.blocking`, in a plain program.
+    """
+
+    def use(history: Any) -> None:
+        history.add_user_message("hello")
+        history.add_messages([messages.AIMessage("hi")])
+        assert texts(history.messages) == ["hello", "hi"]
+        history.clear()
+        assert history.messages == []
+
+    def use_blocking() -> None:
+        with blocking.Runtime.in_memory(config=PLAIN) as runtime:
+            use(histories.RemoraChatMessageHistory(runtime.session("alice", "chat")))
+
+    await anyio.to_thread.run_sync(use_blocking)
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        history = histories.RemoraChatMessageHistory(runtime.session("alice", "chat"))
+        await anyio.to_thread.run_sync(use, history)
+        for refused in (
+            lambda: history.messages,
+            lambda: history.add_user_message("x"),
+            history.clear,
+        ):
+            with pytest.raises(WrongLoop):
+                refused()

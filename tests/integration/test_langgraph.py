@@ -20,15 +20,9 @@ from remora import Config, Runtime, blocking
 from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.errors import InvalidInput, WrongLoop
+from tests.agents import PLAIN, PLAIN_TREE
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict(
-    {
-        "tokens": {"counter": "heuristic"},
-        "long_term": {"enabled": False},
-        "models": {"embedder": "none"},
-    }
-)
 
 
 class Said(TypedDict):
@@ -92,10 +86,8 @@ async def test_threads_of_a_user_are_sessions() -> None:
         words = (await app.aget_state(thread("b"))).values["words"]
         assert words == ["one", "one!", "two", "two!"]
         assert await user.session("a").state.items() == []
-        assert {one.config["configurable"]["thread_id"] async for one in saver.alist(None)} == {
-            "a",
-            "b",
-        }
+        threads = {one.config["configurable"]["thread_id"] async for one in saver.alist(None)}
+        assert threads == {"a", "b"}
         await user.session("a").forget()
         assert await saver.aget_tuple(thread("a")) is None
         assert await user.session("a").history() == []
@@ -153,14 +145,7 @@ async def test_pruning_beside_a_run_loses_no_value() -> None:
 
 async def test_a_checkpoint_is_there_whole_or_not_at_all() -> None:
     """One that has a value over the bound is refused, and leaves nothing."""
-    config = Config.from_dict(
-        {
-            "tokens": {"counter": "heuristic"},
-            "long_term": {"enabled": False},
-            "models": {"embedder": "none"},
-            "state": {"adapter_max_value_bytes": 2_000},
-        }
-    )
+    config = Config.from_dict({**PLAIN_TREE, "state": {"adapter_max_value_bytes": 2_000}})
     async with Runtime.in_memory(config=config) as runtime:
         saver = RemoraSaver(runtime.user("app"))
         values = {"small": 1, "large": "x" * 3_000}
@@ -188,15 +173,6 @@ async def test_a_task_that_is_run_again_writes_once() -> None:
             ("task", "words", "a"),
             ("task", "x", "c"),
         ]
-
-
-def test_graphs_without_async() -> None:
-    """With a user of `remora.blocking`, also from several threads at once."""
-    with blocking.Runtime.in_memory(config=PLAIN) as runtime:
-        app = graph(RemoraSaver(runtime.user("app")), answer)
-        assert app.invoke({"words": ["one"]}, thread("a"))["words"] == ["one", "one!"]
-        assert app.invoke({"words": ["two"]}, thread("a"))["words"][2:] == ["two", "two!"]
-        assert len(list(app.get_state_history(thread("a")))) == 6
 
 
 # -- the store -------------------------------------------------------------------------------------
@@ -309,10 +285,8 @@ async def test_expired_items_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += 40_000_000
         assert await store.aget(("a",), "read") is not None
         now[0] += 40_000_000
-        assert {one.key for one in await store.asearch(("a",), refresh_ttl=False)} == {
-            "read",
-            "stays",
-        }
+        left = await store.asearch(("a",), refresh_ttl=False)
+        assert {one.key for one in left} == {"read", "stays"}
         assert await store.asweep_ttl() == 1
         now[0] += 40_000_000
         assert await store.aget(("a",), "read") is None
@@ -335,35 +309,29 @@ async def test_the_event_loop_is_not_blocked() -> None:
         assert item is not None
 
 
-def test_a_store_on_another_event_loop() -> None:
-    """With a user of `remora.blocking`, async methods work on every loop."""
+def test_without_async() -> None:
+    """With a user of `remora.blocking`; its async methods work on every loop."""
     with blocking.Runtime.in_memory(config=PLAIN) as runtime:
-        store = RemoraStore(runtime.user("app"))
+        user = runtime.user("app")
+        app = graph(RemoraSaver(user), answer)
+        assert app.invoke({"words": ["one"]}, thread("a"))["words"] == ["one", "one!"]
+        assert app.invoke({"words": ["two"]}, thread("a"))["words"][2:] == ["two", "two!"]
+        assert len(list(app.get_state_history(thread("a")))) == 6
+        store = RemoraStore(user)
         store.put(("a",), "k", {"n": 2})
         found = asyncio.run(store.aget(("a",), "k"))
         assert found is not None
         assert found.value == {"n": 2}
 
 
-async def test_thousands_of_calls_at_once_wait() -> None:
-    """As in LangGraph's own stores, none is refused."""
-    async with Runtime.in_memory(config=PLAIN) as runtime:
+async def test_as_many_writers_as_there_are_lose_nothing() -> None:
+    """Those for whom the mailbox has no room wait, as in LangGraph's own stores."""
+    config = Config.from_dict({**PLAIN_TREE, "mailbox": {"max_messages": 100}})
+    async with Runtime.in_memory(config=config) as runtime:
         store = RemoraStore(runtime.user("app"))
         async with anyio.create_task_group() as tasks:
-            for number in range(2_000):
-                tasks.start_soon(store.aput, ("a",), f"{number % 10}", {"n": number})
-        assert len(await store.asearch(("a",), limit=100)) == 10
-
-
-async def test_eight_writers_of_one_store_lose_nothing() -> None:
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        store = RemoraStore(runtime.user("app"))
-
-        async def write(writer: int) -> None:
-            for number in range(20):
-                await store.aput(("a", f"w{writer}"), f"{number}", {"n": number})
-
-        async with anyio.create_task_group() as tasks:
-            for writer in range(8):
-                tasks.start_soon(write, writer)
-        assert len(await store.asearch(("a",), limit=1_000)) == 160
+            for number in range(400):
+                place = ("a", f"w{number % 8}")
+                tasks.start_soon(store.aput, place, f"{number}", {"n": number})
+        found = await store.asearch(("a",), limit=1_000)
+        assert sorted(one.value["n"] for one in found) == list(range(400))

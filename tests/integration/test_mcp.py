@@ -19,10 +19,12 @@ import remora
 from remora import Config, Runtime
 from remora.adapters.mcp import make_server
 from remora.testing import HashEmbedder
+from tests.patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}})
 CLIENTS = 8
+READING = {"search_memories", "list_memories", "list_sessions", "read_session"}
 
 
 @pytest.fixture
@@ -56,15 +58,7 @@ async def test_a_client_keeps_memories() -> None:
     """It adds, finds, edits, lists page by page, and deletes."""
     async with opened() as (client, runtime):
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names == {
-            "search_memories",
-            "list_memories",
-            "list_sessions",
-            "read_session",
-            "add_memories",
-            "edit_memory",
-            "delete_memories",
-        }
+        assert names == READING | {"add_memories", "edit_memory", "delete_memories"}
         added = await ask(client, "add_memories", memories=["Alice likes tea.", "Bob is her cat."])
         again = await ask(client, "add_memories", memories=["Alice likes tea."])
         assert again["ids"] == added["ids"][:1]
@@ -117,7 +111,7 @@ async def test_bad_requests_change_nothing() -> None:
 async def test_a_server_that_only_reads() -> None:
     async with opened(read_only=True) as (client, _):
         names = {tool.name for tool in (await client.list_tools()).tools}
-        assert names == {"search_memories", "list_memories", "list_sessions", "read_session"}
+        assert names == READING
         await fail(client, "add_memories", memories=["x"])
 
 
@@ -134,8 +128,7 @@ async def test_eight_clients_over_http_lose_nothing(tmp_path: Path) -> None:
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve)
-            while not server.started:
-                await anyio.sleep(0.01)
+            await until(lambda: server.started, "the server has started")
             port = server.servers[0].sockets[0].getsockname()[1]
 
             async def run(number: int) -> None:

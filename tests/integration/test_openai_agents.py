@@ -1,194 +1,301 @@
-"""The OpenAI Agents SDK over remora: recall, tools, settings, and many runs at once; offline."""
+"""The OpenAI Agents SDK over remora, with its own runner and scripted models; offline."""
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from agents import Agent, RunConfig, Runner, SessionSettings, set_trace_processors
-from agents.testing import ScriptedModel, assistant_message, function_call
 
-from remora import Runtime, blocking
-from remora.adapters.openai_agents import RemoraSession, memory_tools
-from remora.adapters.versions import UntestedVersion, warn_if_untested
-from remora.testing import HashEmbedder
-from tests.agents import PLAIN, RECALLING
+from remora import BufferPolicy, Runtime
+from remora.errors import InvalidInput, InvalidMessage
+from remora.testing import ScriptedChatModel
+from tests.agents import PLAIN
+from tests.conformance import (
+    URL,
+    Blocking,
+    Conversations,
+    Driver,
+    Given,
+    MemoryTools,
+    Messages,
+    Recalling,
+    late,
+    parts_of,
+)
 
 pytestmark = pytest.mark.anyio
-QUIET = RunConfig(tracing_disabled=True)
+agents, testing = late("agents"), late("agents.testing")
+adapter = late("remora.adapters.openai_agents")
+PICTURE = {"type": "input_image", "image_url": "data:,", "detail": "low"}
+REASONS: Any = {"type": "reasoning", "id": "rs_2", "summary": []}
+ITEMS: list[Any] = [
+    {"role": "user", "content": "hello"},
+    {"role": "user", "content": [{"type": "input_text", "text": "look"}, PICTURE]},
+    {**REASONS, "summary": [{"type": "summary_text", "text": "I should look."}]},
+    {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}", "id": "fc_1"},
+    REASONS,
+    {"type": "function_call", "call_id": "c2", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "a ship"},
+    {
+        "type": "function_call_output",
+        "call_id": "c2",
+        "output": [{"type": "input_text", "text": "a gull"}],
+    },
+    {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+    {**REASONS, "id": "rs_3"},
+    {
+        "type": "message",
+        "id": "m",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "A ship.", "annotations": []}],
+    },
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_tracing() -> None:
-    set_trace_processors([])
+    """The SDK makes its exporter at first use, which reads files: here, and not on an event loop."""  # noqa: E501
+    agents.set_trace_processors([])
+    assert testing.ScriptedModel
+    assert adapter.RemoraSession
 
 
 def said(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-def seen_by(model: ScriptedModel) -> list[Any]:
-    assert model.last_call is not None
-    return list(model.last_call.input)
+def call(id_: str) -> Any:
+    return {"type": "function_call", "call_id": id_, "name": "look", "arguments": "{}"}
 
 
-async def test_a_run_sees_what_is_recalled() -> None:
-    """It comes before the user's new message, and the session does not keep it."""
-    model = ScriptedModel([[assistant_message("In Lisbon.")]])
-    agent = Agent(name="assistant", model=model)
-    async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
-        alice = runtime.user("alice")
-        await alice.session("march").append(said("My flat is in Lisbon, near the river."))
-        june = alice.session("june")
-        session = RemoraSession(june)
-        await session.add_items([said("Hello!")])
-        await Runner.run(
-            agent,
-            "Where is my flat near the river?",
-            session=session,
-            run_config=RunConfig(tracing_disabled=True, session_input_callback=session.recall),
-        )
-        hello, recalled, question = seen_by(model)
-        assert hello["content"] == "Hello!"
-        assert "My flat is in Lisbon" in recalled["content"]
-        assert question["content"] == "Where is my flat near the river?"
-        kept = [message.content for message in await june.history()]
-        assert kept == ["Hello!", "Where is my flat near the river?", "In Lisbon."]
+@cache
+def look() -> Any:
+    @agents.function_tool
+    def look(at: str) -> str:
+        """Look."""
+        return f"a ship at the {at}"
+
+    return look
 
 
-async def test_nothing_is_recalled_where_there_is_nothing_to_ask() -> None:
-    """Without long-term memory, and without a message of the user's."""
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        session = RemoraSession(runtime.session("alice", "chat"))
-        output: Any = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
-        for new in ([said("hello")], [output], [said("")]):
-            assert await session.recall([said("before")], new) == [said("before"), *new]
+class OpenAI(Driver):
+    whole = False  # the runner stores the question first
 
-
-async def test_an_agent_uses_its_memory_by_tools() -> None:
-    """It saves in one session, and finds it in another; a tool that fails says why."""
-    save = '{"thinking": "a fact", "content": ["Alice is allergic to nuts."]}'
-    model = ScriptedModel(
-        [
-            [function_call("save_to_memory", {}, call_id="c0")],
-            [function_call("save_to_memory", save, call_id="c1")],
-            [assistant_message("Noted.")],
-            [function_call("recall_from_memory", {"keywords": ["allergic"]}, call_id="c2")],
-            [assistant_message("To nuts.")],
-        ]
-    )
-    async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
-        alice = runtime.user("alice")
-        tools = memory_tools(alice.tools())
-        assert [tool.name for tool in tools] == ["save_to_memory", "recall_from_memory"]
-        agent = Agent(name="assistant", model=model, tools=[*tools])
-        for name in ("march", "june"):
-            session = RemoraSession(alice.session(name))
-            await Runner.run(agent, f"This is {name}.", session=session, run_config=QUIET)
-        outputs = [one["output"] for one in seen_by(model) if "output" in one]
-        assert len(outputs) == 1
-        assert "allergic to nuts" in outputs[0]
-        march: Any = await RemoraSession(alice.session("march")).get_items()
-        assert '"success": false' in next(one["output"] for one in march if "output" in one)
-
-
-# the SDK's own call, in `Runner.run_sync` of 0.24.0, is deprecated in Python 3.14
-@pytest.mark.filterwarnings("ignore:'asyncio.get_event_loop_policy' is:DeprecationWarning")
-@pytest.mark.usefixtures("own_loop")
-def test_a_run_without_async() -> None:
-    """``Runner.run_sync`` has an event loop of its own; a session of `remora.blocking` works there,
-    with its tools.
-    """
-    model = ScriptedModel(
-        [
-            [function_call("recall_from_memory", {"keywords": ["hello"]}, call_id="c")],
-            [assistant_message("Charlie.")],
-        ]
-    )
-    config = RunConfig(tracing_disabled=True)
-    with blocking.Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
-        user = runtime.user("charlie")
-        session = RemoraSession(user.session("chat"))
-        config.session_input_callback = session.recall
-        agent = Agent(name="assistant", model=model, tools=[*memory_tools(user.tools())])
-        result = Runner.run_sync(agent, "Who am I?", session=session, run_config=config)
-        assert result.final_output == "Charlie."
-        roles = [message.role for message in user.session("chat").history()]
-        assert roles == ["user", "assistant", "tool", "assistant"]
-
-
-async def test_settings_of_the_sdk() -> None:
-    """A limit holds without a runner, a given one goes before it, and a dict is as good."""
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        chat = runtime.session("alice", "chat")
-        session = RemoraSession(chat, session_settings={"limit": 2})
-        await session.add_items([said(f"m{number}") for number in range(5)])
-        assert await session.get_items() == [said("m3"), said("m4")]
-        assert await session.get_items(4) == [said(f"m{number}") for number in range(1, 5)]
-        assert session.session_settings == SessionSettings(limit=2)
-        with pytest.raises(TypeError, match="limitt"):
-            RemoraSession(chat, session_settings={"limitt": 2})
-
-
-async def test_eight_runs_of_one_session_take_turns() -> None:
-    """Nothing is lost, and each question has its answer behind it."""
-
-    async def run(number: int) -> None:
-        # a model of its own, which answers late: the runs would mix without the block
-        model = ScriptedModel(
+    def model(self, *answers: Any) -> Any:
+        return testing.ScriptedModel(
             [
-                [function_call("recall_from_memory", {"keywords": ["x"]}, call_id=f"c{number}")],
-                [assistant_message(f"answer {number}")],
+                answer
+                if isinstance(answer, Exception)
+                else [
+                    testing.assistant_message(part)
+                    if isinstance(part, str)
+                    else testing.function_call(part.name, part.arguments, call_id=part.id)
+                    for part in parts_of(answer)
+                ]
+                for answer in answers
             ]
         )
-        agent = Agent(name="assistant", model=model, tools=[*memory_tools(alice.tools())])
-        chat = alice.session("chat")
-        session = RemoraSession(chat)
-        async with chat.exclusive():
-            await Runner.run(agent, f"question {number}", session=session, run_config=QUIET)
 
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        alice = runtime.user("alice")
-        async with anyio.create_task_group() as tasks:
-            for number in range(8):
-                tasks.start_soon(run, number)
-        history = await alice.session("chat").history()
-        turns = [history[start : start + 4] for start in range(0, len(history), 4)]
-        assert len(turns) == 8
-        for turn in turns:
-            assert [message.role for message in turn] == ["user", "assistant", "tool", "assistant"]
-            which = str(turn[0].content).removeprefix("question ")
-            assert turn[3].content == f"answer {which}"
+    def shown(self, model: Any) -> list[list[str]]:
+        return [
+            [
+                text if isinstance(text, str) else text[0]["text"]
+                for item in call.input
+                if (text := item.get("content") or item.get("output"))
+            ]
+            for call in model.calls
+        ]
+
+    def agent(self, model: Any, given: Given) -> Any:
+        """An agent, and the options of its run."""
+        session = adapter.RemoraSession(given.session)
+        tools = adapter.memory_tools(given.tools) if given.tools else []
+        agent = agents.Agent(
+            name="bot", instructions="Be kind.", model=model, tools=[look(), *tools]
+        )
+        config = agents.RunConfig(tracing_disabled=True)
+        if given.recall:
+            config.session_input_callback = session.recall
+        return agent, {"session": session, "run_config": config}
+
+    async def ask(self, agent: Any, said: str) -> None:
+        await agents.Runner.run(agent[0], said, **agent[1])
+
+    def ask_blocking(self, agent: Any, said: str) -> None:
+        agents.Runner.run_sync(agent[0], said, **agent[1])
 
 
-async def test_parallel_calls_are_taken_back_by_several_at_once() -> None:
-    """Each item once, whoever takes it."""
-    items: list[Any] = [
-        {"type": "function_call", "call_id": f"c{number}", "name": "look", "arguments": "{}"}
-        for number in range(4)
-    ]
-    async with Runtime.in_memory(config=PLAIN) as runtime:
-        session = RemoraSession(runtime.session("alice", "chat"))
-        await session.add_items([said("look"), *items])
+class Items(OpenAI):
+    """The methods that the runner and an application call."""
+
+    async def test_items_are_read_and_taken_back(self, tmp_path: Path) -> None:
+        """S3.03, S4.28: all or the newest, taken back one by one, out of a row of calls as well,
+        and cleared; what is no item is refused, with all of its batch.
+        """
+        async with self.memory(tmp_path) as memory:
+            session = adapter.RemoraSession(memory.session("alice", "chat"))
+            assert session.session_id == "alice/chat"
+            assert isinstance(session, agents.Session)
+            assert await session.pop_item() is None
+            await session.add_items([])
+            await session.add_items(ITEMS)
+            assert await session.get_items() == ITEMS
+            assert await session.get_items(3) == ITEMS[-3:]
+            assert await session.get_items(0) == []
+            with pytest.raises(InvalidInput, match="negative"):
+                await session.get_items(-1)
+            for wrong in (["hello"], [said("a"), 7], [said("a"), {"role": "king", "content": "b"}]):
+                with pytest.raises(InvalidMessage) as caught:
+                    await session.add_items(wrong)
+                assert caught.value.index == len(wrong) - 1
+            assert await session.get_items() == ITEMS
+            assert [await session.pop_item() for _ in ITEMS] == ITEMS[::-1]
+            assert (await session.get_items(), await session.pop_item()) == ([], None)
+            await session.add_items(ITEMS)
+            await session.clear_session()
+            assert await session.get_items() == []
+
+    async def test_parallel_calls_are_taken_back_by_several_at_once(self, tmp_path: Path) -> None:
+        """Each item once, whoever takes it, though each has to store what is left."""
+        items = [said("look"), *(call(f"c{number}") for number in range(4))]
         taken: list[Any] = []
 
         async def take() -> None:
             taken.append(await session.pop_item())
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(5):
-                tasks.start_soon(take)
-        assert sorted(str(item) for item in taken) == sorted(map(str, [said("look"), *items]))
-        assert await session.get_items() == []
+        async with self.memory(tmp_path) as memory:
+            session = adapter.RemoraSession(memory.session("alice", "chat"))
+            await session.add_items(items)
+            async with anyio.create_task_group() as tasks:
+                for _ in items:
+                    tasks.start_soon(take)
+            assert sorted(map(str, taken)) == sorted(map(str, items))
+            assert await session.get_items() == []
+
+    async def test_items_without_a_role(self, tmp_path: Path) -> None:
+        """What an encrypting wrapper makes is kept as it is where it is asked for, and is not shown."""  # noqa: E501
+        sealed = [{"__enc__": 1, "v": 1, "kid": "k", "payload": f"secret {n}"} for n in range(2)]
+        async with self.memory(tmp_path) as memory:
+            chat = memory.session("alice", "sealed")
+            with pytest.raises(InvalidMessage):
+                await adapter.RemoraSession(chat).add_items(sealed)
+            session = adapter.RemoraSession(chat, opaque=True)
+            await session.add_items(sealed)
+            assert await session.get_items() == sealed
+            assert "secret" not in str((await chat.load()).messages)
+            assert await session.pop_item() == sealed[1]
+            assert await session.get_items() == sealed[:1]
 
 
-def test_an_untested_release_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning, of a category of its own, with both versions."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_if_untested("openai-agents")
-    monkeypatch.setattr("importlib.metadata.version", lambda _name: "7.1.0")
-    with pytest.warns(UntestedVersion, match=r"openai-agents 7\.1\.0 .* tested with"):
-        warn_if_untested("openai-agents")
+class TestAgents(Items, Conversations, Recalling, MemoryTools, Blocking):
+    """S3.03"""
+
+    def memory_tools(self, tools: Any) -> Any:
+        return adapter.memory_tools(tools)
+
+
+@pytest.mark.blocking  # the service
+class TestAgentsOfAService(Items, Conversations, Recalling):
+    """S3.03: over a session of `remora.Client`, by real HTTP, the same."""
+
+    served = True
+
+
+class TestMessages(Messages):
+    """S3.03"""
+
+    def to_chat(self, messages: Iterable[Any]) -> list[Any]:
+        return list(adapter.chat_messages(messages))
+
+    def of_chat(self, stored: Iterable[Any]) -> list[Any]:
+        return [item for one in stored for item in adapter.response_items(one)]
+
+    def every(self) -> list[Any]:
+        return ITEMS
+
+    def ordinary(self) -> list[Any]:
+        seen = [
+            {"type": "input_text", "text": "What is there?"},
+            {"type": "input_image", "image_url": URL, "detail": "auto"},
+        ]
+        calls = [
+            {**call(id_), "arguments": f'{{"at":"{at}"}}'}
+            for id_, at in (("c1", "sea"), ("c2", "bay"))
+        ]
+        results = [
+            {"type": "function_call_output", "call_id": id_, "output": output}
+            for id_, output in (("c1", "a ship"), ("c2", "a gull"))
+        ]
+        answer = {"role": "assistant", "content": "A ship and a gull."}
+        system = {"role": "system", "content": "Be kind."}
+        return [system, {"role": "user", "content": seen}, *calls, *results, answer]
+
+
+async def test_the_summary_is_an_item() -> None:
+    """S3.03, S1.12: what left the buffer is in the summary, the first item; a limit counts it as
+    one.
+    """
+    model = ScriptedChatModel(["They said m0 and m1."])
+    policy = BufferPolicy.window(2, fold="summary")
+    async with Runtime.in_memory(config=PLAIN, policy=policy, chat_model=model) as runtime:
+        chat = runtime.session("alice", "chat")
+        session = adapter.RemoraSession(chat)
+        await session.add_items([said(f"m{number}") for number in range(4)])
+        await chat.settle()
+        summary, *items = await session.get_items()
+        assert summary["role"] == "system"
+        assert summary["content"].endswith("They said m0 and m1.")
+        assert items == [said("m2"), said("m3")] == await session.get_items(2)
+
+
+async def test_settings_of_the_sdk() -> None:
+    """S3.03: a limit holds with and without a runner, a given one goes before it, and a dict is as
+    good.
+    """
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        session = adapter.RemoraSession(chat, session_settings={"limit": 2})
+        await session.add_items([said(f"m{number}") for number in range(5)])
+        assert await session.get_items() == [said("m3"), said("m4")]
+        assert await session.get_items(4) == [said(f"m{number}") for number in range(1, 5)]
+        assert session.session_settings == agents.SessionSettings(limit=2)
+        with pytest.raises(TypeError, match="limitt"):
+            adapter.RemoraSession(chat, session_settings={"limitt": 2})
+        driver = OpenAI()
+        model = driver.model("hello")
+        agent, options = driver.agent(model, driver.give(runtime))
+        one = agents.SessionSettings(limit=1)
+        options["session"] = adapter.RemoraSession(chat, session_settings=one)
+        await agents.Runner.run(agent, "now", **options)
+        assert driver.shown(model) == [["m4", "now"]]
+
+
+async def test_nothing_is_recalled_where_there_is_nothing_to_ask() -> None:
+    """Without long-term memory, and without a message of the user's."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        session = adapter.RemoraSession(runtime.session("alice", "chat"))
+        output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
+        for new in ([said("hello")], [output], [said("")]):
+            assert await session.recall([said("before")], new) == [said("before"), *new]
+
+
+async def test_files_and_sounds_of_other_writers() -> None:
+    """S3.03: as items, and back; an answer in parts is a text."""
+    parts: list[dict[str, Any]] = [
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+    ]
+    spoken: Any = [{"type": "text", "text": "Yes."}]
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append([{"role": "user", "content": parts}])
+        await chat.append([{"role": "assistant", "content": spoken}])
+        asked, answer = await adapter.RemoraSession(chat).get_items()
+    assert [part["type"] for part in asked["content"]] == ["input_file", "input_audio"]
+    assert adapter.chat_messages([asked])[0]["content"] == parts
+    assert answer == {"role": "assistant", "content": "Yes."}

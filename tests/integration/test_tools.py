@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic.types import ToolParam
-from google.genai.types import GenerateContentConfig, Tool
-from openai.types.chat import ChatCompletionFunctionToolParam
-from openai.types.responses import FunctionToolParam
 from pydantic import TypeAdapter
 
 from remora import Config, Runtime
@@ -21,18 +16,14 @@ from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
 
-CONFIG = Config.from_dict(
-    {
-        "long_term": {"batch_ms": 1},
-        "journal": {"durability": "process"},
-        "tokens": {"counter": "heuristic"},
-    }
-)
+CONFIG = Config.from_dict({"long_term": {"batch_ms": 1}, "tokens": {"counter": "heuristic"}})
+NAMES = ["save_to_memory", "recall_from_memory"]
+BIRTHDAY: Any = {"role": "user", "content": "My birthday is March 15"}
 
 
 @pytest.fixture
-async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
-    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=HashEmbedder()) as opened:
+async def runtime() -> AsyncIterator[Runtime]:
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as opened:
         yield opened
 
 
@@ -53,12 +44,8 @@ async def test_save_and_recall(runtime: Runtime) -> None:
     found = await tools.recall_from_memory(keywords=["birthday"], limit=1)
     (memory,) = found["memories"]
     assert found["success"] is True
-    assert (memory["id"], memory["content"], memory["type"], memory["importance"]) == (
-        id_,
-        "Birthday: March 15",
-        "fact",
-        0.5,
-    )
+    wanted = {"id": id_, "content": "Birthday: March 15", "type": "fact", "importance": 0.5}
+    assert wanted.items() <= memory.items()
     assert json.loads(json.dumps(found)) == found
     both = await tools.recall_from_memory(["cat Figaro", "cat", "dog Rex"], limit=1)
     assert [memory["content"] for memory in both["memories"]] == [
@@ -66,13 +53,10 @@ async def test_save_and_recall(runtime: Runtime) -> None:
         "Has a dog called Rex",
     ]
     assert (await tools.recall_from_memory(["birthday"]))["message"] == "Found 3 memories."
-    assert {memory.session for memory in await alice.memories()} == {"s1"}
+    kept = await alice.memories()
+    assert {memory.session for memory in kept} == {"s1"}
     # what the model thought is for itself
-    assert not [
-        memory
-        for memory in await alice.memories()
-        if "mentioned" in memory.text or "matter" in memory.text
-    ]
+    assert not [one for one in kept if "mentioned" in one.text or "matter" in one.text]
 
 
 async def test_a_failure_is_an_answer(runtime: Runtime) -> None:
@@ -103,11 +87,9 @@ async def test_a_failure_is_an_answer(runtime: Runtime) -> None:
 
     for failure, text in ((away, "the disk is gone"), (bug, "ZeroDivisionError")):
         broken = MemoryTools(_Broken(failure))
-        for answer in (
-            await broken.recall_from_memory(["x"]),
-            await broken.save_to_memory("", ["x"]),
-        ):
-            assert answer == {"success": False, "error": text}
+        failed = {"success": False, "error": text}
+        assert await broken.recall_from_memory(["x"]) == failed
+        assert await broken.save_to_memory("", ["x"]) == failed
 
 
 class _Broken:
@@ -128,18 +110,15 @@ async def test_specifications(runtime: Runtime) -> None:
     ]
     assert plain[0]["description"].startswith("Save important information")
     assert plain[1]["description"].startswith("Search your memory")
-    for spec in tools.openai():
+    for spec in tools.openai():  # each call gives new dicts
         assert spec["type"] == "function"
         schema = spec["function"]["parameters"]
         assert set(schema["required"]) <= set(schema["properties"])
         spec["function"]["parameters"]["properties"].clear()
     save, recall = (spec["function"] for spec in tools.openai())
     assert (save["name"], recall["name"]) == ("save_to_memory", "recall_from_memory")
-    assert save["parameters"]["properties"]["content"] == {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": save["parameters"]["properties"]["content"]["description"],
-    }
+    content = save["parameters"]["properties"]["content"]
+    assert {"type": "array", "items": {"type": "string"}}.items() <= content.items()
     assert set(save["parameters"]["properties"]) == {"thinking", "content"}
     assert set(recall["parameters"]["properties"]) == {"keywords", "limit"}
     assert recall["parameters"]["properties"]["limit"]["default"] == 5
@@ -192,7 +171,7 @@ async def test_both_at_once_store_a_fact_once(runtime: Runtime) -> None:
     """
     alice = runtime.user("alice")
     tools = alice.tools()
-    (recorded,) = await alice.record([{"role": "user", "content": "My birthday is March 15"}])
+    (recorded,) = await alice.record([BIRTHDAY])
     saved = await tools.save_to_memory("important", ["My birthday  is March 15 ", "Likes cake"])
     assert saved["memory_ids"][0] == recorded
     assert await alice.remember("Likes cake", importance=1.0) == saved["memory_ids"][1:]
@@ -211,47 +190,43 @@ async def test_what_was_said_and_recorded_is_found_once(runtime: Runtime) -> Non
     """
     alice = runtime.user("alice")
     for name in ("one", "two"):
-        await alice.session(name).append({"role": "user", "content": "My birthday is March 15"})
+        await alice.session(name).append(BIRTHDAY)
         await alice.session(name).flush()
-    await alice.record([{"role": "user", "content": "My birthday is March 15"}])
+    await alice.record([BIRTHDAY])
     await alice.remember("My cat's birthday is in May")
     await runtime.settle()
     found = await alice.recall("birthday", limit=9)
-    assert {memory.text for memory in found} == {
-        "My birthday is March 15",
-        "My cat's birthday is in May",
-    }
+    said, other = BIRTHDAY["content"], "My cat's birthday is in May"
+    assert {memory.text for memory in found} == {said, other}
     # Whichever ranks higher: as it was said, twice, or as it was recorded.
-    places = sorted(
-        (memory.type, memory.session)
-        for memory in found
-        if memory.text == "My birthday is March 15"
-    )
+    places = sorted((memory.type, memory.session) for memory in found if memory.text == said)
     assert places in ([("context", "")], [("message", "one"), ("message", "two")])
-    assert [memory.type for memory in await alice.recall("birthday", types="context")] == [
-        "context"
-    ]
+    recorded = await alice.recall("birthday", types="context")
+    assert [memory.type for memory in recorded] == ["context"]
 
 
+@pytest.mark.blocking  # imports the clients
 async def test_shapes_of_other_apis(runtime: Runtime) -> None:
     """The clients' own types take each shape; all describe the same tools."""
+    # 2 s, for which no other test waits
+    from anthropic.types import ToolParam  # noqa: PLC0415
+    from google.genai.types import GenerateContentConfig, Tool  # noqa: PLC0415
+    from openai.types.chat import ChatCompletionFunctionToolParam  # noqa: PLC0415
+    from openai.types.responses import FunctionToolParam  # noqa: PLC0415
+
     tools = runtime.user("alice").tools()
-    names = ["save_to_memory", "recall_from_memory"]
-    assert [tool.__name__ for tool in tools] == names
+    assert [tool.__name__ for tool in tools] == NAMES
     chat = TypeAdapter(list[ChatCompletionFunctionToolParam]).validate_python(tools.openai())
-    assert [one["function"]["name"] for one in chat] == names
+    assert [one["function"]["name"] for one in chat] == NAMES
     flat = TypeAdapter(list[FunctionToolParam]).validate_python(tools.responses())
-    assert [one["name"] for one in flat] == names
+    assert [one["name"] for one in flat] == NAMES
     claude = TypeAdapter(list[ToolParam]).validate_python(tools.anthropic())
-    assert [one["name"] for one in claude] == names
+    assert [one["name"] for one in claude] == NAMES
     (gemini,) = GenerateContentConfig.model_validate({"tools": tools.gemini()}).tools or []
     assert isinstance(gemini, Tool)
     declared = gemini.function_declarations or []
-    assert [one.name for one in declared] == names
+    assert [one.name for one in declared] == NAMES
     for place, one in enumerate(declared):
         schema = chat[place]["function"]["parameters"]
         assert one.parameters_json_schema == schema == flat[place]["parameters"]
         assert claude[place]["input_schema"] == schema
-    first = tools.openai()
-    first[0]["function"]["parameters"].clear()
-    assert tools.openai() != first, "each call gives new dicts"
