@@ -190,7 +190,7 @@ def format_(*words: str) -> None:
 
 def types(*words: str) -> None:
     setup()
-    run(PYTHON, "-m", "mypy", *words)
+    run(PYTHON, "-m", "mypy", "--num-workers", "auto", *words)
 
 
 def typescript() -> None:

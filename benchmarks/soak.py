@@ -78,7 +78,7 @@ CONFIG = Config.from_dict(
         },
     }
 )
-_SETTLE_S = 60.0
+SETTLE_S = 60.0
 _AT_REST = ("queued", "waiting_kb", "backlog", "jobs", "live")
 _SLACK = {
     "fds": 3,
@@ -250,7 +250,7 @@ class Soak:
             storm.cancel_scope.cancel()
         kept = 0
         try:
-            with anyio.fail_after(_SETTLE_S):
+            with anyio.fail_after(SETTLE_S):
                 kept = await crowd.judge([*self._elders, *self._mortals, *guests])
                 async with anyio.create_task_group() as tasks:
                     for household in self._before:
@@ -258,7 +258,7 @@ class Soak:
         except TimeoutError:
             self.violations.add(
                 "not drained",
-                f"cycle {number}: there is work left {_SETTLE_S:g} s after the load ended",
+                f"cycle {number}: there is work left {SETTLE_S:g} s after the load ended",
             )
         self._before = guests
         holding, amiss = await self._rest(runtime, self._warm.get(loop))
@@ -290,7 +290,7 @@ class Soak:
         """Wait until all is as it was, or for long enough; returns what is held, and what of it
         should not be.
         """
-        deadline = time.monotonic() + _SETTLE_S
+        deadline = time.monotonic() + SETTLE_S
         while True:
             await runtime.internals.journal.checkpoint()
             holding = await weigh(runtime, self._directory / "journal.db", self._directory / STORE)

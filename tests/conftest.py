@@ -18,7 +18,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ from remora.testing.probes import PROBES
 from tests.patience import WATCH, Stuck
 from tests.sqlite import BreakableConnection, Connections
 from tests.zygote import cold_start, forked_children
+
+pytest.register_assert_rewrite("tests.conformance")
 
 settings.register_profile(
     "ci",
@@ -77,16 +79,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def _enter(context: AbstractContextManager[object]) -> Callable[[], object]:
-    """Enter a context; returns what leaves it."""
-    stack = ExitStack()
-    stack.enter_context(context)
-    return stack.close
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("numprocesses", None):  # whose workers are no programs of tests
-        config.add_cleanup(_enter(forked_children()))
+        children = ExitStack()
+        children.enter_context(forked_children())
+        config.add_cleanup(children.close)
     config.stash[_SECONDS] = {}
     WATCH.quiet_limit_s = float(config.getini("quiet_limit"))
     WATCH.processor_limit_s = float(config.getini("processor_limit"))
@@ -100,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Add what a worker of pytest-xdist counted; one that crashed has failed a test."""
     output = getattr(node, "workeroutput", {})
-    node.config.stash[_SECONDS].update(output.get("seconds", {}))
+    node.config.stash[_SECONDS].update(output.get("seconds") or {})
     if "probes" in output:
         node.config.stash[_OBSERVED].update(output["probes"])
 
@@ -115,7 +112,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["seconds"] = seconds
         if table is not None:
-            session.config.workeroutput["probes"] = dict(session.config.stash[_OBSERVED])
+            session.config.workeroutput["probes"] = {**session.config.stash[_OBSERVED]}
         return
     if seconds:
         known = json.loads(_SECONDS_FILE.read_text()) if _SECONDS_FILE.exists() else {}
@@ -211,7 +208,7 @@ class _Ending:
         if self._told and time.monotonic() - self._told_s < WATCH.quiet_limit_s / 2:
             return
         if self._told > 1:
-            faulthandler.dump_traceback(sys.__stderr__)
+            faulthandler.dump_traceback(sys.__stderr__ or 2)
             os._exit(os.EX_SOFTWARE)
         if self._told or cancel is None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)

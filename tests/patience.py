@@ -92,9 +92,9 @@ WATCH = Watch()
 
 
 @overload
-async def until(condition: Callable[[], Awaitable[T]], what: str = "") -> T: ...
+async def until(condition: Callable[[], Awaitable[T | None]], what: str = "") -> T: ...
 @overload
-async def until(condition: Callable[[], T], what: str = "") -> T: ...
+async def until(condition: Callable[[], T | None], what: str = "") -> T: ...
 async def until(condition: Callable[[], Any], what: str = "") -> Any:
     """Return the first true value of a condition, which is asked a hundred times a second.
 
@@ -110,7 +110,7 @@ async def until(condition: Callable[[], Any], what: str = "") -> Any:
         await anyio.sleep(_POLL_S)
 
 
-def wait_until(condition: Callable[[], T], what: str = "") -> T:
+def wait_until(condition: Callable[[], T | None], what: str = "") -> T:
     """`until`, for a test without a loop."""
     while not (value := condition()):
         _give_up_if_stuck(what)

@@ -190,7 +190,7 @@ class _Zygote:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _SERVE],
                     cwd=ROOT,
-                    stdin=theirs,
+                    stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 )

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shown = step.shown(**values)
         print(f"{name}: {step.what}\n    {shown}", flush=True)
         if shutil.which(step.command[0]) is None:
-            outcome, took_s, said = f"skipped: no {step.command[0]}", 0.0, []
+            outcome, took_s, said = f"skipped: no {step.command[0]}", 0.0, list[str]()
         else:
             began_s = time.monotonic()
             code, said = run(name, step, values)
@@ -134,9 +134,9 @@ def test_in(version: str) -> int:
     made = ROOT / "build" / f"python{version}"
     python = made / "bin" / "python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", made], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(made)], check=True)
     environment = {**os.environ, "VIRTUAL_ENV": str(made)}
-    command = [python, "tasks.py", "test"]
+    command = [str(python), "tasks.py", "test"]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -59,7 +59,7 @@ def choose_tests(changed: Iterable[str]) -> Chosen:
     """The test files that a change may break, as many as fit into the time."""
     import grimp  # noqa: PLC0415
 
-    graph = grimp.build_graph("remora", "tests", "tools", cache_dir=ROOT / "build" / "grimp")
+    graph = grimp.build_graph("remora", "tests", "tools", cache_dir=str(ROOT / "build" / "grimp"))
     ahead = {module_of(name) for name in changed if name.endswith(".py")} & graph.modules
     distance, steps = dict.fromkeys(ahead, 0), 0
     while ahead:

@@ -16,7 +16,7 @@ from remora.services.asking import ask_owner
 
 __all__ = ["ask_status", "change_there"]
 
-_LIMIT_S = 5.0
+LIMIT_S = 5.0
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.01, 0.5
 _decode_status = msgspec.json.Decoder(RuntimeStatus).decode
 _decode_change = msgspec.json.Decoder(ChangeAnswer).decode
@@ -47,7 +47,7 @@ async def change_there(directory: Path, change: Change) -> ChangeAnswer | None:
     question = msgspec.json.encode(StatusQuestion(change=change))
     pause_s, asked = _FIRST_PAUSE_S, False
     while True:
-        found = await run_in_thread(partial(ask_owner, directory, question, _LIMIT_S))
+        found = await run_in_thread(partial(ask_owner, directory, question, LIMIT_S))
         if found is None:
             if asked:
                 raise OwnerUnreachable(

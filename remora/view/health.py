@@ -26,7 +26,7 @@ __all__ = ["HealthAnswer", "HealthSamples", "ask_about"]
 
 _INTERVAL_S = 2.0
 _KEPT = 150  # five minutes
-_PATIENCE_S = 1.0
+PATIENCE_S = 1.0
 _DISK_EVERY = 5  # samples
 
 
@@ -147,7 +147,7 @@ class HealthSamples:
             self._disk = await run_in_thread(_measure, self._directory)
         self._asked += 1
         before = self._last
-        question = partial(ask, self._directory, timeout_s=_PATIENCE_S)
+        question = partial(ask, self._directory, timeout_s=PATIENCE_S)
         status, note = None, "no process has the memory open"
         try:
             status = await run_in_thread(question)
@@ -173,7 +173,7 @@ async def ask_about(
     """
     asked = StatusQuestion(figures=figures, **question)
     try:
-        return await run_in_thread(partial(ask_status, directory, asked, _PATIENCE_S))
+        return await run_in_thread(partial(ask_status, directory, asked, PATIENCE_S))
     except (InvalidInput, DirectoryUnusable, OwnerUnreachable):
         return None
 

@@ -28,7 +28,7 @@ def test_all_ends_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     others, and when all is calm no mailbox, job, live session, task, thread or descriptor is left
     over, on asyncio and on uvloop. It ends when enough was done on each, twice.
     """
-    monkeypatch.setattr(benchmarks.soak, "_SETTLE_S", 3_600.0)
+    monkeypatch.setattr(benchmarks.soak, "SETTLE_S", 3_600.0)
     cycles: list[Cycle] = []
     soak = Soak(tmp_path / "memory", 7, SMALL, cycles.append)
     for loop in ("asyncio", "uvloop", "asyncio", "uvloop"):

@@ -32,7 +32,7 @@ from remora.testing import HashEmbedder
 from remora.testing.stores import DIMENSION
 from tests.copies import copy_memory
 from tests.golden.directory import answers, finish, open_runtime
-from tests.integration.test_golden_directory import GOLDEN, changes, without_access
+from tests.integration.test_golden import GOLDEN, changes, without_access
 from tests.lance import digest_keys, digests_of, lance, put, rows_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves look into directories

@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> LeaseClock:
     """The clock of owners, which renew their leases again and again."""
     found = LeaseClock()
     monkeypatch.setattr("remora.storage.postgres.journal.Lease", partial(Lease, now=found))
-    monkeypatch.setattr("remora.storage.postgres.lease._RENEWALS", 100 * _LONG_S)
+    monkeypatch.setattr("remora.storage.postgres.lease.RENEWALS", 100 * _LONG_S)
     return found
 
 

@@ -63,8 +63,8 @@ def directory(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners answer late on a busy machine."""
-    monkeypatch.setattr("remora.view.health._PATIENCE_S", 600.0)
-    monkeypatch.setattr("remora.api.asking._LIMIT_S", 600.0)
+    monkeypatch.setattr("remora.view.health.PATIENCE_S", 600.0)
+    monkeypatch.setattr("remora.api.asking.LIMIT_S", 600.0)
 
 
 def said(text: str) -> MessageDict:

@@ -38,9 +38,9 @@ __all__ = ["Lease", "Tenure", "check_network", "check_tenure"]
 
 _logger = get_logger(__name__)
 _FRESH = 2 / 3  # of a lease, in which its owner answers
-_RENEWALS = 6  # in one lease, while all goes well
+RENEWALS = 6  # in one lease, while all goes well
 _PATIENCE = 1 / 4  # of a lease, for one renewal
-_MOST_ROUND_TRIP = 1 / 20  # of a lease
+MOST_ROUND_TRIP = 1 / 20  # of a lease
 _AGAIN_S = 0.1
 _RENEW = "SELECT remora.renew($1), epoch, commits FROM remora.journal"
 
@@ -92,11 +92,11 @@ async def check_network(connection: asyncpg.Connection[Any], lease_s: float) -> 
         began = time.perf_counter()
         await connection.execute("SELECT 1")
         took = min(took, time.perf_counter() - began)
-    if took > lease_s * _MOST_ROUND_TRIP:
+    if took > lease_s * MOST_ROUND_TRIP:
         raise ConfigError(
             f"a statement takes {took:.2f} s on the way to PostgreSQL and back, so a lease of "
             f"{lease_s:g} s would be lost in any pause of the network: set lease_s to "
-            f"{math.ceil(took / _MOST_ROUND_TRIP)} or more"
+            f"{math.ceil(took / MOST_ROUND_TRIP)} or more"
         )
 
 
@@ -167,7 +167,7 @@ class Lease:
         self._disconnect()
 
     async def _keep(self) -> None:
-        pause_s = self._lease_s / _RENEWALS
+        pause_s = self._lease_s / RENEWALS
         while True:
             await asyncio.sleep(pause_s)
             sent, known = self._now(), self._known()
@@ -185,7 +185,7 @@ class Lease:
                 return
             self._outage.succeed()
             self._fresh_until = sent + self._lease_s * _FRESH
-            pause_s = self._lease_s / _RENEWALS
+            pause_s = self._lease_s / RENEWALS
 
     async def _call(self, sql: str) -> Any:
         if self._connection is None or self._connection.is_closed():
