@@ -112,7 +112,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["seconds"] = seconds
         if table is not None:
-            session.config.workeroutput["probes"] = {**session.config.stash[_OBSERVED]}
+            reached = session.config.stash[_OBSERVED]
+            session.config.workeroutput["probes"] = dict(reached)
         return
     if seconds:
         known = json.loads(_SECONDS_FILE.read_text()) if _SECONDS_FILE.exists() else {}
