@@ -225,13 +225,14 @@ def serve() -> None:
         between = os.fork()
         if not between:
             os.close(reading)
+            parent = os.getpid()
             pid = os.fork()
             if pid:
                 os.write(writing, struct.pack("!I", pid))
                 os._exit(0)
             os.close(writing)
             connection.close()
-            _be_child(request, descriptors)
+            _be_child(request, descriptors, parent)
             return
         os.close(writing)
         answer = os.read(reading, 4)
@@ -251,15 +252,14 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | No
     return json.loads(text), descriptors
 
 
-def _be_child(request: dict[str, Any], descriptors: list[int]) -> None:
+def _be_child(request: dict[str, Any], descriptors: list[int], parent: int) -> None:
     """Run the program; what it raises is the interpreter's to report, as ever."""
-    between = os.getppid()
     high = [fcntl.fcntl(one, fcntl.F_DUPFD, _HIGH) for one in descriptors]
     os.closerange(3, _HIGH)
     for one, wanted in zip(high, request["descriptors"], strict=True):
         os.dup2(one, wanted)
         os.close(one)
-    while os.getppid() == between:
+    while os.getppid() == parent:
         os.sched_yield()
     die_with_parent()
     if request["session"]:
