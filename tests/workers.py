@@ -23,14 +23,19 @@ directory: {directory}
 long_term: {{enabled: false}}
 tokens: {{counter: heuristic}}
 buffer: {{policy: keep_all}}
-cluster: {{shards: 2, linger_s: 60, wait_s: 120, max_deaths: 100{cluster}}}
+mailbox: {{timeout_s: 600}}
+cluster: {{shards: 2, linger_s: 60, wait_s: 600, silent_s: {silent_s}, stuck_s: 600,
+  max_deaths: 100{cluster}}}
 """
 
 
-def write_config(path: Path, cluster: str = "", name: str = "remora.yaml", more: str = "") -> Path:
-    """A configuration file for the memory `memory` beside it."""
-    file = path / name
-    file.write_text(CONFIG.format(directory=path / "memory", cluster=cluster) + more)
+def write_config(path: Path, cluster: str = "", *, silent_s: float = 600) -> Path:
+    """A configuration file for the memory `memory` beside it.
+
+    An owner that only waits for its turn on a busy machine is not taken for one that hangs.
+    """
+    file = path / "remora.yaml"
+    file.write_text(CONFIG.format(directory=path / "memory", cluster=cluster, silent_s=silent_s))
     return file
 
 
@@ -56,7 +61,7 @@ def end_owner(directory: Path, number: int = signal.SIGKILL) -> None:
     try:
         with owner_process(info) as control:
             os.kill(control.pid, number)
-            assert control.wait(60)
+            assert control.wait(600)
     except OwnerGone:
         pass
 
