@@ -57,7 +57,7 @@ up to the moment.
 SERVED = re.compile(
     r".*: 'Session' is 'ClientSession'"
     r"|.*\.working\[.*\]\.vector: .*"
-    r"|messages by metadata .*\.metadata\.a: b'.*"
+    r"|.*\.metadata\.a: b'.*"
     r"|a value that is none \.text: .*"
 )
 """Over HTTP: names of classes, vectors of working memory, bytes in metadata, one text."""
