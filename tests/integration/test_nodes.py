@@ -39,6 +39,7 @@ from tests.integration.test_cluster_verbs import (
 from tests.machines import SECRET, Machine, owned_by, placed, running_owner
 from tests.nodes import connected, node, serve, two_nodes
 from tests.object_store import serve_objects
+from tests.patience import until
 from tests.postgres import Cluster
 
 pytestmark = [
@@ -47,11 +48,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
 ]
 SHARDS = 4
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def users() -> list[str]:
@@ -77,12 +73,11 @@ async def say(memory: Any, number: int) -> None:
 
 async def opened(directory: Path, shards: int) -> None:
     """Return when the node says that it has so many shards open, and is ready."""
-    with anyio.fail_after(60):
-        while True:
-            status = await anyio.to_thread.run_sync(ask, directory)
-            if status is not None and status.served == shards and status.health.ready:
-                return
-            await anyio.sleep(0.02)
+    while True:
+        status = await anyio.to_thread.run_sync(ask, directory)
+        if status is not None and status.served == shards and status.health.ready:
+            return
+        await anyio.sleep(0.02)
 
 
 async def heard(memory: Any) -> list[list[str]]:
@@ -267,9 +262,7 @@ async def test_a_bucket_that_is_not_there(cluster: Cluster, tmp_path: Path) -> N
         assert await reader.read() is None
         server.away = True
         async with node(make(tmp_path, config)):
-            with anyio.fail_after(60):
-                while await reader.read() is None:
-                    await anyio.sleep(0.02)
+            await until(reader.read, "the node has made the memory")
         reader.close()
 
 
@@ -282,9 +275,7 @@ async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> N
         async with make(tmp_path / "alone", config):  # it would make a memory in one piece
             pass
     async with node(make(tmp_path / "one", config)) as first:
-        with anyio.fail_after(60):
-            while len(first.served) < 2:
-                await anyio.sleep(0.02)
+        await until(lambda: len(first.served) == 2, "it serves its shards")
         other = make_config(cluster, "refused", shards=4)
         with pytest.raises(ConfigError, match=r"has 2 shards.* cluster\.shards says 4"):
             await serve(make(tmp_path / "two", other))

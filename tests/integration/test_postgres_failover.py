@@ -54,6 +54,8 @@ async def say(runtime: Runtime, number: int) -> None:
     while True:
         try:
             return await try_to_say(runtime, number)
+        except OwnershipLost:
+            raise
         except (CommitFailed, OutcomeUnknown, OwnerUnreachable):
             await anyio.sleep(0.01)
 

@@ -17,8 +17,8 @@ from tests.processes import http_server
 
 @pytest.mark.blocking
 def test_requests_of_the_description(tmp_path: Path) -> None:
-    """Not that all that fits the description is accepted: JSON Schema cannot say what a chat message
-    is, nor which memory types there are.
+    """Not that whatever fits it is accepted: JSON Schema cannot say what a chat message is, nor
+    which memory types there are.
     """
     pytest.importorskip("schemathesis")
     import schemathesis  # noqa: PLC0415  # it takes a second to import
