@@ -73,19 +73,6 @@ async def test_two_workers_have_one_memory(tmp_path: Path, memory: Path) -> None
     assert {path.name for path in memory.glob("shard-*")} == {"shard-00", "shard-01"}
 
 
-async def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Path) -> None:
-    """Keyed appends and reads that wait go through; nothing is lost, doubled or out of order."""
-    async with remora.connect(write_config(tmp_path)) as worker:
-        chat = worker.session("ada", "s")
-        first = owner_of(memory)
-        for number in range(20):
-            if number == 10:
-                os.kill(first.pid, signal.SIGKILL)
-            await chat.append(user(f"{number}"), key=f"k{number}")
-        assert await contents(chat) == [f"{number}" for number in range(20)]
-    assert owner_of(memory).pid != first.pid
-
-
 async def test_an_owner_that_nobody_needs_ends(tmp_path: Path, memory: Path) -> None:
     file = write_config(tmp_path)
     file.write_text(file.read_text().replace("linger_s: 60", "linger_s: 0.1"))

@@ -1,8 +1,6 @@
-"""What may happen to PostgreSQL, to cables, to the object store and to releases, once each.
+"""What may happen to owners, PostgreSQL, cables, the object store and releases, once each.
 
-`benchmarks.failures` does all of it, and often.
-
-Owners that are killed, stopped or told to leave are in `test_machines`, failovers in
+`benchmarks.failures` does all of it, and often; failovers of PostgreSQL are also in
 `test_postgres_failover`. ``REMORA_FAILURES=20`` in the environment is how often each is done.
 """
 
@@ -27,6 +25,9 @@ _TRIES = int(os.environ.get("REMORA_FAILURES", "1"))
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
+        ("owner killed", 1),
+        ("owner stopped, and continued", 1),
+        ("owner told to leave", 1),
         ("PostgreSQL crashes", 0),
         ("disk of PostgreSQL full", 0),
         ("owner cut from PostgreSQL", 1),

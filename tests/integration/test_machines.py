@@ -1,4 +1,7 @@
-"""Several machines: owners that wait for the lease, and workers that find them over TCP."""
+"""Several machines: owners that wait for the lease, and workers that find them over TCP.
+
+What happens when an owner is killed, stopped or told to leave is in `test_failures`.
+"""
 
 from __future__ import annotations
 
@@ -55,42 +58,6 @@ async def heard(memory: Any) -> list[str]:
 
 
 # -- an owner that goes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
-async def test_another_machine_takes_over(
-    cluster: Cluster, tmp_path: Path, how: signal.Signals
-) -> None:
-    """G3, G12: the owner is killed, told to leave, or stands still, while a worker appends: the
-    other one serves, no append fails, nothing is lost, doubled or out of order.
-    """
-    schema = f"over_{how.name.lower()}"
-    one, two = (
-        Machine(tmp_path / name, cluster.dsn(), schema, lease_s=2) for name in ("one", "two")
-    )
-    async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(running_owner(one))
-        await first.said("shard_served")
-        second = await stack.enter_async_context(running_owner(two))
-        await second.said("node_joined")
-        memory = await stack.enter_async_context(remora.connect(two.file))
-        for number in range(20):
-            await say(memory, number)
-        if how is signal.SIGSTOP:
-            await anyio.to_thread.run_sync(stop, first.pid)
-        else:
-            os.kill(first.pid, how)
-        for number in range(20, 40):
-            await say(memory, number)
-        assert await heard(memory) == [str(number) for number in range(40)]
-        await owner_after(cluster, schema, 1)
-        if how is signal.SIGTERM:
-            assert await first.ended() == 0
-        if how is signal.SIGSTOP:
-            os.kill(first.pid, signal.SIGCONT)
-            await first.said("shard_left")
-            await say(memory, 40)
-            assert await heard(memory) == [str(number) for number in range(41)]
 
 
 async def test_a_worker_that_knows_the_former_owner_only(cluster: Cluster, tmp_path: Path) -> None:

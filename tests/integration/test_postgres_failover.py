@@ -28,7 +28,7 @@ class Pair:
 
     async def open(self) -> Runtime:
         journal = await PostgresJournal.open(
-            self.dsn, lease_s=20.0, command_timeout_s=60.0, reconnect_s=600, durability="process"
+            self.dsn, lease_s=20.0, command_timeout_s=15.0, reconnect_s=600, durability="process"
         )
         return Runtime.in_memory(journal=journal)
 
