@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
+import pytest
 
 from remora.cluster.control import ControlLink, OwnerGone
 from remora.cluster.place import OwnerInfo, Place
 from remora.cluster.watch import open_control
 from remora.config import ClusterConfig
 
-__all__ = ["end_owner", "owner_of", "owner_process", "write_config"]
+__all__ = ["OWNERS", "end_owner", "owner_of", "owner_process", "write_config"]
 
+OWNERS = [
+    pytest.mark.blocking,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
+]
+"""Marks of tests whose memory other processes own."""
 CONFIG = """\
 directory: {directory}
 long_term: {{enabled: false}}
@@ -64,13 +69,3 @@ def end_owner(directory: Path, number: int = signal.SIGKILL) -> None:
             assert control.wait(600)
     except OwnerGone:
         pass
-
-
-@asynccontextmanager
-async def ending(directory: Path) -> AsyncIterator[None]:
-    """Ends the owner at last."""
-    try:
-        yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(end_owner, directory)

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,20 +22,16 @@ import remora.blocking
 from remora.cluster.spawn import lock_now
 from tests.harness import user
 from tests.processes import bound
-from tests.workers import ending, owner_of, write_config
+from tests.workers import OWNERS, end_owner, owner_of, write_config
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 
 
 @pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Path]:
+def memory(tmp_path: Path) -> Iterator[Path]:
     """A memory's directory, whose owner is ended after the test."""
-    async with ending(tmp_path / "memory"):
-        yield tmp_path / "memory"
+    yield tmp_path / "memory"
+    end_owner(tmp_path / "memory")
 
 
 async def run(script: str, path: Path) -> str:

@@ -38,13 +38,9 @@ from remora.storage.lock import DirectoryLock
 from tests.harness import user
 from tests.patience import until
 from tests.processes import bound, stop
-from tests.workers import end_owner, owner_of, owner_process, write_config
+from tests.workers import OWNERS, end_owner, owner_of, owner_process, write_config
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 in_thread = anyio.to_thread.run_sync
 
 

@@ -20,13 +20,9 @@ import pytest
 from tests import worker_app
 from tests.patience import until
 from tests.processes import bound
-from tests.workers import end_owner, owner_of, write_config
+from tests.workers import OWNERS, end_owner, owner_of, write_config
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 GUNICORN = (
     *(
         "gunicorn",

@@ -33,11 +33,9 @@ from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.owners import finder, make_target
 from tests.patience import wait_until
 from tests.processes import stop
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = OWNERS
 
 RACE = """
 import os, sys

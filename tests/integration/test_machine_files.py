@@ -18,7 +18,6 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import anyio
-import pytest
 import yaml
 
 from remora.rest.keys import is_open
@@ -26,14 +25,12 @@ from tests.machines import SECRET, owned_by, placed, write_certificate
 from tests.patience import wait_until
 from tests.postgres import Cluster
 from tests.processes import bound, free_port
+from tests.workers import OWNERS
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "deployment"
 REMORA = [sys.executable, "-m", "remora"]
-pytestmark = [
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = OWNERS
 
 
 def manifests() -> dict[str, Any]:

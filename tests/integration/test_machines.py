@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import ssl
-import sys
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,9 @@ from tests.machines import SECRET, Machine, owner_after, running_owner, write_ce
 from tests.patience import until
 from tests.postgres import Cluster
 from tests.processes import stop
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 
 
 def machines_of(machine: Machine) -> Machines:

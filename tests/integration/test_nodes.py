@@ -41,12 +41,9 @@ from tests.nodes import connected, node, serve, two_nodes
 from tests.object_store import serve_objects
 from tests.patience import until
 from tests.postgres import Cluster
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 SHARDS = 4
 
 
