@@ -22,7 +22,7 @@ def bound(*command: str | os.PathLike[str]) -> list[str]:
 
     That should be the main thread: it ends with the test process, which may be killed.
     """
-    words = list(map(os.fspath, command))
+    words = [os.fspath(one) for one in command]
     return words if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL", *words]
 
 

@@ -1,4 +1,7 @@
-"""Handles of a worker, over a Unix socket, against a real runtime."""
+"""Workers at a Unix socket: their turns, bounds, cancellation, and another owner.
+
+That each verb does the same there as in the owner's process is in `test_cluster_verbs`.
+"""
 
 from __future__ import annotations
 
