@@ -428,6 +428,7 @@ async def _memories(w: World) -> list[Any]:
     )
     await w.runtime.settle()
     changed = await user.update_memory(ids[1], "has a dog", metadata={"legs": [4]})
+    await w.runtime.settle()
     return [
         ids,
         changed,

@@ -131,6 +131,15 @@ def make_runtime(path: Path) -> remora.Runtime:
     )
 
 
+def make_in_memory(_: Path) -> remora.Runtime:
+    return remora.Runtime.in_memory(
+        config=PATIENT,
+        embedder=SlowEmbedder(16),
+        chat_model=SlowChatModel(),
+        clock=StoppedClock(),
+    )
+
+
 def make_shards(path: Path) -> ShardedRuntime:
     return ShardedRuntime.of(make_runtime(path), shards=2)
 
@@ -239,6 +248,7 @@ def test_every_public_member_is_used(kind: type) -> None:
 
 
 HOSTS: dict[str, tuple[Make, Host]] = {
+    "in memory": (make_runtime, lambda path, make: here(path, make_in_memory)),
     "a socket": (make_runtime, behind_a_socket),
     "HTTP": (make_runtime, over_http),
     "a socket, in shards": (make_shards, behind_a_socket),

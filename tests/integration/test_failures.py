@@ -38,5 +38,5 @@ async def test_a_failure(name: str, moves: int, tmp_path: Path) -> None:
     """
     found = await FAILURES[name](tmp_path, _TRIES, 1)
     assert found.verdict.faults == 0, found
-    assert found.verdict.acknowledged > 0
+    assert found.verdict.acknowledged >= 32  # `Pair.a_moment` lasts until so many are
     assert found.moved == _TRIES * moves

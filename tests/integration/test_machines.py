@@ -446,7 +446,7 @@ async def test_owners_that_cannot_start(cluster: Cluster, tmp_path: Path) -> Non
         if "listen" in more:
             text = text.replace('listen: "127.0.0.1:0"', more)
         else:
-            text = text.replace("wait_s: 120", f"wait_s: 120, {more}")
+            text = text.replace("silent_s: 600", f"silent_s: 600, {more}")
         if "192" in more:
             keys = await write_certificate(tmp_path)
             text = text.replace("certificate: c, key: k", keys)
