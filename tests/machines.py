@@ -137,7 +137,9 @@ async def owner_after(cluster: Cluster, schema: str, epoch: int) -> JournalOwner
         found = await read_owner(cluster.dsn(), schema)
         return found if found is not None and found.epoch > epoch and found.left_s else None
 
-    return await until(served, f"an owner after epoch {epoch}")
+    owner: JournalOwner | None = await until(served, f"an owner after epoch {epoch}")
+    assert owner is not None
+    return owner
 
 
 async def placed(cluster: Cluster, schema: str, right: Callable[[Placement], bool]) -> Placement:
@@ -149,9 +151,11 @@ async def placed(cluster: Cluster, schema: str, right: Callable[[Placement], boo
         return found if found is not None and right(found) else None
 
     try:
-        return await until(rightly, "shards are divided as they should be")
+        placement: Placement | None = await until(rightly, "shards are divided as they should be")
     finally:
         reader.close()
+    assert placement is not None
+    return placement
 
 
 def owned_by(*counts: int) -> Callable[[Placement], bool]:

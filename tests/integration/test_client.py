@@ -39,6 +39,8 @@ from tests.served import NOT_SERVED, WHO_RUNS_IT, Service, connected
 from tests.verbs import ERRORS, MORE, World, fill_world, public_members, said
 from tests.workers import end_owner
 
+__all__ = ["connected", "free_port"]  # other tests take them from here
+
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 PAIRS = (
     (remora.Runtime, Client),

@@ -203,6 +203,7 @@ def test_an_owner_that_starts_slowly_is_left_to_finish(
     with pytest.raises(OwnerUnreachable, match="is left to finish"):
         worker.find()
     info = wait_until(memory.read_owner, "an owner starts")
+    assert info is not None
     with pytest.raises(OwnerUnreachable, match=f"process {info.pid} starts, and is left"):
         worker.find()
     (memory.directory / "go").touch()

@@ -263,7 +263,7 @@ async def test_every_verb(name: str, tmp_path: Path) -> None:
     it is refused in the same words, and a hook and a memory block do their work.
     """
     make, host = HOSTS[name]
-    outcomes, _, differences = await differences_of(tmp_path, make, partial(host, make=make))
+    outcomes, _, differences = await differences_of(tmp_path, make, lambda path: host(path, make))
     if host is over_http:
         differences = [one for one in differences if not SERVED.fullmatch(one)]
     assert not differences

@@ -217,7 +217,7 @@ async def test_media_are_kept_and_counted(tmp_path: Path) -> None:
     is configured.
     """
     tokens = {"counter": "heuristic", **{key: 77 for _, key, _ in MEDIA}}
-    said_before = [
+    said_before: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
         for part, _, _ in MEDIA
     ]

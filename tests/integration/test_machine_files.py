@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -213,7 +214,7 @@ def test_the_commands_of_all_files(cluster: Cluster, tmp_path: Path) -> None:
         stack.enter_context(worker.running(words))
         for probe in ("livenessProbe", "readinessProbe"):
             path = http[probe]["httpGet"]["path"]
-            wait_until(lambda path=path: ready(port, path), probe)
+            wait_until(partial(ready, port, path), probe)
         assert answer(port, "/v1/users", made.stdout.strip()) == {"users": [], "after": None}
         shown = subprocess.run(
             worker.command(["owners", str(worker.etc / "machines.yaml"), "--json"]),

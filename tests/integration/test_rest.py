@@ -135,8 +135,8 @@ async def test_a_turn_that_is_sent_again_is_stored_once(
     assert again["replies"][-1]["content"] == "It is noon."
     other = await shop.post(f"{CHAT}/turns", json={"message": "Bye"}, headers=key)
     refused(other, 409, "KeyConflict")
-    body = {"message": "Bye", "reply": "Hi", "stored": 3}  # there are not so many replies
-    answer = await shop.post(replies, json=body, headers={"idempotency-key": "request-2"})
+    said = {"message": "Bye", "reply": "Hi", "stored": 3}  # there are not so many replies
+    answer = await shop.post(replies, json=said, headers={"idempotency-key": "request-2"})
     refused(answer, 400, "InvalidInput")
     assert (await contents(service))[:4] == ["Hello", None, "noon", "It is noon."]
     assert "Hi" not in await contents(service)

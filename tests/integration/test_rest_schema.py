@@ -59,7 +59,8 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
             raise
 
     with http_server(tmp_path / "memory", keys) as (process, address):
-        tried = [found.ok() for found in schema.get_all_operations()]
+        results: list[Any] = list(schema.get_all_operations())
+        tried = [one.ok() for one in results]
         assert len(tried) >= len(OPERATIONS)
         for operation in tried:
             try_operation(operation, address)
