@@ -62,6 +62,8 @@ class Service:
 
     Attributes:
         file: of keys.
+        keys: as they were when they were read.
+        address: while it listens.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Service:
         self.runtime = runtime
         self.file = path / "keys.txt"
         self.key()
-        self._keys = KeyFile(self.file)
+        self.keys = KeyFile(self.file)
         rate = rate or RateLimit(0, SystemClock())
-        self._app = build_app(runtime, self._keys, rate, RestOptions(**options))
+        self._app = build_app(runtime, self.keys, rate, RestOptions(**options))
+
+    address = ""
 
     def key(self, tenant: str = "shop") -> str:
         """A new key of a tenant."""
@@ -80,18 +84,23 @@ class Service:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, with the keys of this moment; a server looks at them once a second."""
-        self._keys.refresh()
+        self.keys.refresh()
         await self._app(scope, receive, send)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
-        """A server of it, with the keys that there are now; yields its port."""
-        self._keys.refresh()
+        """A server of it, with the keys that there are now; yields its port.
+
+        Event streams of all servers of it end with this one.
+        """
+        self.keys.refresh()
         with listen_tcp("127.0.0.1", 0) as listener:
             server = make_server(self._app)
             serving = asyncio.create_task(server.serve([listener]))
+            port = int(listener.getsockname()[1])
+            self.address = f"http://127.0.0.1:{port}"
             try:
-                yield listener.getsockname()[1]
+                yield port
             finally:
                 server.should_exit = True
                 await serving
@@ -116,7 +125,7 @@ async def connected(
     """A client of a service of this process, over a socket: only there an answer is a stream."""
     service = Service(runtime, path)
     key = service.key(tenant)
-    async with service.listening() as port:
-        async with Settled(f"http://127.0.0.1:{port}/", api_key=key, **options) as client:
+    async with service.listening():
+        async with Settled(f"{service.address}/", api_key=key, **options) as client:
             client.behind = runtime
             yield client

@@ -563,6 +563,7 @@ MORE: dict[str, Call] = {
     "search working memory": lambda w: w.user.search_working("ticket", 3, session="chat"),
     "learn several": lambda w: w.other.learn(["one", "two"], source="tool:x", session="chat"),
     "no message": lambda w: w.other.session("none").history(),
+    "nothing to rewind": lambda w: w.other.session("none").rewind(0),
     "nothing loaded": lambda w: w.other.session("none").load(),
     "a turn, cut and resumed": _turn_with_key,
     "streams": _stream,
@@ -651,6 +652,7 @@ ERRORS: dict[str, Call] = {
     "no limit": lambda w: w.user.recall("x", limit=0),
     "no right": lambda w: w.runtime.shared("team").as_("stranger").recall("x"),
     "no right to grant": lambda w: w.runtime.shared("team").as_("stranger").grant("me", "own"),
+    "nobody's rights": lambda w: w.runtime.shared(f"team {w.number}").as_("me").revoke("you"),
     "the last owner": lambda w: w.member.revoke("owner"),
     "no such right": lambda w: w.member.grant("x", "rule"),  # type: ignore[arg-type]
     "a cursor of nothing": lambda w: w.user.sessions(after="nothing"),

@@ -1,4 +1,5 @@
-"""Every public verb does the same wherever the memory is: here, behind a socket, over HTTP.
+"""Every public verb does the same wherever the memory is: on a disk, in memory, behind a socket,
+over HTTP.
 
 The same calls are made, one after the other, of a memory in this process and of one in another
 place, and what they return or raise is compared. `test_nodes` does so with nodes of two machines.
@@ -266,6 +267,9 @@ async def test_every_verb(name: str, tmp_path: Path) -> None:
     outcomes, _, differences = await differences_of(tmp_path, make, lambda path: host(path, make))
     if host is over_http:
         differences = [one for one in differences if not SERVED.fullmatch(one)]
+    if name == "in memory":
+        copied = ("Runtime.backup ", "a backup over something ")  # there is nothing to copy
+        differences = [one for one in differences if not one.startswith(copied)]
     assert not differences
     if make is make_bare:
         assert "switched off" in outcomes["User.recall"].text

@@ -290,11 +290,11 @@ async def streaming(
         service = Service(runtime, path, **options)
         keys = {tenant: service.key(tenant) for tenant in ("shop", "other")}
         async with (
-            service.listening() as port,
+            service.listening(),
             httpx2.AsyncClient(timeout=None) as http,
             anyio.create_task_group() as tasks,
         ):
-            events = f"http://127.0.0.1:{port}/v1/users/alice/sessions/chat/events"
+            events = f"{service.address}/v1/users/alice/sessions/chat/events"
 
             async def begin(tenant: str, query: str = "") -> Stream:
                 stream = Stream()
@@ -358,10 +358,10 @@ async def test_a_key_that_is_removed_ends_its_streams(tmp_path: Path) -> None:
         stream = await begin("shop")
         for one in read_keys(service.file):
             remove_key(service.file, one.name)
-        async with service.listening() as port:  # it has read the keys again
-            async with Client(f"http://127.0.0.1:{port}", api_key="remora_wrong") as client:
-                with pytest.raises(KeyRefused):
-                    await anext(client.session("alice", "chat").follow())
+        service.keys.refresh()
+        async with Client(service.address, api_key="remora_wrong") as client:
+            with pytest.raises(KeyRefused):
+                await anext(client.session("alice", "chat").follow())
         await service.runtime.session("shop/alice", "chat").append(user("secret"))
         await stream.wait(b"event: problem")
         assert b"KeyRefused" in stream.body
