@@ -55,8 +55,9 @@ async def two_nodes(
 ) -> AsyncIterator[Sequence[NodeServer]]:
     """Two nodes, each of which serves its part of the shards."""
     async with node(make(path / "one")) as one, node(make(path / "two")) as two:
-        served = (one.served, two.served)
-        await until(lambda: min(map(len, served)) >= shards // 2, "both serve their shards")
+        await until(
+            lambda: min(len(one.served), len(two.served)) >= shards // 2, "both serve their shards"
+        )
         yield one, two
 
 
