@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,12 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 
 from remora.storage.membership import Placement
 from remora.storage.postgres.cluster import ClusterReader
 from remora.storage.postgres.owners import JournalOwner, read_owner
+from tests.patience import until
 from tests.postgres import Cluster
+from tests.processes import bound
 
 __all__ = [
     "NO_OPENSSL",
@@ -34,13 +34,12 @@ __all__ = [
 
 SECRET = "of-all-machines-" * 3
 NO_OPENSSL = "openssl is not installed"
-_SECONDS = 60
 _CONFIG = """\
 directory: {directory}
 journal: {{dsn: "{dsn}", schema: {schema}, lease_s: {lease_s}, durability: process}}
 long_term: {long_term}
 tokens: {{counter: heuristic}}
-cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 120{more}}}
+cluster: {{listen: "{listen}", secret: "{secret}", wait_s: 600, silent_s: 600{more}}}
 """
 
 
@@ -51,6 +50,8 @@ class Machine:
         path: for both.
         dsn: of the database.
         schema: of the journal.
+        lease_s: how long a killed owner is waited for; one that a busy machine keeps from its work
+            for so long loses its shards.
         listen: where it takes connections.
         more: keys of the section ``cluster``.
         long_term: the section of this name.
@@ -62,7 +63,7 @@ class Machine:
         dsn: str,
         schema: str,
         *,
-        lease_s: float = 2,
+        lease_s: float = 600,
         secret: str = SECRET,
         listen: str = "127.0.0.1:0",
         more: str = "",
@@ -98,15 +99,13 @@ class ServingOwner:
 
     async def said(self, text: str, times: int = 1) -> None:
         """Return when its log has this text so often."""
-        with anyio.fail_after(_SECONDS):
-            while (await anyio.Path(self.log).read_text()).count(text) < times:
-                assert self.process.returncode is None, await anyio.Path(self.log).read_text()
-                await anyio.sleep(0.02)
+        while (await anyio.Path(self.log).read_text()).count(text) < times:
+            assert self.process.returncode is None, await anyio.Path(self.log).read_text()
+            await anyio.sleep(0.02)
 
     async def ended(self) -> int:
         """Its exit code, when it has ended."""
-        with anyio.fail_after(_SECONDS):
-            return await self.process.wait()
+        return await self.process.wait()
 
 
 @asynccontextmanager
@@ -118,7 +117,7 @@ async def running_owner(
     """`remora serve` with the machine's configuration; it is killed in the end."""
     with machine.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(*command, str(machine.file)),
+            *bound(*command, machine.file),
             stdout=log,
             stderr=log,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
@@ -133,28 +132,30 @@ async def running_owner(
 
 async def owner_after(cluster: Cluster, schema: str, epoch: int) -> JournalOwner:
     """The first owner after the one of an epoch, when its lease runs."""
-    with anyio.fail_after(_SECONDS):
-        while True:
-            found = await read_owner(cluster.dsn(), schema)
-            if found is not None and found.epoch > epoch and found.left_s:
-                return found
-            await anyio.sleep(0.02)
+
+    async def served() -> JournalOwner | None:
+        found = await read_owner(cluster.dsn(), schema)
+        return found if found is not None and found.epoch > epoch and found.left_s else None
+
+    owner: JournalOwner | None = await until(served, f"an owner after epoch {epoch}")
+    assert owner is not None
+    return owner
 
 
-async def placed(
-    cluster: Cluster, schema: str, right: Callable[[Placement], bool], *, seconds: float = _SECONDS
-) -> Placement:
+async def placed(cluster: Cluster, schema: str, right: Callable[[Placement], bool]) -> Placement:
     """What nodes and shards there are, as soon as it is right."""
     reader = ClusterReader(cluster.dsn(), schema)
+
+    async def rightly() -> Placement | None:
+        found = await reader.read()
+        return found if found is not None and right(found) else None
+
     try:
-        with anyio.fail_after(seconds):
-            while True:
-                found = await reader.read()
-                if found is not None and right(found):
-                    return found
-                await anyio.sleep(0.02)
+        placement: Placement | None = await until(rightly, "shards are divided as they should be")
     finally:
         reader.close()
+    assert placement is not None
+    return placement
 
 
 def owned_by(*counts: int) -> Callable[[Placement], bool]:
@@ -175,23 +176,7 @@ async def write_certificate(path: Path) -> str:
     if shutil.which("openssl") is None:
         pytest.skip(NO_OPENSSL)
     certificate, key = path / "cert.pem", path / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ed25519",
-        "-nodes",
-        "-subj",
-        "/CN=remora",
-        "-days",
-        "2",
-    ]
-    await anyio.to_thread.run_sync(
-        lambda: subprocess.run(
-            [*command, "-out", str(certificate), "-keyout", str(key)],
-            check=True,
-            capture_output=True,
-        )
-    )
+    made = "openssl req -x509 -newkey ed25519 -nodes -subj /CN=remora -days 2"
+    command = [*made.split(), "-out", str(certificate), "-keyout", str(key)]
+    await anyio.run_process(command)
     return f'certificate: "{certificate}", key: "{key}"'

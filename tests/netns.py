@@ -5,32 +5,40 @@ Packets on a cable that is cut vanish: nothing is refused, and no connection end
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 __all__ = ["NETWORK", "NO_NAMESPACES", "Cable", "OtherMachine", "other_machine"]
 
 NO_NAMESPACES = "network namespaces need root, and the program ip"
 NETWORK = "10.231.0.0/16"
-_numbers = itertools.count(os.getpid() * 8 % 250)  # other processes run tests as well
+_CABLES = 250
 
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
+def _draw() -> int:
+    """The number of a cable that this makes: of those which other processes have, none can be made
+    again.
+    """
+    for number in range(_CABLES):
+        with suppress(subprocess.CalledProcessError):
+            _ip("link", "add", f"rm{number}", "type", "veth", "peer", "name", f"rm{number}p")
+            return number
+    raise LookupError(NO_NAMESPACES)
+
+
 class Cable:
     """Between this machine (`here`) and the other one (`there`)."""
 
-    def __init__(self, namespace: str, number: int) -> None:
-        self._end = f"rm{os.getpid() % 100_000}x{number}"
-        self.here, self.there = (f"10.231.{number % 250 + 1}.{host}" for host in (1, 2))
-        other = f"{self._end}p"
-        _ip("link", "add", self._end, "type", "veth", "peer", "name", other)
+    def __init__(self, number: int, namespace: str) -> None:
+        self._end, other = f"rm{number}", f"rm{number}p"
+        self.here, self.there = (f"10.231.{number + 1}.{host}" for host in (1, 2))
         _ip("link", "set", other, "netns", namespace)
         _ip("addr", "add", f"{self.here}/24", "dev", self._end)
         _ip("link", "set", self._end, "up")
@@ -47,10 +55,6 @@ class Cable:
         """Packets arrive again."""
         _ip("netns", "exec", self._namespace, "ip", "link", "set", self._other, "up")
 
-    def remove(self) -> None:
-        with suppress(subprocess.CalledProcessError):
-            _ip("link", "del", self._end)
-
 
 class OtherMachine:
     """The namespace.
@@ -61,10 +65,10 @@ class OtherMachine:
         workers: the cable to workers.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, numbers: tuple[int, int]) -> None:
         self.prefix = ("ip", "netns", "exec", name)
         _ip(*self.prefix[1:], "ip", "link", "set", "lo", "up")
-        self.database, self.workers = (Cable(name, next(_numbers)) for _ in range(2))
+        self.database, self.workers = (Cable(number, name) for number in numbers)
 
 
 @contextmanager
@@ -74,17 +78,25 @@ def other_machine() -> Iterator[OtherMachine]:
 
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip(NO_NAMESPACES)
-    name = f"remora{os.getpid()}x{next(_numbers)}"
-    try:
-        _ip("netns", "add", name)
-    except subprocess.CalledProcessError:
-        pytest.skip(NO_NAMESPACES)
-    machine = None
-    try:
-        machine = OtherMachine(name)
-        yield machine
-    finally:
-        if machine is not None:
-            machine.database.remove()
-            machine.workers.remove()
-        _ip("netns", "del", name)
+    with ExitStack() as ends:
+        numbers = []
+        for _ in range(2):
+            try:
+                number = _draw()
+            except LookupError:
+                pytest.skip(NO_NAMESPACES)
+            ends.callback(_remove, "link", "del", f"rm{number}")
+            numbers.append(number)
+        name = f"remora{numbers[0]}"
+        _remove("netns", "del", name)  # of a process that was killed
+        try:
+            _ip("netns", "add", name)
+        except subprocess.CalledProcessError:
+            pytest.skip(NO_NAMESPACES)
+        ends.callback(_remove, "netns", "del", name)
+        yield OtherMachine(name, (numbers[0], numbers[1]))
+
+
+def _remove(*arguments: str) -> None:
+    with suppress(subprocess.CalledProcessError):
+        _ip(*arguments)

@@ -15,10 +15,9 @@ from remora.cluster.connected import ConnectedRuntime
 from remora.cluster.machines import read_machines
 from remora.cluster.sharing import NodeServer
 from remora.cluster.target import Target, digest_of
+from tests.patience import until
 
 __all__ = ["connected", "node", "serve", "two_nodes"]
-
-_SECONDS = 60
 
 
 def target_of(runtime: Runtime) -> Target:
@@ -56,9 +55,9 @@ async def two_nodes(
 ) -> AsyncIterator[Sequence[NodeServer]]:
     """Two nodes, each of which serves its part of the shards."""
     async with node(make(path / "one")) as one, node(make(path / "two")) as two:
-        with anyio.fail_after(_SECONDS):
-            while min(len(one.served), len(two.served)) < shards // 2:
-                await asyncio.sleep(0.02)
+        await until(
+            lambda: min(len(one.served), len(two.served)) >= shards // 2, "both serve their shards"
+        )
         yield one, two
 
 

@@ -37,18 +37,17 @@ cluster: {{linger_s: 1, wait_s: {wait_s}, silent_s: {silent_s}, stuck_s: {stuck_
 def make_target(
     path: Path,
     *,
-    silent_s: float = 60,
-    stuck_s: float = 30,
+    silent_s: float = 600,
+    stuck_s: float = 600,
     deaths: int = 3,
-    wait_s: float = 120,
-    more: str = "",
+    wait_s: float = 600,
 ) -> Path:
     """A configuration file for a memory beside it."""
     file = path / "remora.yaml"
     text = TARGET.format(
         directory=path / "memory", silent_s=silent_s, stuck_s=stuck_s, deaths=deaths, wait_s=wait_s
     )
-    file.write_text(text + more)
+    file.write_text(text)
     return file
 
 

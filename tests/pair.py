@@ -12,19 +12,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio
-
 import remora
 from remora.storage.postgres.owners import read_owner
 from tests.machines import Machine, ServingOwner, running_owner, write_certificate
 from tests.netns import OtherMachine
+from tests.patience import until
 from tests.postgres import Cluster
 from tests.talk import Talk, Verdict, add_verdicts
 
 __all__ = [
     "FAULTY",
     "LEASE_S",
-    "SECONDS",
     "Found",
     "KeptOwner",
     "Pair",
@@ -33,7 +31,6 @@ __all__ = [
 ]
 
 LEASE_S = 2.0
-SECONDS = 120
 FAULTY = (sys.executable, "-m", "tests.faulty_owner")
 _schemas = itertools.count(1)
 
@@ -89,9 +86,7 @@ class KeptOwner:
     async def joins_again(self) -> None:
         """Return when the next process waits; the one that runs now ends."""
         ended = self.owner
-        with anyio.fail_after(SECONDS):
-            while self.owner is ended or not self.waits():
-                await asyncio.sleep(0.05)
+        await until(lambda: self.owner is not ended and self.waits(), "the next one waits")
 
     def waits(self) -> bool:
         """Whether the process that runs now said that it is a node, and has not the shard."""
@@ -137,16 +132,13 @@ class Pair:
 
     async def a_moment(self) -> None:
         """Talk for a time that differs, until one owner serves and the other waits."""
-        with anyio.fail_after(SECONDS):
-            while not any(one.waits() for one in self.owners):
-                await asyncio.sleep(0.05)
+        await until(lambda: any(one.waits() for one in self.owners), "an owner waits")
         await self.talk.first_after(time.monotonic())
         await asyncio.sleep(random.random() * LEASE_S / 3)
 
     async def note(self, epoch: int, moment: float) -> None:
         """Note how long it took until the sessions could go on."""
-        with anyio.fail_after(SECONDS):
-            self.seconds.append(await self.talk.first_after(moment))
+        self.seconds.append(await self.talk.first_after(moment))
         self.moved += await self.epoch() > epoch
 
     async def found(self) -> Found:
@@ -209,9 +201,8 @@ async def running_pair(
 
             async def end() -> Found:
                 talk.ended.set()
-                with anyio.fail_after(SECONDS):
-                    await talking
-                    return await pair.found()
+                await talking
+                return await pair.found()
 
             yield pair, end
     finally:

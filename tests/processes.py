@@ -3,10 +3,50 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["stop"]
+__all__ = ["bound", "free_port", "http_server", "stop"]
+
+_SETPRIV = shutil.which("setpriv") if sys.platform == "linux" else None
+
+
+def bound(*command: str | os.PathLike[str]) -> list[str]:
+    """A command whose process is killed when the thread ends that starts it, however it ends.
+
+    That should be the main thread: it ends with the test process, which may be killed.
+    """
+    words = [os.fspath(one) for one in command]
+    return words if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL", *words]
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def http_server(
+    directory: Path, keys: Path, port: int = 0
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``remora http`` as a process, once it answers, and its address; it is killed in the end."""
+    words = ("http", directory, "--keys", keys, "--port", str(port))
+    command = bound(sys.executable, "-m", "remora", *words)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            assert "serving" in told, told
+            yield process, told.split()[-1]
+        finally:
+            process.kill()
 
 
 def stop(pid: int) -> None:

@@ -9,15 +9,17 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 
-from remora import Runtime
+from remora import Config, Message, Runtime
 from remora.cluster.remote import RemoteMemory, RemoteShard
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
+from tests.integration.conftest import PLAIN
 
-__all__ = ["Owner", "remote"]
+__all__ = ["Owner", "remote", "said", "spin", "whole_turn", "workers"]
 
 
 class Owner:
@@ -90,14 +92,46 @@ def _runtimes(made: Sequence[Runtime] | ShardedRuntime) -> Sequence[Runtime]:
 @asynccontextmanager
 async def remote(make: Callable[[], Runtime]) -> AsyncIterator[RemoteShard]:
     """A shard that is used through a socket."""
-    owner = Owner(lambda: [make()])
+    async with _workers(lambda: [make()], 1) as (_, (shard,)):
+        yield shard
+
+
+@asynccontextmanager
+async def workers(
+    path: Path, count: int, config: Config = PLAIN
+) -> AsyncIterator[tuple[Owner, list[RemoteShard]]]:
+    """An owner and so many workers."""
+    async with _workers(lambda: [Runtime(path / "memory", config=config)], count) as found:
+        yield found
+
+
+@asynccontextmanager
+async def _workers(
+    make: Callable[[], Sequence[Runtime]], count: int
+) -> AsyncIterator[tuple[Owner, list[RemoteShard]]]:
+    owner = Owner(make)
     await owner.start()
+    memories = [owner.worker() for _ in range(count)]
     try:
-        memory = owner.worker()
-        (shard,) = await memory.open()
-        try:
-            yield shard
-        finally:
-            await memory.aclose()
+        yield owner, [(await one.open())[0] for one in memories]
     finally:
+        for one in memories:
+            await one.aclose()
         await owner.stop()
+
+
+async def whole_turn(shard: RemoteShard, session: str, text: str) -> None:
+    """A turn of ann's, with an answer."""
+    async with shard.session("ann", session).turn(text) as turn:
+        await turn.reply("yes")
+
+
+def said(messages: Sequence[Message]) -> list[Any]:
+    """What is in them."""
+    return [one.content for one in messages]
+
+
+async def spin(times: int = 20) -> None:
+    """Let what was sent arrive."""
+    for _ in range(times):
+        await asyncio.sleep(0)

@@ -1,18 +1,20 @@
-"""Every public coroutine of remora, and a call of each that works.
+"""Every public coroutine of remora, and a call of each that works; more calls, and some that fail.
 
-Tests of what holds for *all* verbs (cancellation, arguments) take their cases from here. The
-public classes are searched for coroutines: a new verb without a call fails
-`test_every_verb_has_a_call`.
+Tests of what holds for *all* verbs (cancellation, arguments, the same results in all places where a
+memory can be) take their cases from here. The public classes are searched for coroutines: a new
+verb without a call fails `test_every_verb_has_a_call`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+import anyio
 import anyio.lowlevel
 import msgspec
 import numpy as np
@@ -22,12 +24,14 @@ import remora
 from remora import Runtime, Session, User
 from remora.api.memories import Agent
 from remora.api.shared import SharedMember
-from remora.messages import ChatDict
+from remora.messages import ChatDict, Message
 from remora.recall.memory import Memory
 from remora.testing import HashEmbedder
 
 __all__ = [
     "CALLS",
+    "ERRORS",
+    "MORE",
     "Call",
     "SlowChatModel",
     "SlowEmbedder",
@@ -35,6 +39,7 @@ __all__ = [
     "fill_world",
     "open_world",
     "public_coroutines",
+    "public_members",
     "said",
 ]
 
@@ -130,7 +135,7 @@ async def open_world(path: Path, *, sessions: bool = True) -> AsyncIterator[Worl
         yield world
 
 
-Call = Callable[[World], Awaitable[Any]]
+Call: TypeAlias = Callable[[World], Awaitable[Any]]
 
 SESSION: dict[str, Call] = {
     "append": lambda w: w.session.append(said(w.text)),
@@ -181,20 +186,31 @@ async def _update_memory(user: User | Agent | SharedMember, text: str) -> Memory
     return await user.update_memory(id_, f"{text}, or not")
 
 
-MEMORIES: dict[str, Call] = {
-    "delete_memories": lambda w: w.user.delete_memories("0" * 32),
-    "memory": lambda w: w.user.memory("0" * 32),
-    "remembered": lambda w: w.user.remembered(),
-    "update_memory": lambda w: _update_memory(w.user, w.text),
-    "memories": lambda w: w.user.memories(),
-    "recall": lambda w: w.user.recall(w.text),
-    "recall_many": lambda w: w.user.recall_many([w.text, "tea"]),
-    "record": lambda w: w.user.record(said(w.text)),
-    "record_many": lambda w: w.user.record_many([said(w.text), said("tea")]),
-    "remember": lambda w: w.user.remember(w.text),
-    "settle": lambda w: w.user.settle(),
+MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
+    "delete_memories": lambda _, who: who.delete_memories("0" * 32),
+    "memory": lambda _, who: who.memory("0" * 32),
+    "update_memory": lambda w, who: _update_memory(who, w.text),
+    "memories": lambda _, who: who.memories(),
+    "recall": lambda w, who: who.recall(w.text),
+    "remember": lambda w, who: who.remember(w.text),
+    "settle": lambda _, who: who.settle(),
 }
-USER: dict[str, Call] = MEMORIES | {
+"""Of everybody who has memories."""
+OWN_MEMORIES = MEMORIES | {
+    "remembered": lambda _, who: who.remembered(),
+    "recall_many": lambda w, who: who.recall_many([w.text, "tea"]),
+    "record": lambda w, who: who.record(said(w.text)),
+    "record_many": lambda w, who: who.record_many([said(w.text), said("tea")]),
+}
+
+
+def _calls_of(
+    who: Callable[[World], Any], calls: dict[str, Callable[[World, Any], Awaitable[Any]]]
+) -> dict[str, Call]:
+    return {name: partial(lambda call, w: call(w, who(w)), call) for name, call in calls.items()}
+
+
+USER: dict[str, Call] = _calls_of(lambda w: w.user, OWN_MEMORIES) | {
     "append_many": lambda w: w.user.append_many({"chat": said(w.text), "more": said(w.text)}),
     "export_arrow": lambda w: w.user.export_arrow(),
     "forget": lambda w: w.other.forget(),
@@ -207,32 +223,13 @@ USER: dict[str, Call] = MEMORIES | {
     "stats": lambda w: w.user.stats(),
     "synopsis": lambda w: w.user.synopsis(refresh=True),
 }
-AGENT: dict[str, Call] = {
-    "delete_memories": lambda w: w.user.agent("cook").delete_memories("0" * 32),
-    "memory": lambda w: w.user.agent("cook").memory("0" * 32),
-    "remembered": lambda w: w.user.agent("cook").remembered(),
-    "update_memory": lambda w: _update_memory(w.user.agent("cook"), w.text),
-    "memories": lambda w: w.user.agent("cook").memories(),
-    "recall": lambda w: w.user.agent("cook").recall(w.text),
-    "recall_many": lambda w: w.user.agent("cook").recall_many([w.text, "tea"]),
-    "record": lambda w: w.user.agent("cook").record(said(w.text)),
-    "record_many": lambda w: w.user.agent("cook").record_many([said(w.text), said("tea")]),
-    "remember": lambda w: w.user.agent("cook").remember(w.text),
-    "settle": lambda w: w.user.agent("cook").settle(),
-}
-SHARED: dict[str, Call] = {
+AGENT = _calls_of(lambda w: w.user.agent("cook"), OWN_MEMORIES)
+SHARED: dict[str, Call] = _calls_of(lambda w: w.member, MEMORIES) | {
     "claim": lambda w: w.member.claim(),
     "forget": _forget_scope,
     "grant": lambda w: w.member.grant("reader"),
-    "delete_memories": lambda w: w.member.delete_memories("0" * 32),
     "members": lambda w: w.member.members(),
-    "memories": lambda w: w.member.memories(),
-    "memory": lambda w: w.member.memory("0" * 32),
-    "recall": lambda w: w.member.recall(w.text),
-    "remember": lambda w: w.member.remember(w.text),
     "revoke": lambda w: w.member.revoke("reader"),
-    "settle": lambda w: w.member.settle(),
-    "update_memory": lambda w: _update_memory(w.member, w.text),
 }
 
 
@@ -294,6 +291,16 @@ CALLS: dict[str, Call] = {
 """By class and method."""
 
 
+def public_members(kind: type) -> set[str]:
+    """Public names of a class, without deprecated ones."""
+    return {
+        name
+        for name, member in inspect.getmembers(kind)
+        if not name.startswith("_")
+        and not hasattr(getattr(member, "fget", member), "__deprecated__")
+    }
+
+
 def public_coroutines() -> Iterator[str]:
     """``Class.method`` of every coroutine function of a class that `remora` shows.
 
@@ -309,3 +316,357 @@ def public_coroutines() -> Iterator[str]:
                 continue
             if inspect.iscoroutinefunction(function):
                 yield f"{name}.{method}"
+
+
+# -- more than one plain call of each --------------------------------------------------------------
+
+_RICH: list[Any] = [
+    Message(role="user", content=[{"type": "text", "text": "☂"}], metadata={"a": b"\x01"}),
+    {"role": "assistant", "content": "ok", "id": "mine", "x": [1, {"y": None}]},
+]
+
+
+async def _at_once(value: object) -> Any:
+    return value
+
+
+async def _exclusive(w: World) -> list[Any]:
+    """A block that keeps turns waiting: they end in the order in which they were begun."""
+    session, seen = w.other.session("exclusive"), []
+
+    async def speak() -> None:
+        async with session.turn("and I?", query=False) as turn:
+            await turn.reply("you as well")
+        seen.append("turn")
+
+    async with anyio.create_task_group() as tasks:
+        async with session.exclusive():
+            tasks.start_soon(speak)
+            await session.append({"role": "user", "content": "am I alone?"})
+            seen.append("block")
+    return [seen, await session.history()]
+
+
+async def _turn_with_key(w: World) -> list[Any]:
+    """Begun, cut, resumed, answered, and asked again."""
+    session, seen = w.other.session("turns"), []
+    for _ in range(2):
+        async with session.turn("when does it leave?", key="r1", query=False) as turn:
+            seen += [turn.resumed, turn.context]
+            if turn.resumed:
+                seen.append(await turn.reply("at nine"))
+            else:
+                seen.append(await turn.reply({"role": "assistant", "content": "", "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                ]}))  # fmt: skip
+                seen.append(
+                    await turn.reply({"role": "tool", "tool_call_id": "c1", "content": "9"})
+                )
+    async with session.turn("when does it leave?", key="r1", query=False) as turn:
+        seen += [turn.replayed, turn.replies, turn.key]
+    return [*seen, await session.history()]
+
+
+async def _chunks(*texts: str) -> AsyncIterator[str]:
+    for text in texts:
+        yield text
+
+
+async def _stream(w: World) -> list[Any]:
+    session = w.other.session("streams")
+    async with session.turn("and back?", query=False) as turn:
+        passed = [chunk async for chunk in turn.stream(_chunks("at ", "ten"))]
+    async with session.turn("and then?", key="r2", query=False) as turn:
+        stream = turn.stream(_chunks("no ", "more"))
+        passed.append(await anext(stream))
+        await stream.aclose()
+    async with session.turn("and then?", key="r2", query=False) as turn:
+        cut = [turn.resumed, turn.replies, turn.context.messages]
+        await turn.reply("no more trains")
+    return [passed, cut, await session.history()]
+
+
+async def _record_a_context(w: World) -> list[Any]:
+    """What remora wrote itself is not recorded as the user's words."""
+    session = w.other.session("long")
+    await session.load_state_dict({"messages": [said("hello")], "summary": "They met in Lisbon."})
+    context = await session.load()
+    ids = await w.other.record([*context.messages, said("bye")])
+    return [context, len(ids), [one.text for one in await w.other.remembered()]]
+
+
+async def _tools(w: World) -> list[Any]:
+    tools = w.other.tools(edit=True, agent="cook")
+    saved = await tools.save_to_memory("worth it", ["the oven is broken"])
+    found = await tools.recall_from_memory(["oven"])
+    return [
+        saved,
+        found,
+        tools.specs,
+        await tools.call("recall_from_memory", {"keywords": ["oven"]}),
+    ]
+
+
+async def _state(w: World) -> list[Any]:
+    state = w.session.state
+    first = await state.set("cart", {"tea": [1, None, 0.5]}, version=0)
+    second = await state.set("cart", [], version=first.version)
+    return [
+        first,
+        second,
+        await state.get("cart"),
+        await state.items(limit=1),
+        await state.get("x"),
+    ]
+
+
+async def _memories(w: World) -> list[Any]:
+    user = w.other
+    ids = await user.remember(
+        ["likes tea", {"content": "has a cat", "key": "pet", "metadata": {"legs": 4}}],
+        session="chat",
+    )
+    await w.runtime.settle()
+    changed = await user.update_memory(ids[1], "has a dog", metadata={"legs": [4]})
+    await w.runtime.settle()
+    return [
+        ids,
+        changed,
+        await user.memory(key="pet"),
+        await user.memory(ids[0]),
+        await user.remembered(where={"legs": {"$in": [4, 3]}}, limit=1),
+        await user.recall("tea", where={"legs": {"$gte": 1}}),
+        await user.recall("tea", types=["fact"], session="chat"),
+        await user.memories(order="importance", limit=3),
+        await user.delete_memories(ids),
+        await user.remembered(),
+    ]
+
+
+async def _listings(w: World) -> list[Any]:
+    user = w.other
+    for name in ("a", "b", "c"):
+        await user.session(name).append(said(f"in {name}"))
+    page = await user.sessions(order="name", limit=2)
+    return [
+        page,
+        await user.sessions(order="name", after=page[-1].cursor),
+        await user.sessions(prefix="b"),
+        await w.runtime.users(prefix="user", limit=2),
+        await w.runtime.counts(user.id),
+        await user.stats(),
+        await user.inspect(),
+    ]
+
+
+async def _many(w: World) -> Any:
+    batches: list[Any] = [
+        (w.other.session("m1"), said("one"), "k1"),
+        (w.other.session("m2"), {"role": "nobody"}, None),
+        (w.other.session("m1"), said("other"), "k1"),
+    ]
+    return await w.runtime.append_many(batches)
+
+
+async def _rewritten(w: World) -> list[Any]:
+    session = w.other.session("rewritten")
+    await session.append([said(str(n)) for n in range(6)])
+    fork = await session.fork("forked", at=3)
+    return [
+        fork,
+        await session.delete([0, 1]),
+        await session.rewind(4),
+        await session.truncate_to_size(1),
+        await session.history(),
+        await session.history(include_archived=False, at=3),
+        await session.history(after=1, limit=2),
+        await fork.history(),
+        await session.contents(),
+        await session.size(),
+        await session.state_dict(),
+        await session.stats(),
+        await session.inspect(),
+        await session.clear(),
+    ]
+
+
+async def _followed(w: World) -> list[Any]:
+    """What is there, then what comes."""
+    session = w.other.session("followed")
+    await session.append([said("one"), said("two")])
+    heard: list[Any] = []
+    async with aclosing(session.follow(after=0)) as messages:
+        async for message in messages:
+            heard.append(message)
+            if len(heard) == 2:
+                await session.append(said("three"))
+            if len(heard) == 3:
+                break
+    return heard
+
+
+async def _moved(w: World) -> list[Any]:
+    exported = await w.session.export()
+    copy = await w.other.import_session(exported, session="copy")
+    await w.runtime.settle()
+    return [exported, copy, await copy.history(), await copy.load(max_tokens=60)]
+
+
+async def _grants(w: World) -> list[Any]:
+    scope = w.runtime.shared(f"team {w.number}")
+    lead, scout = scope.as_("lead"), scope.as_("scout")
+    await lead.claim()
+    await lead.grant("scout", "read")
+    (id_,) = await lead.remember("the door is open")
+    await w.runtime.settle()
+    seen = [await lead.members(), await scout.recall("door"), await scout.memory(id_)]
+    await lead.revoke("scout")
+    return [*seen, await lead.members(), scope.name, scout.scope, scout.who]
+
+
+async def _reschedule(w: World, task: str, seconds: float) -> None:
+    w.runtime.reschedule(task, seconds)
+
+
+async def _figures(w: World) -> list[Any]:
+    """What is the same in two memories of them."""
+    statistics = w.runtime.statistics()
+    return [
+        sorted(statistics.schedule),
+        sorted(statistics.supervisor.queues),
+        statistics.registry.quarantines,
+        statistics.erasures,
+        w.runtime.health().live,
+        w.runtime.erasures(),
+        w.runtime.erasures("nobody"),
+        w.runtime.reembedding,
+    ]
+
+
+MORE: dict[str, Call] = {
+    "append with all": lambda w: w.session.append(
+        _RICH, key="all", allow_duplicates=True, timeout_s=60
+    ),
+    "append again": lambda w: w.session.append(_RICH, key="all"),
+    "messages by metadata": lambda w: w.session.get_messages(
+        "user", filter_metadata={"a": b"\x01"}
+    ),
+    "load": lambda w: w.session.load(),
+    "load a little": lambda w: w.session.load(max_tokens=30),
+    "load with all": lambda w: w.session.load(
+        "tea", max_tokens=300, messages=[said("?")], timeout_s=60
+    ),
+    "load another": lambda w: w.session.load("tea", override=[said("what now?")]),
+    "load as it was": lambda w: w.session.load(at=3),
+    "load again": lambda w: w.session.load(),
+    "search by words": lambda w: w.session.search("fact", semantic=False, limit=2),
+    "search working memory": lambda w: w.user.search_working("ticket", 3, session="chat"),
+    "learn several": lambda w: w.other.learn(["one", "two"], source="tool:x", session="chat"),
+    "no message": lambda w: w.other.session("none").history(),
+    "nothing to rewind": lambda w: w.other.session("none").rewind(0),
+    "nothing loaded": lambda w: w.other.session("none").load(),
+    "a turn, cut and resumed": _turn_with_key,
+    "streams": _stream,
+    "an exclusive block": _exclusive,
+    "a context is recorded": _record_a_context,
+    "tools": _tools,
+    "keyed state": _state,
+    "memories": _memories,
+    "listings": _listings,
+    "several appends": _many,
+    "a past that was rewritten": _rewritten,
+    "a session that is followed": _followed,
+    "another session": _moved,
+    "grants": _grants,
+    "figures": _figures,
+    "a periodic task": lambda w: _reschedule(w, "fifo_cleanup", 1_000.0),
+    "tokens": lambda w: _at_once(w.runtime.message_tokens(said("hello there"))),
+    "what is configured": lambda w: _at_once(w.runtime.config.buffer),
+    "profile": lambda w: w.user.synopsis(refresh=True, timeout_s=60),
+    "agents": lambda w: _at_once([w.user.agent("cook").name, w.user.agent("cook").user]),
+}
+"""What handles do beyond one plain call of each verb."""
+
+
+async def _outside_a_turn(w: World) -> Any:
+    turn = w.session.turn("hello")
+    return await turn.reply("too early")
+
+
+async def _conflict(w: World) -> Any:
+    await w.session.state.set("step", [1], version=None)
+    return await w.session.state.set("step", 3, version=7_000)
+
+
+async def _another_turn(w: World) -> None:
+    async with w.other.session("t").turn("one", key="same", query=False) as turn:
+        await turn.reply("yes")
+    async with w.other.session("t").turn("two", key="same", query=False):
+        pass
+
+
+async def _append_with_a_used_key(w: World) -> Any:
+    await w.session.append(said("one"), key="used")
+    return await w.session.append(said("two"), key="used")
+
+
+async def _forget_and_use(w: World) -> Any:
+    await w.other.session("x").append(said("soon gone"))
+    await w.other.forget()
+    return [await w.other.session("x").history(), await w.other.sessions()]
+
+
+async def _import_twice(w: World) -> Any:
+    exported = await w.session.export()
+    await w.other.import_session(exported, session="copy")
+    return await w.other.import_session(exported, session="copy")
+
+
+async def _import_garbage(w: World) -> Any:
+    await anyio.Path(w.file).with_suffix(".jsonl").write_text("{}\n")
+    return await w.runtime.import_(w.file.with_suffix(".jsonl"))
+
+
+_BAD: Any = {"role": "nobody", "content": "x"}
+
+
+ERRORS: dict[str, Call] = {
+    "no chat message": lambda w: w.session.append(_BAD),
+    "no chat message later": lambda w: w.session.append([said("a"), {}]),
+    "no id": lambda w: w.session.append(said("x"), key="\n"),
+    "no session id": lambda w: _at_once(w.user.session("")),
+    "a key that was used": _append_with_a_used_key,
+    "another turn's key": _another_turn,
+    "no turn": _outside_a_turn,
+    "no such place": lambda w: w.session.delete([77, -1]),
+    "no such message": lambda w: w.session.load(at=70_000),
+    "rewound too far": lambda w: w.session.rewind(70_000),
+    "a fork of nothing": lambda w: w.session.fork("forked", at=70_000),
+    "a negative budget": lambda w: w.session.load(max_tokens=-1),
+    "a stale version": _conflict,
+    "a value that is none": lambda w: w.session.state.set("x", object()),
+    "no such memory": lambda w: w.user.update_memory("0" * 32, "x"),
+    "an agent's memory": lambda w: w.user.agent("cook").update_memory("0" * 32, "x"),
+    "no such type": lambda w: w.user.recall("x", types="dream"),
+    "no such operator": lambda w: w.user.recall("x", where={"a": {"$like": 1}}),
+    "no limit": lambda w: w.user.recall("x", limit=0),
+    "no right": lambda w: w.runtime.shared("team").as_("stranger").recall("x"),
+    "no right to grant": lambda w: w.runtime.shared("team").as_("stranger").grant("me", "own"),
+    "nobody's rights": lambda w: w.runtime.shared(f"team {w.number}").as_("me").revoke("you"),
+    "the last owner": lambda w: w.member.revoke("owner"),
+    "no such right": lambda w: w.member.grant("x", "rule"),  # type: ignore[arg-type]
+    "a cursor of nothing": lambda w: w.user.sessions(after="nothing"),
+    "an export of nothing": lambda w: w.other.session("none").export(),
+    "an import over another": _import_twice,
+    "no such task": lambda w: _reschedule(w, "nothing", 1.0),
+    "no interval": lambda w: _reschedule(w, "fifo_cleanup", -1.0),
+    "no user": lambda w: _at_once(w.runtime.erasures("")),
+    "no dead letter": lambda w: w.runtime.retry_dead_letters(["flush-7-1"]),
+    "nothing to import": lambda w: w.runtime.import_(w.file),
+    "no export at all": _import_garbage,
+    "sessions that exist": lambda w: w.runtime.import_(w.path / "export.jsonl"),
+    "something is there": lambda w: w.runtime.export(w.path / "export.jsonl"),
+    "a backup over something": lambda w: w.runtime.backup(w.path),
+    "forgotten": _forget_and_use,
+}
+"""Calls that raise, but for the last."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,10 +128,20 @@ def verbs() -> list[str]:
     return sorted(verb for verb in (*CALLS, *MAKERS) if parameters(verb))
 
 
-@pytest.fixture(autouse=True)
-def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is taken for a relative path is in the test's own directory."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def world(
+    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    """One for all verbs. Whatever is taken for a relative path is in its own directory."""
+    path = tmp_path_factory.mktemp("world")
+    with contextlib.chdir(path):
+        async with open_world(path) as opened:
+            yield opened
 
 
 async def legal_arguments(world: World, verb: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,80 +193,81 @@ async def call(handle: Any, verb: str, arguments: dict[str, Any]) -> Exception |
     return None
 
 
+_numbers = itertools.count(1)
+
+
 @pytest.mark.parametrize("verb", verbs())
-async def test_wrong_arguments_are_refused(verb: str, tmp_path: Path) -> None:
+async def test_wrong_arguments_are_refused(verb: str, world: World) -> None:
     """Each argument, each wrong value: an error of remora's tree, and nothing is written."""
     wrong = []
-    async with open_world(tmp_path) as world:
-        number, before = 0, await contents(world)
-        for name in parameters(verb):
-            for value in BAD:
-                number += 1
-                at = world.at(number)
-                arguments = await legal_arguments(at, verb, parameters(verb))
-                async with opened(at, verb) as handle:
-                    if verb.startswith("Turn."):  # it has written what the user said
-                        before = await contents(world)
-                    error = await call(handle, verb, {**arguments, name: value})
-                    held = await contents(world)
-                said_so = f"{name}={value!r:.60}: {error!r:.200}"
-                if error is not None and not isinstance(error, RemoraError):
-                    wrong.append(said_so)
-                refused = isinstance(error, (InvalidInput, InvalidMessage))
-                if refused and held != before and verb != "User.append_many":  # its sessions differ
-                    wrong.append(f"{said_so}, and yet something was written")
-                before = held
-        assert not wrong, "\n" + "\n".join(wrong)
-        # nobody else noticed
-        figures = world.runtime.statistics().registry
-        assert (figures.restarts, figures.quarantines) == (0, 0)
-        await world.runtime.settle()
-        assert not await world.runtime.dead_letters()
-        other = world.runtime.session("bob", "chat")
-        await other.append(said("still there"))
-        assert [one.content for one in await other.history()] == ["still there"]
+    await world.session.append([said("before"), said("and more")])
+    before = await contents(world)
+    for name in parameters(verb):
+        for value in BAD:
+            at = world.at(next(_numbers))
+            arguments = await legal_arguments(at, verb, parameters(verb))
+            async with opened(at, verb) as handle:
+                if verb.startswith("Turn."):  # it has written what the user said
+                    before = await contents(world)
+                error = await call(handle, verb, {**arguments, name: value})
+                held = await contents(world)
+            said_so = f"{name}={value!r:.60}: {error!r:.200}"
+            if error is not None and not isinstance(error, RemoraError):
+                wrong.append(said_so)
+            refused = isinstance(error, (InvalidInput, InvalidMessage))
+            if refused and held != before and verb != "User.append_many":  # its sessions differ
+                wrong.append(f"{said_so}, and yet something was written")
+            before = held
+    assert not wrong, "\n" + "\n".join(wrong)
+    # nobody else noticed
+    figures = world.runtime.statistics().registry
+    assert (figures.restarts, figures.quarantines) == (0, 0)
+    await world.runtime.settle()
+    assert not await world.runtime.dead_letters()
+    other = world.runtime.session("bob", verb)
+    await other.append(said("still there"))
+    assert [one.content for one in await other.history()] == ["still there"]
 
 
-async def test_what_a_call_may_carry(tmp_path: Path) -> None:
+async def test_what_a_call_may_carry(world: World) -> None:
     """The largest is taken, one more is refused, and nothing of that is written."""
-    async with open_world(tmp_path) as world:
-        session, user = world.runtime.session("bob", "chat"), world.runtime.user("bob")
-        most = [{**said(f"line {number}"), "id": f"line-{number}"} for number in range(1_000)]
-        parts = [{"type": "text", "text": "x"}] * 1_001
-        call_: dict[str, Any] = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
-        long_text = "tea " * 25_001
-        refused: list[Callable[[], Any]] = [
-            lambda: session.append([*most, said("one more")]),
-            lambda: session.append(said(parts)),  # type: ignore[arg-type]
-            lambda: session.append({"role": "assistant", "tool_calls": [call_] * 1_001}),
-            lambda: session.load(query=long_text),
-            lambda: session.search(long_text),
-            lambda: session.search("tea", limit=1_001),
-            lambda: user.recall(long_text),
-            lambda: user.recall("tea", limit=1_001),
-            lambda: user.recall_many(["tea"] * 1_001),
-            lambda: user.search_working(long_text),
-            lambda: user.search_working("tea", limit=1_001),
-            lambda: user.remember(long_text),
-            lambda: user.remember(["tea"] * 1_001),
-            lambda: user.record([*most, said("one more")]),
-            lambda: user.learn(long_text),
-            lambda: user.learn(["tea"] * 1_001),
-            lambda: user.prune(keep=2**70),
-            lambda: session.delete(range(10_001)),
-        ]
-        for ask in refused:
-            with pytest.raises((InvalidInput, InvalidMessage)):
-                await ask()
-        counts = await world.runtime.counts("bob")
-        assert (counts.messages, counts.memories) == (0, 0)
-        receipt = await session.append([*most[:-1], most[0]])
-        assert receipt.seqs == (*range(1, 1_000), 1)
-        assert await session.size() == 999
-        assert len((await session.append(said(parts[:1_000]))).seqs) == 1  # type: ignore[arg-type]
-        await session.load(query=long_text[:100_000])
-        assert await user.recall("tea", limit=1_000)
-        assert (await user.stats()).long_term_rows == 0
-        await user.remember(["she likes tea", "he likes coffee"])
-        await user.settle()
-        assert (await user.stats()).long_term_rows >= 2
+    session, user = world.runtime.session("carol", "chat"), world.runtime.user("carol")
+    most = [{**said(f"line {number}"), "id": f"line-{number}"} for number in range(1_000)]
+    parts = [{"type": "text", "text": "x"}] * 1_001
+    call_: dict[str, Any] = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    long_text = "tea " * 25_001
+    refused: list[Callable[[], Any]] = [
+        lambda: session.append([*most, said("one more")]),
+        lambda: session.append(said(parts)),  # type: ignore[arg-type]
+        lambda: session.append({"role": "assistant", "tool_calls": [call_] * 1_001}),
+        lambda: session.load(query=long_text),
+        lambda: session.search(long_text),
+        lambda: session.search("tea", limit=1_001),
+        lambda: user.recall(long_text),
+        lambda: user.recall("tea", limit=1_001),
+        lambda: user.recall_many(["tea"] * 1_001),
+        lambda: user.search_working(long_text),
+        lambda: user.search_working("tea", limit=1_001),
+        lambda: user.remember(long_text),
+        lambda: user.remember(["tea"] * 1_001),
+        lambda: user.record([*most, said("one more")]),
+        lambda: user.learn(long_text),
+        lambda: user.learn(["tea"] * 1_001),
+        lambda: user.prune(keep=2**70),
+        lambda: session.delete(range(10_001)),
+    ]
+    for ask in refused:
+        with pytest.raises((InvalidInput, InvalidMessage)):
+            await ask()
+    counts = await world.runtime.counts("carol")
+    assert (counts.messages, counts.memories) == (0, 0)
+    receipt = await session.append([*most[:-1], most[0]])
+    assert receipt.seqs == (*range(1, 1_000), 1)
+    assert await session.size() == 999
+    assert len((await session.append(said(parts[:1_000]))).seqs) == 1  # type: ignore[arg-type]
+    await session.load(query=long_text[:100_000])
+    assert await user.recall("tea", limit=1_000)
+    assert (await user.stats()).long_term_rows == 0
+    await user.remember(["she likes tea", "he likes coffee"])
+    await user.settle()
+    assert (await user.stats()).long_term_rows >= 2

@@ -20,6 +20,9 @@ import remora
 from remora import Config, blocking
 from remora.api import threads
 from remora.errors import InvalidInput, InvalidMessage, RuntimeClosed, WrongLoop
+from tests.patience import until
+from tests.processes import bound
+from tests.verbs import public_members, said
 from tools import blocking as stub
 
 LEAN = Config.from_dict({"tokens": {"counter": "heuristic"}, "models": {"embedder": "none"}})
@@ -30,10 +33,6 @@ KINDS = threads.Mirror.kinds
 def loops() -> list[str]:
     """Threads that run event loops; idle workers of anyio end a moment later."""
     return [one.name for one in threading.enumerate() if "worker" not in one.name]
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 # -- nothing is forgotten --------------------------------------------------------------------------
@@ -48,34 +47,28 @@ INTERFACES = {
 }
 
 
-@pytest.mark.parametrize("original", KINDS, ids=lambda original: original.__name__)
-def test_every_public_name_is_there(original: type) -> None:
+def test_every_public_name_is_there() -> None:
     """And waits: no method returns a coroutine. Deprecated names are left out."""
-    kind = KINDS[original]
-    names = {
-        name
-        for name, member in inspect.getmembers(original)
-        if not name.startswith("_") and not hasattr(member, "__deprecated__")
-    }
-    assert names <= set(dir(kind))
-    assert not any(inspect.iscoroutinefunction(getattr(kind, name)) for name in names)
+    for original, kind in KINDS.items():
+        names = public_members(original)
+        assert names <= set(dir(kind)), original
+        coroutines = [one for one in names if inspect.iscoroutinefunction(getattr(kind, one))]
+        assert coroutines == [], original
 
 
 def test_every_async_class_is_there() -> None:
     """Every class that `remora` shows and that has coroutines, and all that their methods make."""
     shown = {kind for name in remora.__all__ if inspect.isclass(kind := getattr(remora, name))}
-    made = set()
+    made: set[Any] = set()
     for original in KINDS:
-        for name, method in inspect.getmembers(original, inspect.isfunction):
-            plain = not inspect.iscoroutinefunction(method)
-            if not name.startswith("_") and plain and not hasattr(method, "__deprecated__"):
-                returned = get_type_hints(method, {**vars(remora), **method.__globals__}).get(
-                    "return"
-                )
-                made |= {returned} if inspect.isclass(returned) else set()
+        for name in public_members(original):
+            method = getattr(original, name)
+            if inspect.isfunction(method) and not inspect.iscoroutinefunction(method):
+                known = {**vars(remora), **method.__globals__}
+                made.add(get_type_hints(method, known).get("return"))
     with_coroutines = {
         kind
-        for kind in shown | made
+        for kind in filter(inspect.isclass, shown | made)
         if kind.__module__.startswith("remora")
         and kind not in INTERFACES
         and any(
@@ -121,52 +114,46 @@ def test_a_script(tmp_path: Path) -> None:
         assert chat.size() == 3
 
 
-def test_a_turn() -> None:
-    """Entered with ``with``; a retry gets the stored reply."""
+def test_turns() -> None:
+    """Entered with ``with``; a retry gets the stored reply. Chunks of a stream come from the
+    thread's own iterator, and what was streamed before a cut is kept.
+    """
     with blocking.Runtime.in_memory(config=BARE) as runtime:
+        chat = runtime.session("alice", "one")
+        turn: blocking.Turn
         for attempt in range(2):
-            turn: blocking.Turn
-            with runtime.session("alice", "one").turn("hello", key="request-1") as turn:
+            with chat.turn("hello", key="request-1") as turn:
                 assert turn.replayed == bool(attempt)
                 if not turn.replayed:
                     assert [one["content"] for one in turn.context.messages] == ["hello"]
                     turn.reply("hi")
                 assert [one.content for one in turn.replies] == ["hi"]
-
-
-@pytest.mark.parametrize("cut", [False, True])
-def test_a_streamed_turn(*, cut: bool) -> None:
-    """Chunks come from the thread's own iterator; what was streamed before a cut is kept."""
-    with blocking.Runtime.in_memory(config=BARE) as runtime:
-        chat = runtime.session("alice", "one")
-        with chat.turn("hello", key="request-1") as turn:
+        with chat.turn("hello", key="request-2") as turn:
+            assert list(turn.stream(iter(["he", "llo", " Alice"]))) == ["he", "llo", " Alice"]
+        assert chat.history()[-1].content == "hello Alice"
+        with chat.turn("hello", key="request-3") as turn:
             passed = turn.stream(iter(["he", "llo", " Alice"]))
-            if cut:
-                assert next(passed) == "he"
-                passed.close()
-            else:
-                assert list(passed) == ["he", "llo", " Alice"]
-        assert chat.history()[-1].content == ("he" if cut else "hello Alice")
+            assert next(passed) == "he"
+            passed.close()
+        assert chat.history()[-1].content == "he"
 
 
-def test_start_and_close() -> None:
+def test_start_and_close(tmp_path: Path) -> None:
+    """Each runtime has a thread for its event loop, which ends with it, or with a failed start."""
+    before = loops()
+    (tmp_path / "memory").write_text("a file")
+    with pytest.raises(remora.errors.DirectoryUnusable):
+        blocking.Runtime(tmp_path / "memory", config=LEAN).start()
+    assert loops() == before
     runtime = blocking.Runtime.in_memory(config=BARE)
     with pytest.raises(RuntimeClosed, match="open the runtime first"):
         runtime.session("alice", "one").load()
     assert runtime.start() is runtime
     with pytest.raises(InvalidInput, match="open already"):
         runtime.start()
-    before = loops()
+    assert len(loops()) == len(before) + 1
     runtime.close()
     runtime.close()
-    assert len(loops()) == len(before) - 1
-
-
-def test_a_failed_start_leaves_no_thread(tmp_path: Path) -> None:
-    (tmp_path / "memory").write_text("a file")
-    before = loops()
-    with pytest.raises(remora.errors.DirectoryUnusable):
-        blocking.Runtime(tmp_path / "memory", config=LEAN).start()
     assert loops() == before
 
 
@@ -262,7 +249,7 @@ def test_a_loop_that_does_not_run_is_refused() -> None:
     try:
         with ThreadPoolExecutor(1) as pool:
             with pytest.raises(WrongLoop, match="not running"):
-                pool.submit(state.set, "tea", 1).result(20)
+                pool.submit(state.set, "tea", 1).result()
             with pytest.raises(WrongLoop, match="not running"):
                 state.set("tea", 1)
             assert loop.run_until_complete(runtime.user("alice").state.get("tea")) is None
@@ -294,11 +281,10 @@ def test_the_server_ends_during_a_call() -> None:
     async def serve() -> None:
         async with runtime:
             thread.start()
-            while not waiting.is_set():
-                await asyncio.sleep(0.001)
+            await until(waiting.is_set, "the call waits")
 
     asyncio.run(serve())
-    thread.join(60)
+    thread.join()
     assert [str(one) for one in outcomes] == [
         "the event loop of the runtime ended before the call did"
     ]
@@ -332,12 +318,12 @@ with blocking.Runtime(sys.argv[1], config=config, chat_model=Hanging()) as runti
 
 def test_an_interrupt_closes_cleanly(tmp_path: Path) -> None:
     """Ctrl-C during a call: the program ends with KeyboardInterrupt, and the directory is free."""
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    command = bound(sys.executable, "-c", INTERRUPTED, tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline().strip() == b"hangs"
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=60)
+        _, errors = child.communicate()
     assert child.returncode in {-signal.SIGINT, 130}, errors.decode()
     assert errors.decode().strip().endswith("KeyboardInterrupt")
     with blocking.Runtime(tmp_path, config=LEAN) as runtime:

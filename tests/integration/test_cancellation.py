@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,27 @@ Way = Callable[[Callable[[], Coroutine[Any, Any, None]], int], Coroutine[Any, An
 WAYS: tuple[Way, ...] = (cancel_task, cancel_twice, time_out, leave_group, leave_scope)
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def world(
+    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    """One for all calls but those that close it."""
+    async with open_world(tmp_path_factory.mktemp("world")) as opened:
+        yield opened
+
+
+_numbers = itertools.count()
+
+
 async def cut_everywhere(world: World, call: Call) -> None:
-    number = 0
     for way in WAYS:
         for cut in CUTS:
-            number += 1
-            at = world.at(number)
+            at = world.at(next(_numbers))
 
             async def run(at: World = at) -> None:
                 await call(at)
@@ -110,13 +126,13 @@ async def cut_everywhere(world: World, call: Call) -> None:
 
 
 @pytest.mark.parametrize("name", [one for one in CALLS if one != "Runtime.aclose"])
-async def test_a_cancelled_call_ends_as_cancelled(name: str, tmp_path: Path) -> None:
+async def test_a_cancelled_call_ends_as_cancelled(name: str, world: World) -> None:
     """Nobody who catches `RemoraError` swallows a cancellation; the runtime works afterwards."""
-    async with open_world(tmp_path) as world:
-        await cut_everywhere(world, CALLS[name])
-        await world.session.append(said("afterwards"))
-        assert (await world.session.history())[-1].content == "afterwards"
-        await world.user.recall("afterwards")
+    await world.session.append([said("before"), said("and more")])
+    await cut_everywhere(world, CALLS[name])
+    await world.session.append(said("afterwards"))
+    assert (await world.session.history())[-1].content == "afterwards"
+    await world.user.recall("afterwards")
 
 
 @pytest.mark.parametrize("way", WAYS)

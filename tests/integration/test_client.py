@@ -1,19 +1,14 @@
-"""`remora.Client`: the verbs of a `Runtime`, over HTTP.
+"""`remora.Client`: its verbs are those of a `Runtime`, and networks lose what they like.
 
-The same calls are made of a runtime in this process and of one that is served, and what they return
-or raise is compared.
+That each verb does over HTTP what it does in a process is in `test_cluster_verbs`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import re
-import socket
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,27 +19,27 @@ import msgspec
 import pytest
 
 import remora
-from remora import Client, errors
+from remora import Client, Runtime, errors
 from remora.api.keyed_state import KeyedState
-from remora.api.shards import parts_of
 from remora.api.shared import SharedMember, SharedScope
 from remora.client.keyed_state import ClientState
 from remora.client.session import ClientSession
 from remora.client.shared import ClientMember, ClientScope
 from remora.client.turn import ClientTurn
 from remora.client.user import ClientUser
-from remora.rest.app import RestOptions, build_app
-from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
+from remora.rest.keys import add_key, read_keys, remove_key
 from remora.rest.limits import RateLimit
 from remora.rest.problems import Problem, describe
-from remora.rest.server import make_server
 from remora.runtime.clock import SystemClock
-from remora.storage.sockets import listen_tcp
-from remora.testing.runtimes import Outcome, find_differences, outcome_of
-from tests.cluster_calls import ERRORS, MORE
-from tests.integration.test_cluster_verbs import OWN, make_runtime
-from tests.verbs import CALLS, Call, World, fill_world, said
+from remora.testing import HashEmbedder
+from remora.testing.runtimes import outcome_of
+from tests.agents import RECALLING
+from tests.processes import free_port, http_server
+from tests.served import NOT_SERVED, WHO_RUNS_IT, Service, connected
+from tests.verbs import ERRORS, MORE, World, fill_world, public_members, said
 from tests.workers import end_owner
+
+__all__ = ["connected", "free_port"]  # other tests take them from here
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 PAIRS = (
@@ -56,172 +51,34 @@ PAIRS = (
     (SharedScope, ClientScope),
     (SharedMember, ClientMember),
 )
-NOT_SERVED = {
-    "Runtime": """aclose backup config counts erasures export
-        from_file health import_ in_memory internals long_term_statistics message_tokens path ready
-        reembedded reembedding reschedule retry_erasures settle start
-        statistics""",
-    "User": "agent export_arrow import_session inspect record_many settle tools",
-    "Session": "exclusive export inspect load_state_dict settle state_dict",
-    "SharedMember": "settle",
-}
-"""What belongs to who runs the memory, or to who holds its process. docs/how-to/http.md says so."""
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def opened() -> Runtime:
+    return Runtime.in_memory(config=RECALLING, embedder=HashEmbedder(16))
 
 
-def public(kind: type) -> set[str]:
-    return {
-        name
-        for name, member in inspect.getmembers(kind)
-        if not name.startswith("_")
-        and not hasattr(getattr(member, "fget", member), "__deprecated__")
-    }
-
-
-@pytest.mark.parametrize(("kind", "served"), PAIRS, ids=lambda one: one.__name__)
-def test_the_verbs_are_those_of_a_runtime(kind: type, served: type) -> None:
-    left_out = set(NOT_SERVED.get(kind.__name__, "").split())
-    assert public(kind) - public(served) == left_out
-    assert public(served) <= public(kind)
-    for name in public(served):
-        own, other = getattr(kind, name), getattr(served, name)
-        if not inspect.isfunction(own):
-            continue
-        wanted, given = inspect.signature(own), inspect.signature(other)
-        assert list(given.parameters) == list(wanted.parameters), name
-        for one in given.parameters.values():
-            twin = wanted.parameters[one.name]
-            assert one.kind == twin.kind
-            if (kind, name, one.name) != (remora.Runtime, "append_many", "concurrency"):
-                assert one.default == twin.default, (name, one.name)
-        assert inspect.iscoroutinefunction(own) == inspect.iscoroutinefunction(other), name
-
-
-# -- the same calls --------------------------------------------------------------------------------
-
-
-class Embedded:
-    """A runtime whose users and scopes have a tenant's prefix, as they are stored."""
-
-    def __init__(self, runtime: remora.Runtime) -> None:
-        self.runtime = runtime
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.runtime, name)
-
-    def user(self, user: str) -> remora.User:
-        return self.runtime.user(f"shop/{user}")
-
-    def session(self, user: str, session: str) -> remora.Session:
-        return self.user(user).session(session)
-
-    def shared(self, name: str) -> SharedScope:
-        return self.runtime.shared(f"shop/{name}")
-
-    async def users(self, *, prefix: str = "", limit: int | None = 100) -> Any:
-        return await self.runtime.users(prefix=f"shop/{prefix}", limit=limit)
-
-
-class Settled(Client):
-    """A client that can wait for the memory behind it, and export it, as tests need to."""
-
-    behind: remora.Runtime
-
-    async def settle(self) -> None:
-        await self.behind.settle()
-
-    async def export(self, path: Path) -> Any:
-        return await self.behind.export(path)
-
-
-@asynccontextmanager
-async def connected(
-    runtime: remora.Runtime, path: Path, *, tenant: str = "shop", **options: Any
-) -> AsyncIterator[Settled]:
-    """A client of a service of this process, over a socket: only there an answer is a stream."""
-    keys = path / "keys.txt"
-    key = add_key(keys, tenant)
-    app = build_app(runtime, KeyFile(keys), RateLimit(0, SystemClock()), RestOptions())
-    with listen_tcp("127.0.0.1", 0) as listener:
-        server = make_server(app)
-        serving = asyncio.create_task(server.serve([listener]))
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        try:
-            async with Settled(url, api_key=key, **options) as client:
-                client.behind = runtime
-                yield client
-        finally:
-            server.should_exit = True
-            await serving
-
-
-WHO_RUNS_IT = frozenset(
-    """
-    a backup over something, a context is recorded, a past that was rewritten, a periodic task,
-    agents, an agent's memory, an exclusive block, an export of nothing, an import over another,
-    another session, figures, listings, no export at all, no interval, no such task,
-    no user, nothing to import, sessions that exist, tokens, tools, what is configured
-    """.replace("\n    ", " ")
-    .strip()
-    .split(", ")
-)
-"""Calls of more than one verb that use one of `NOT_SERVED`."""
-OTHERWISE = re.compile(
-    r".*: 'Session' is 'ClientSession'"
-    r"|.*\.working\[.*\]\.vector: .*"
-    r"|messages by metadata .*\.metadata\.a: b'.*"
-    r"|a value that is none \.text: .*"
-)
-"""What differs: names of classes, vectors of working memory, bytes in metadata, one text."""
-
-
-async def play(world: World, runtime: remora.Runtime, calls: Mapping[str, Call]) -> Any:
-    names = {parts_of(runtime).instance: "INSTANCE", str(world.path): "PATH", "shop/": ""}
-    filled = await outcome_of(partial(fill_world, world))
-    assert not filled.error, filled.text
-    outcomes: dict[str, Outcome] = {}
-    for number, (name, call) in enumerate(calls.items()):
-        await runtime.settle()
-        outcomes[name] = await outcome_of(partial(call, world.at(number)), names)
-    return outcomes
-
-
-def is_served(name: str) -> bool:
-    kind, _, verb = name.partition(".")
-    return not (
-        kind in {"Agent", "Runtime"}
-        or verb in NOT_SERVED.get(kind, "").split()
-        or name in WHO_RUNS_IT
-    )
-
-
-async def test_a_client_does_what_a_runtime_does(tmp_path: Path) -> None:
-    calls = {name: call for name, call in (CALLS | MORE | ERRORS).items() if is_served(name)}
-    found: list[dict[str, Outcome]] = []
-    for kind in ("embedded", "served"):
-        path = tmp_path / kind
-        path.mkdir()
-        async with make_runtime(path) as runtime, connected(runtime, path) as client:
-            opened: Any = Embedded(runtime) if kind == "embedded" else client
-            found.append(await play(World(opened, path), runtime, calls))
-    one, other = found
-    differences = [
-        difference
-        for name in calls
-        for difference in find_differences(one[name], other[name], f"{name} ")
-        if not OWN.fullmatch(difference.partition(":")[0]) and not OTHERWISE.fullmatch(difference)
-    ]
-    assert not differences
-    assert {name for name in calls if not other[name].error} > {"append again", "grants", "streams"}
+def test_the_verbs_are_those_of_a_runtime() -> None:
+    for kind, served in PAIRS:
+        left_out = set(NOT_SERVED.get(kind.__name__, "").split())
+        assert public_members(kind) - public_members(served) == left_out
+        assert public_members(served) <= public_members(kind)
+        for name in public_members(served):
+            own, other = getattr(kind, name), getattr(served, name)
+            if not inspect.isfunction(own):
+                continue
+            wanted, given = inspect.signature(own), inspect.signature(other)
+            assert list(given.parameters) == list(wanted.parameters), (kind, name)
+            for one in given.parameters.values():
+                twin = wanted.parameters[one.name]
+                assert one.kind == twin.kind, (kind, name)
+                if (kind, name, one.name) != (remora.Runtime, "append_many", "concurrency"):
+                    assert one.default == twin.default, (kind, name, one.name)
+            assert inspect.iscoroutinefunction(own) == inspect.iscoroutinefunction(other), name
 
 
 async def test_what_is_not_served_is_no_attribute(tmp_path: Path) -> None:
     """So that code finds it out at once, and type checkers before."""
-    async with make_runtime(tmp_path) as runtime, connected(runtime, tmp_path) as client:
+    async with opened() as runtime, connected(runtime, tmp_path) as client:
         world: Any = World(client, tmp_path)  # type: ignore[arg-type]
         await fill_world(world)
         for number, name in enumerate(sorted(WHO_RUNS_IT)):
@@ -262,19 +119,20 @@ class Unreliable(httpx2.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def unreliable(path: Path, **options: Any) -> AsyncIterator[tuple[Client, Unreliable]]:
-    keys = path / "keys.txt"
-    key = add_key(keys, "shop")
-    async with make_runtime(path) as runtime:
-        app = build_app(runtime, KeyFile(keys), RateLimit(0, SystemClock()), RestOptions())
-        transport = Unreliable(httpx2.ASGITransport(app=app))
+async def unreliable(
+    path: Path, rate: RateLimit | None = None, **options: Any
+) -> AsyncIterator[tuple[Client, Unreliable, Service]]:
+    async with opened() as runtime:
+        service = Service(runtime, path, rate)
+        transport = Unreliable(httpx2.ASGITransport(app=service.app))
         async with httpx2.AsyncClient(transport=transport) as http:
+            key = service.key()
             async with Client("http://memory", api_key=key, http=http, **options) as client:
-                yield client, transport
+                yield client, transport, service
 
 
 async def test_what_is_sent_again_is_stored_once(tmp_path: Path) -> None:
-    async with unreliable(tmp_path) as (client, network):
+    async with unreliable(tmp_path) as (client, network, _):
         chat = client.session("alice", "chat")
         for lost in ("before", "after"):
             network.lost = [lost, lost]
@@ -300,7 +158,7 @@ async def test_what_is_sent_again_is_stored_once(tmp_path: Path) -> None:
 
 
 async def test_a_client_waits_for_an_owner_that_dies_again_and_again(tmp_path: Path) -> None:
-    async with unreliable(tmp_path) as (client, network):
+    async with unreliable(tmp_path) as (client, network, _):
         chat = client.session("alice", "chat")
         network.lost = ["failed", "failed"]
         await chat.append(said("hello"))
@@ -326,23 +184,24 @@ CHANGES: dict[str, Callable[[ClientSession], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-async def test_what_would_have_another_effect_is_not_sent_again(tmp_path: Path, name: str) -> None:
-    async with unreliable(tmp_path) as (client, network):
-        chat = client.session("alice", "chat")
-        await chat.append([said("one"), said("two")])
-        network.lost, network.sent = ["after"], 0
-        with pytest.raises(errors.OutcomeUnknown, match="may have run"):
-            await CHANGES[name](chat)
-        assert network.sent == 1
-        network.lost, network.sent = ["before"], 0
-        if name not in {"fork", "rewind"}:
-            await CHANGES[name](chat)
-            assert network.sent == 2
+async def test_what_would_have_another_effect_is_not_sent_again(tmp_path: Path) -> None:
+    async with unreliable(tmp_path) as (client, network, _):
+        for name, change in CHANGES.items():
+            chat = client.session("alice", name)
+            await chat.append([said("one"), said("two")])
+            network.lost, network.sent = ["after"], 0
+            with pytest.raises(errors.OutcomeUnknown, match="may have run"):
+                await change(chat)
+            assert network.sent == 1, name
+            network.lost, network.sent = ["before"], 0
+            if name not in {"fork", "rewind"}:
+                await change(chat)
+                assert network.sent == 2, name
+            network.lost = []
 
 
 async def test_a_service_that_cannot_be_reached(tmp_path: Path) -> None:
-    async with unreliable(tmp_path, timeout_s=0.3) as (client, network):
+    async with unreliable(tmp_path, timeout_s=0.3) as (client, network, _):
         chat = client.session("alice", "chat")
         network.lost = ["before"] * 100
         with pytest.raises(errors.OwnerUnreachable, match="cannot be reached"):
@@ -360,9 +219,9 @@ async def test_a_service_that_cannot_be_reached(tmp_path: Path) -> None:
         assert [one.content for one in await chat.history()] == ["two", "three"]
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "error"),
-    [
+async def test_a_server_that_is_none_of_remora() -> None:
+    """A proxy in front of it, or another address: an error of remora's own, and no traceback."""
+    answers = (
         (502, "text/html", errors.OwnerUnreachable),
         (503, "text/html", errors.OwnerUnreachable),
         (429, "text/html", errors.RateLimited),
@@ -371,36 +230,28 @@ async def test_a_service_that_cannot_be_reached(tmp_path: Path) -> None:
         (500, "application/problem+json", errors.InvalidInput),
         (302, "text/html", errors.InvalidInput),
         (200, "text/html", errors.InvalidInput),
-    ],
-)
-async def test_a_server_that_is_none_of_remora(
-    status: int, kind: str, error: type[Exception]
-) -> None:
-    """A proxy in front of it, or another address: an error of remora's own, and no traceback."""
+    )
+    for status, kind, error in answers:
 
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        headers = {"content-type": kind, "location": "http://elsewhere/"}
-        return httpx2.Response(status, headers=headers, text="<html>sorry</html>")
+        def answer(
+            request: httpx2.Request, status: int = status, kind: str = kind
+        ) -> httpx2.Response:
+            headers = {"content-type": kind, "location": "http://elsewhere/"}
+            return httpx2.Response(status, headers=headers, text="<html>sorry</html>")
 
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
-        async with Client("http://memory", api_key="k", http=http, timeout_s=0.2) as client:
-            with pytest.raises(error):
-                await client.session("alice", "chat").history()
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as http:
+            async with Client("http://memory", api_key="k", http=http, timeout_s=0.1) as client:
+                outcome = await outcome_of(client.session("alice", "chat").history)
+                assert outcome.error == f"remora.errors.{error.__name__}", status
 
 
 async def test_a_key_that_is_removed(tmp_path: Path) -> None:
-    keys = tmp_path / "keys.txt"
-    key = add_key(keys, "shop")
-    async with make_runtime(tmp_path) as runtime:
-        file = KeyFile(keys)
-        app = build_app(runtime, file, RateLimit(0, SystemClock()), RestOptions())
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
-            async with Client("http://memory", api_key=key, http=http) as client:
-                await client.users()
-                remove_key(keys, read_keys(keys)[0].digest[:8])
-                file.refresh()
-                with pytest.raises(errors.KeyRefused):
-                    await client.users()
+    async with unreliable(tmp_path) as (client, _, service):
+        await client.users()
+        for one in read_keys(service.file):
+            remove_key(service.file, one.name)
+        with pytest.raises(errors.KeyRefused):
+            await client.users()
 
 
 class StandingClock(SystemClock):
@@ -416,43 +267,42 @@ class StandingClock(SystemClock):
 
 
 async def test_a_client_waits_for_its_rate(tmp_path: Path) -> None:
-    keys = tmp_path / "keys.txt"
-    key = add_key(keys, "shop")
     clock = StandingClock()
-    async with make_runtime(tmp_path) as runtime:
-        app = build_app(runtime, KeyFile(keys), RateLimit(10, clock), RestOptions())
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
-            async with Client("http://memory", api_key=key, http=http) as client:
-                chat = client.session("alice", "chat")
-                for number in range(24):
-                    await chat.append(said(str(number)))
-                assert len(await chat.history()) == 24
-                clock.stand()
-                with pytest.raises(errors.RateLimited) as caught:
-                    for _ in range(24):
-                        await chat.append(said("more"), timeout_s=0.001)
-                assert caught.value.retry_after_s > 0
+    async with unreliable(tmp_path, RateLimit(10, clock)) as (client, _, _):
+        chat = client.session("alice", "chat")
+        for number in range(24):
+            await chat.append(said(str(number)))
+        assert len(await chat.history()) == 24
+        clock.stand()
+        with pytest.raises(errors.RateLimited) as caught:
+            for _ in range(24):
+                await chat.append(said("more"), timeout_s=0.001)
+        assert caught.value.retry_after_s > 0
 
 
 # -- values ----------------------------------------------------------------------------------------
 
 
+NAMES = (".", "..", "a/b", "../other/alice", "a%2Fb", "ü 日", "?x=1#", "read", "\\", "a b")
+
+
 async def test_ids_of_any_text(tmp_path: Path) -> None:
-    async with make_runtime(tmp_path) as runtime, connected(runtime, tmp_path) as client:
-        for name in (".", "..", "a/b", "a%2Fb", "ü 日", "?x=1#", "read", "\\", "a b"):
+    """They lead to no other user."""
+    async with opened() as runtime, connected(runtime, tmp_path) as client:
+        for name in NAMES:
             chat = client.session(name, name)
             await chat.append(said(name), key=f"ключ {name}")
             await chat.state.set(name, [name])
             assert await chat.state.get(name) is not None
             assert [one.content for one in await chat.history()] == [name]
             assert await runtime.session(f"shop/{name}", name).size() == 1
-        assert len(await client.users(limit=None)) == 9
+        assert len(await client.users(limit=None)) == len(NAMES)
         with pytest.raises(errors.InvalidId, match="blanks"):
             await client.session("a", "b").append(said("x"), key=" k")
 
 
 async def test_long_lists_come_in_pages(tmp_path: Path) -> None:
-    async with make_runtime(tmp_path) as runtime, connected(runtime, tmp_path) as client:
+    async with opened() as runtime, connected(runtime, tmp_path) as client:
         chat, user = client.session("alice", "long"), client.user("alice")
         own = runtime.session("shop/alice", "long")
         for begin in range(0, 2_500, 500):
@@ -474,9 +324,9 @@ async def test_long_lists_come_in_pages(tmp_path: Path) -> None:
 
 async def test_half_of_an_emoji(tmp_path: Path) -> None:
     """It is refused in a message, and replaced in a memory, as by a runtime."""
-    async with make_runtime(tmp_path) as runtime, connected(runtime, tmp_path) as client:
-        for opened in (runtime, client):
-            handles: Any = opened
+    async with opened() as runtime, connected(runtime, tmp_path) as client:
+        handles: Any
+        for handles in (runtime, client):
             with pytest.raises(
                 errors.InvalidMessage, match="message 1 cannot be encoded"
             ) as caught:
@@ -489,19 +339,17 @@ async def test_half_of_an_emoji(tmp_path: Path) -> None:
 
 
 async def test_an_exception_of_the_block_is_raised_as_it_is(tmp_path: Path) -> None:
-    async with make_runtime(tmp_path) as runtime:
+    async with opened() as runtime:
         with pytest.raises(ZeroDivisionError):
             async with connected(runtime, tmp_path):
                 raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("url", ["memory", "ftp://memory", "http://", "/tmp/memory", ""])
-def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(errors.InvalidInput, match="http://"):
-        Client(url, api_key="k")
-
-
-def test_a_client_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_client_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address, and a key, which is shown nowhere."""
+    for url in ("memory", "ftp://memory", "http://", "/tmp/memory", ""):
+        with pytest.raises(errors.InvalidInput, match="http://"):
+            Client(url, api_key="k")
     monkeypatch.delenv("REMORA_API_KEY", raising=False)
     with pytest.raises(errors.InvalidInput, match="REMORA_API_KEY"):
         Client("http://memory")
@@ -530,25 +378,6 @@ async def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- a server process ------------------------------------------------------------------------------
 
 
-@contextmanager
-def serving(directory: Path, keys: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """``remora http`` as a process, once it answers."""
-    command = [sys.executable, "-m", "remora", "http", str(directory), "--keys", str(keys)]
-    command += ["--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert "serving" in process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.parametrize("killed", ["server", "owner"])
 async def test_turns_go_on_when_a_process_is_killed(killed: str, tmp_path: Path) -> None:
     """The one that serves, or the one that owns the memory: nothing is lost or stored twice."""
@@ -563,9 +392,9 @@ async def test_turns_go_on_when_a_process_is_killed(killed: str, tmp_path: Path)
             if number == 3:
                 begun.set()
 
-    async with Client(f"http://127.0.0.1:{port}", api_key=key, timeout_s=120) as client:
+    async with Client(f"http://127.0.0.1:{port}", api_key=key, timeout_s=3_600) as client:
         with ExitStack() as servers:
-            first = servers.enter_context(serving(tmp_path / "memory", keys, port))
+            first, _ = servers.enter_context(http_server(tmp_path / "memory", keys, port))
             async with anyio.create_task_group() as tasks:
                 for name in ("one", "two", "three"):
                     tasks.start_soon(talk, client, name)
@@ -575,8 +404,7 @@ async def test_turns_go_on_when_a_process_is_killed(killed: str, tmp_path: Path)
                 else:
                     first.kill()
                     await anyio.to_thread.run_sync(first.wait)
-                    second = serving(tmp_path / "memory", keys, port)
-                    await anyio.to_thread.run_sync(servers.enter_context, second)
+                    servers.enter_context(http_server(tmp_path / "memory", keys, port))
             wanted = [text for number in range(12) for text in (f"q{number}", f"a{number}")]
             for name in ("one", "two", "three"):
                 found = await client.session("alice", name).history()
@@ -584,15 +412,15 @@ async def test_turns_go_on_when_a_process_is_killed(killed: str, tmp_path: Path)
 
 
 def test_on_trio(tmp_path: Path) -> None:
-    keys, port = tmp_path / "keys.txt", free_port()
+    keys = tmp_path / "keys.txt"
     key = add_key(keys, "shop")
 
     async def model() -> AsyncIterator[str]:
         for part in ("In ", "Porto."):
             yield part
 
-    async def talk() -> list[Any]:
-        async with Client(f"http://127.0.0.1:{port}", api_key=key) as client:
+    async def talk(address: str) -> list[Any]:
+        async with Client(address, api_key=key) as client:
             chat = client.session("alice", "chat")
             async with chat.turn("Where do I live?", query=False) as turn:
                 async for _ in turn.stream(model()):
@@ -603,6 +431,6 @@ def test_on_trio(tmp_path: Path) -> None:
                 await stream.aclose()
             return [one.content for one in await chat.history()]
 
-    with serving(tmp_path / "memory", keys, port):
+    with http_server(tmp_path / "memory", keys) as (_, address):
         wanted = ["Where do I live?", "In Porto.", "And before?", "In "]
-        assert anyio.run(talk, backend="trio") == wanted
+        assert anyio.run(talk, address, backend="trio") == wanted

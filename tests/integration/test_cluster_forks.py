@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,20 +21,17 @@ import remora
 import remora.blocking
 from remora.cluster.spawn import lock_now
 from tests.harness import user
-from tests.workers import ending, owner_of, write_config
+from tests.processes import bound
+from tests.workers import OWNERS, end_owner, owner_of, write_config
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 
 
 @pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[Path]:
+def memory(tmp_path: Path) -> Iterator[Path]:
     """A memory's directory, whose owner is ended after the test."""
-    async with ending(tmp_path / "memory"):
-        yield tmp_path / "memory"
+    yield tmp_path / "memory"
+    end_owner(tmp_path / "memory")
 
 
 async def run(script: str, path: Path) -> str:
@@ -92,22 +89,22 @@ os.read(0, 1)
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
-async def test_a_child_does_not_keep_the_locks(tmp_path: Path, killed: bool) -> None:
+async def test_a_child_does_not_keep_the_locks(tmp_path: Path) -> None:
     """Of a process that starts an owner, or looks whether there is one; it may be killed, too."""
-    lock = tmp_path / "spawn.lock"
-    command = [sys.executable, "-W", "ignore", "-c", LEAVES_A_CHILD, str(lock)]
-    async with await anyio.open_process([*command, "kill"] if killed else command) as process:
-        child = await printed(process)
-        try:
-            if killed:
-                await process.wait()
-            await anyio.to_thread.run_sync(wait_for, lock)
-            os.kill(child, 0)
-        finally:
-            os.kill(child, signal.SIGKILL)
-            if not killed:
-                process.kill()
+    for number, more in enumerate(([], ["kill"])):
+        lock = tmp_path / f"spawn{number}.lock"
+        command = bound(sys.executable, "-W", "ignore", "-c", LEAVES_A_CHILD, lock, *more)
+        async with await anyio.open_process(command) as process:
+            child = await printed(process)
+            try:
+                if more:
+                    await process.wait()
+                await anyio.to_thread.run_sync(wait_for, lock)
+                os.kill(child, 0)
+            finally:
+                os.kill(child, signal.SIGKILL)
+                if not more:
+                    process.kill()
 
 
 def wait_for(lock: Path) -> None:
@@ -143,7 +140,7 @@ asyncio.run(main())
 async def test_a_child_does_not_keep_the_turns_of_its_worker(tmp_path: Path, memory: Path) -> None:
     """A worker that has forked is killed: another gets its place in line, while the child lives."""
     file = write_config(tmp_path)
-    command = [sys.executable, "-W", "ignore", "-c", IN_A_TURN, str(file)]
+    command = bound(sys.executable, "-W", "ignore", "-c", IN_A_TURN, file)
     async with (
         remora.connect(file) as other,
         await anyio.open_process(command, stderr=None) as worker,
@@ -175,11 +172,12 @@ class Forks(BaseMemoryBlock[str], kw_only=True):
         return f"{os.getpid()} {child}"
 
 def runtime():
-    cluster = remora.config.ClusterConfig(shards=1, linger_s=60.0, wait_s=120.0)
-    tokens = remora.config.TokensConfig(counter="heuristic")
-    config = remora.Config(
-        cluster=cluster, tokens=tokens, long_term=remora.config.LongTermConfig(enabled=False)
-    )
+    config = remora.Config.from_dict({
+        "cluster": {"shards": 1, "linger_s": 60, "wait_s": 600, "silent_s": 600},
+        "tokens": {"counter": "heuristic"},
+        "mailbox": {"timeout_s": 600},
+        "long_term": {"enabled": False},
+    })
     memory = Path(__file__).parent / "memory"
     return remora.Runtime(memory, config=config, blocks=[Forks(name="forks")])
 """
@@ -216,7 +214,7 @@ async def test_a_child_of_the_owner_does_not_keep_its_connections(
     """A worker sees that its owner has died, while a process lives that the owner has forked."""
     chat, owner, child = forking
     os.kill(owner, signal.SIGKILL)
-    await chat.append(user("two"), key="2", timeout_s=150)
+    await chat.append(user("two"), key="2")
     assert len(await chat.history()) == 2
     os.kill(child, 0)
 
@@ -238,7 +236,7 @@ async def test_a_child_of_the_owner_has_signals_of_its_own(
         await anyio.wait_readable(descriptor)
     finally:
         os.close(descriptor)
-    await chat.append(user("two"), key="2", timeout_s=150)
+    await chat.append(user("two"), key="2")
     assert owner_of(memory).pid == owner
 
 

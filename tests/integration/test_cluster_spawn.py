@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import remora
 from remora.cluster.control import ControlLink, OwnerGone
 from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
 from remora.cluster.target import read_target
@@ -32,12 +31,11 @@ from remora.errors import (
 from remora.storage.lock import DirectoryLock, keep_owner_file
 from tests.accounts import ANOTHER, require_interpreter_for_another
 from tests.owners import finder, make_target
+from tests.patience import wait_until
 from tests.processes import stop
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = OWNERS
 
 RACE = """
 import os, sys
@@ -86,7 +84,7 @@ def end(info: OwnerInfo, number: int = signal.SIGKILL) -> None:
     try:
         with open_control(info, ClusterConfig()) as control:
             os.kill(info.pid, number)
-            assert control.wait(60)
+            assert control.wait(600)
     except OwnerGone:
         pass
 
@@ -102,7 +100,6 @@ def test_sixteen_racing_workers_have_one_owner(tmp_path: Path, memory: Place) ->
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     )
     pids = process.stdout.split()
     info = memory.read_owner()
@@ -116,7 +113,7 @@ def test_an_owner_outlives_its_worker_and_is_private(tmp_path: Path, memory: Pla
     script = "import sys; from tests.owners import finder; print(finder(sys.argv[1]).find().pid)"
     file = make_target(tmp_path)
     worker = subprocess.run(
-        [sys.executable, "-c", script, str(file)], capture_output=True, check=True, timeout=60
+        [sys.executable, "-c", script, str(file)], capture_output=True, check=True
     )
     info = finder(file).find()
     assert info.pid == int(worker.stdout)
@@ -134,38 +131,28 @@ def test_an_owner_outlives_its_worker_and_is_private(tmp_path: Path, memory: Pla
     assert not Path(info.socket).exists()
 
 
-def test_a_killed_owner_is_replaced(tmp_path: Path, memory: Place) -> None:
-    file = make_target(tmp_path)
+def test_an_owner_that_is_killed_or_hangs_is_replaced(tmp_path: Path, memory: Place) -> None:
+    """One that is stopped answers no ping, and is killed by who looks for it, or by the watch of a
+    worker that waits for it. It never goes on: what it would write is out of date.
+    """
+    file = make_target(tmp_path, silent_s=1, deaths=1_000)
+    target = read_target(file)
     first = finder(file).find()
     end(first)
     second = finder(file).find()
-    assert second.pid != first.pid
-    assert started(memory) == [first.pid, second.pid]
-
-
-def test_a_stopped_owner_is_killed(tmp_path: Path, memory: Place) -> None:
-    """It answers no ping; it never goes on: what it would write is out of date."""
-    file = make_target(tmp_path, silent_s=1)
-    first = finder(file).find()
-    with open_control(first, ClusterConfig()) as control:
-        stop(first.pid)
-        second = finder(file).find()
-        assert control.wait(60)
-    assert second.pid != first.pid
-
-
-def test_a_worker_watches_its_owner(tmp_path: Path, memory: Place) -> None:
-    """One that hangs while workers wait for it is killed by their watch."""
-    file = make_target(tmp_path, silent_s=1)
-    target = read_target(file)
-    info = finder(file).find()
-    watch = OwnerWatch(info, target.config.cluster)
+    with open_control(second, ClusterConfig()) as control:
+        stop(second.pid)
+        third = finder(file).find()
+        assert control.wait(600)
+    pids = {first.pid, second.pid, third.pid}
+    assert len(pids) == 3
+    assert pids <= set(started(memory))  # a busy machine's may be taken for one that hangs
+    watch = OwnerWatch(third, target.config.cluster)
     watch.start()
-    with open_control(info, ClusterConfig()) as control:
-        stop(info.pid)
-        assert control.wait(60)
-    watch.join(60)
-    assert not watch.is_alive()
+    with open_control(third, ClusterConfig()) as control:
+        stop(third.pid)
+        assert control.wait(600)
+    watch.join()
 
 
 def test_a_busy_loop_has_more_time(
@@ -182,13 +169,14 @@ def test_a_busy_loop_has_more_time(
         (memory.directory / "stuck").touch()
         while ping_or_kill(control, limits) is not None:
             pass
-        assert control.wait(60)
+        assert control.wait(600)
     assert time.monotonic() - stuck_since > limits.stuck_s
 
 
 def test_owners_that_die_are_not_started_for_ever(
     tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that cannot open the memory says why, and is not tried again."""
     monkeypatch.setenv("STAND_IN", "dies")
     file = make_target(tmp_path, deaths=2)
     with pytest.raises(OwnerFailed, match="2 owners have died") as caught:
@@ -198,15 +186,12 @@ def test_owners_that_die_are_not_started_for_ever(
     with pytest.raises(OwnerFailed, match="no such host"):  # another worker does not try
         finder(file).find()
     assert len(started(memory)) == 2
-
-
-def test_an_owner_that_cannot_open_the_memory_says_why(
-    tmp_path: Path, memory: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
     monkeypatch.setenv("STAND_IN", "refuses")
     with pytest.raises(OwnerFailed, match=r"journal\.db is damaged"):
-        finder(make_target(tmp_path)).find()
-    assert len(started(memory)) == 1
+        finder(make_target(other)).find()
+    assert len(started(Place(other / "memory"))) == 1
 
 
 def test_an_owner_that_starts_slowly_is_left_to_finish(
@@ -217,8 +202,8 @@ def test_an_owner_that_starts_slowly_is_left_to_finish(
     worker = finder(make_target(tmp_path, wait_s=0.1))
     with pytest.raises(OwnerUnreachable, match="is left to finish"):
         worker.find()
-    while (info := memory.read_owner()) is None:
-        os.sched_yield()
+    info = wait_until(memory.read_owner, "an owner starts")
+    assert info is not None
     with pytest.raises(OwnerUnreachable, match=f"process {info.pid} starts, and is left"):
         worker.find()
     (memory.directory / "go").touch()
@@ -246,24 +231,33 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, memory: Place) -> No
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
         )
         assert "no permission to write" in process.stdout
     assert not (memory.directory / "started").exists()
 
 
 def test_workers_that_start_no_owner_wait(tmp_path: Path, memory: Place) -> None:
-    file = make_target(tmp_path)
-    text = file.read_text().replace("wait_s: 120", "wait_s: 0.1, start_owner: false")
-    file.write_text(text)
+    """Because they are told not to, or because they leave the start to newer ones."""
+    file = make_target(tmp_path, wait_s=0.1)
+    text = file.read_text()
+    file.write_text(text.replace("wait_s:", "start_owner: false, wait_s:"))
     with pytest.raises(OwnerUnreachable, match=r"remora serve .*remora\.yaml") as caught:
         finder(file).find()
     assert caught.value.retryable
+    file.write_text(text)
+    memory.prepare()
+    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 600))
+    with pytest.raises(OwnerUnreachable):
+        finder(file).find()
     assert not (memory.directory / "started").exists()
+    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() - 1))
+    assert finder(make_target(tmp_path)).find()
 
 
 def test_a_changed_configuration_gets_a_new_owner(tmp_path: Path, memory: Place) -> None:
-    """The owner leaves for the newer worker; older workers are served by the new one."""
+    """The owner leaves for the newer worker; older workers are served by the new one. A worker of
+    another target is told which is served.
+    """
     file = make_target(tmp_path)
     older = finder(file)
     first = older.find()
@@ -273,24 +267,8 @@ def test_a_changed_configuration_gets_a_new_owner(tmp_path: Path, memory: Place)
     assert second.pid != first.pid
     assert older.find() == second
     assert json.loads(memory.spawn_lock.read_bytes() or b"[]") == []  # nobody has died
-
-
-def test_older_workers_leave_the_start_to_newer_ones(tmp_path: Path, memory: Place) -> None:
-    file = make_target(tmp_path)
-    file.write_text(file.read_text().replace("wait_s: 120", "wait_s: 0.1"))
-    memory.prepare()
-    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 10))
-    with pytest.raises(OwnerUnreachable):
-        finder(file).find()
-    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() - 1))
-    file.write_text(file.read_text().replace("wait_s: 0.1", "wait_s: 120"))
-    assert finder(file).find()
-
-
-def test_another_target_is_named(tmp_path: Path, memory: Place) -> None:
-    finder(make_target(tmp_path)).find()
     other = tmp_path / "other.yaml"
-    other.write_text((tmp_path / "remora.yaml").read_text())
+    other.write_text(file.read_text())
     with pytest.raises(InvalidInput, match=r"served for the target '.*remora\.yaml'"):
         finder(other).find()
 
@@ -326,7 +304,7 @@ def test_other_accounts_are_refused(tmp_path: Path, memory: Place) -> None:
         directory.chmod(directory.stat().st_mode | 0o755)
     script = """
 import socket, sys
-s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(60)
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(None)
 try:
     s.sendall(b'{"type":"leave"}\\n'); print(s.recv(100))
 except ConnectionError: print(b'')
@@ -337,7 +315,6 @@ except ConnectionError: print(b'')
         user=ANOTHER,
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert process.stdout == "b''\n", process.stderr
     with open_control(info, ClusterConfig()) as control:
@@ -349,13 +326,13 @@ def test_garbage_on_the_control_socket(tmp_path: Path, memory: Place) -> None:
     info = finder(make_target(tmp_path)).find()
     for garbage in (b"\0" * 5_000, b"{}\n", b"\xff\n", b"[" * 4_000 + b"\n", b""):
         with socket.socket(socket.AF_UNIX) as one:
-            one.settimeout(60)
+            one.settimeout(None)
             one.connect(info.control)
             with suppress(ConnectionError):  # it may be closed before all is sent
                 one.sendall(garbage)
                 one.shutdown(socket.SHUT_WR)
                 assert one.recv(100) == b""
-    with ControlLink(info.control, 5, 5) as control:
+    with ControlLink(info.control, 600, 600) as control:
         assert control.ask().phase == "serving"
 
 
@@ -374,4 +351,3 @@ def test_a_runtime_beside_an_owner(tmp_path: Path) -> None:
     finally:
         lock.release()
     assert place.read_owner() == info
-    assert remora.__version__

@@ -196,45 +196,48 @@ async def test_importance_by_configuration() -> None:
         assert rows[0].importance < rows[1].importance
 
 
-@pytest.mark.parametrize(
-    ("kind", "part", "key"),
-    [
-        (
-            "image_url",
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-            "image_tokens",
-        ),
-        (
-            "input_audio",
-            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-            "audio_tokens",
-        ),
-        ("file", {"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens"),
-    ],
+MEDIA: tuple[tuple[dict[str, Any], str, int], ...] = (
+    (
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        "image_tokens",
+        256,
+    ),
+    (
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        "audio_tokens",
+        256,
+    ),
+    ({"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens", 2_048),
 )
-async def test_media_are_kept_and_counted(
-    tmp_path: Path, kind: str, part: dict[str, Any], key: str
-) -> None:
+"""A part, what it costs by configuration, and by default."""
+
+
+async def test_media_are_kept_and_counted(tmp_path: Path) -> None:
     """S3.32, S4.38, S2.30: a part that is no text survives a restart byte for byte, and costs what
     is configured.
     """
-    config = Config.from_dict({**SMALL, "tokens": {"counter": "heuristic", key: 77}})
-    message: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
-    async with Runtime(tmp_path, config=config) as runtime:
-        chat = runtime.session("alice", "chat")
-        await chat.append(message)
-        context = await chat.load()
-        assert context.messages == [message]
-        assert context.tokens == 1 + 77 == runtime.message_tokens(message)
-        assert (await chat.load(max_tokens=77)).messages == []
+    tokens = {"counter": "heuristic", **{key: 77 for _, key, _ in MEDIA}}
+    said_before: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, part]}
+        for part, _, _ in MEDIA
+    ]
+    async with Runtime(tmp_path, config=Config.from_dict({**SMALL, "tokens": tokens})) as runtime:
+        for message, (_, key, _) in zip(said_before, MEDIA, strict=True):
+            chat = runtime.session("alice", key)
+            await chat.append(message)
+            context = await chat.load()
+            assert context.messages == [message]
+            assert context.tokens == 1 + 77 == runtime.message_tokens(message)
+            assert (await chat.load(max_tokens=77)).messages == []
     async with Runtime(tmp_path, config=Config.from_dict(SMALL)) as runtime:
-        chat = runtime.session("alice", "chat")
-        context = await chat.load()
-        assert context.messages == [message]
-        default = {"image_url": 256, "input_audio": 256, "file": 2_048}[kind]
-        assert context.tokens == 1 + default, "another estimate counts anew"
-        assert count_message(runtime.internals.counter, message) == 1 + default
-        await chat.append(Message.assistant("a picture"))
-        await chat.flush()
-        await chat.settle()
-        assert (await runtime.user("alice").recall("look"))[0].text.startswith("look\n[")
+        for message, (_, key, default) in zip(said_before, MEDIA, strict=True):
+            chat = runtime.session("alice", key)
+            context = await chat.load()
+            assert context.messages == [message]
+            assert context.tokens == 1 + default, "another estimate counts anew"
+            assert count_message(runtime.internals.counter, message) == 1 + default
+            await chat.append(Message.assistant("a picture"))
+            await chat.flush()
+            await chat.settle()
+            found = await runtime.user("alice").recall("look", session=key)
+            assert found[0].text.startswith("look\n[")

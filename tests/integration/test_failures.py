@@ -1,37 +1,29 @@
-"""What may happen to PostgreSQL, to cables, to the object store and to releases, once each.
+"""What may happen to owners, PostgreSQL, cables, the object store and releases, once each.
 
-`benchmarks.failures` does all of it, and often.
-
-Owners that are killed, stopped or told to leave are in `test_machines`, failovers in
+`benchmarks.failures` does all of it, and often; failovers of PostgreSQL are also in
 `test_postgres_failover`. ``REMORA_FAILURES=20`` in the environment is how often each is done.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.failures import FAILURES
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 _TRIES = int(os.environ.get("REMORA_FAILURES", "1"))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.mark.parametrize(
     ("name", "moves"),
     [
+        ("owner killed", 1),
+        ("owner stopped, and continued", 1),
+        ("owner told to leave", 1),
         ("PostgreSQL crashes", 0),
         ("disk of PostgreSQL full", 0),
         ("owner cut from PostgreSQL", 1),
@@ -46,5 +38,5 @@ async def test_a_failure(name: str, moves: int, tmp_path: Path) -> None:
     """
     found = await FAILURES[name](tmp_path, _TRIES, 1)
     assert found.verdict.faults == 0, found
-    assert found.verdict.acknowledged > 20
+    assert found.verdict.acknowledged >= 32  # `Pair.a_moment` lasts until so many are
     assert found.moved == _TRIES * moves

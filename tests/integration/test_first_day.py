@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.processes import bound
+
 ROOT = Path(__file__).parents[2]
 TASKS = sorted((ROOT / "examples" / "first_day").glob("t*.py"))
 
@@ -123,7 +125,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[E
 
 def run(task: str, *arguments: str) -> str:
     command = [sys.executable, "-m", f"examples.first_day.{task}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -219,9 +221,10 @@ def test_test_an_agent(endpoint: type[Endpoint]) -> None:
 
 def test_several_workers(endpoint: type[Endpoint]) -> None:
     """Three workers have the users that are theirs; a second process on a directory is refused."""
+    command = [sys.executable, "-m", "examples.first_day.t10_several_workers"]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "examples.first_day.t10_several_workers", str(number), "0"],
+            bound(*command, str(number), "0"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -236,7 +239,7 @@ def test_several_workers(endpoint: type[Endpoint]) -> None:
         "worker 2 has ['frank']\n",
     ]
     second = subprocess.run(
-        [sys.executable, "-m", "examples.first_day.t10_several_workers", "1", "0"],
+        [*command, "1", "0"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -12,28 +12,26 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import anyio
-import pytest
 import yaml
 
 from remora.rest.keys import is_open
-from tests.integration.test_client import free_port
 from tests.machines import SECRET, owned_by, placed, write_certificate
+from tests.patience import wait_until
 from tests.postgres import Cluster
+from tests.processes import bound, free_port
+from tests.workers import OWNERS
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "examples" / "deployment"
 REMORA = [sys.executable, "-m", "remora"]
-pytestmark = [
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
-TRIES = 100
+pytestmark = OWNERS
 
 
 def manifests() -> dict[str, Any]:
@@ -109,7 +107,7 @@ class Place:
             "PG": cluster.dsn(),
             "REMORA": SECRET,
             "REMORA_JOURNAL__DURABILITY": "process",
-            "REMORA_JOURNAL__LEASE_S": "10",
+            "REMORA_JOURNAL__LEASE_S": "600",
             "REMORA_TOKENS__COUNTER": "heuristic",
             **environment,
         }
@@ -135,14 +133,14 @@ class Place:
         with (
             log.open("wb") as out,
             subprocess.Popen(
-                self.command(words), env=self.environment, stdout=out, stderr=out
+                bound(*self.command(words)), env=self.environment, stdout=out, stderr=out
             ) as process,
         ):
             try:
                 yield process
             finally:
                 process.terminate()
-                code = process.wait(60)
+                code = process.wait()
         assert code in {0, -signal.SIGTERM}, log.read_text()
 
 
@@ -166,7 +164,7 @@ def unit_command() -> list[str]:
 
 def answer(port: int, path: str, key: str = "") -> Any:
     asked = Request(f"http://127.0.0.1:{port}{path}", headers={"authorization": f"Bearer {key}"})
-    with urlopen(asked, timeout=60) as reply:
+    with urlopen(asked) as reply:
         return json.load(reply)
 
 
@@ -215,11 +213,8 @@ def test_the_commands_of_all_files(cluster: Cluster, tmp_path: Path) -> None:
         words = [*http["args"][:-1], "127.0.0.1", "--port", str(port)]
         stack.enter_context(worker.running(words))
         for probe in ("livenessProbe", "readinessProbe"):
-            path, tries = http[probe]["httpGet"]["path"], TRIES
-            while not ready(port, path) and tries:
-                tries -= 1
-                anyio.run(anyio.sleep, 0.1)
-            assert tries, (probe, (worker.path / "log").read_text())
+            path = http[probe]["httpGet"]["path"]
+            wait_until(partial(ready, port, path), probe)
         assert answer(port, "/v1/users", made.stdout.strip()) == {"users": [], "after": None}
         shown = subprocess.run(
             worker.command(["owners", str(worker.etc / "machines.yaml"), "--json"]),

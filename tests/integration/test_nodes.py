@@ -29,34 +29,22 @@ from remora.observe import ask
 from remora.storage.membership import Placement
 from remora.storage.postgres import PostgresJournal
 from remora.storage.postgres.cluster import ClusterReader, open_cluster
-from remora.testing.runtimes import find_differences
-from tests.cluster_calls import ERRORS, MORE
 from tests.integration.test_cluster_verbs import (
-    NOT_COMPARED,
-    OWN,
     Opened,
     StoppedClock,
-    local,
+    differences_of,
     mask,
-    play,
+    world_of,
 )
 from tests.machines import SECRET, Machine, owned_by, placed, running_owner
 from tests.nodes import connected, node, serve, two_nodes
 from tests.object_store import serve_objects
+from tests.patience import until
 from tests.postgres import Cluster
-from tests.verbs import CALLS, World
+from tests.workers import OWNERS
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.blocking,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux"),
-]
+pytestmark = [pytest.mark.anyio, *OWNERS]
 SHARDS = 4
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def users() -> list[str]:
@@ -82,12 +70,11 @@ async def say(memory: Any, number: int) -> None:
 
 async def opened(directory: Path, shards: int) -> None:
     """Return when the node says that it has so many shards open, and is ready."""
-    with anyio.fail_after(60):
-        while True:
-            status = await anyio.to_thread.run_sync(ask, directory)
-            if status is not None and status.served == shards and status.health.ready:
-                return
-            await anyio.sleep(0.02)
+    while True:
+        status = await anyio.to_thread.run_sync(ask, directory)
+        if status is not None and status.served == shards and status.health.ready:
+            return
+        await anyio.sleep(0.02)
 
 
 async def heard(memory: Any) -> list[list[str]]:
@@ -208,8 +195,6 @@ def make_local(path: Path) -> ShardedRuntime:
 
 async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """The same calls of a memory in shards in this process, and of one that two nodes share."""
-    every = {**CALLS, **MORE, **ERRORS}
-    calls = {name: call for name, call in every.items() if name not in NOT_COMPARED.union(FILES)}
     config = make_config(cluster, "verbs")
 
     @asynccontextmanager
@@ -219,23 +204,11 @@ async def test_every_verb_on_two_nodes(cluster: Cluster, tmp_path: Path) -> None
             connected(make(path, config)) as memory,
         ):
             served = dict(item for one in nodes for item in one.served.items())
-            yield World(memory, path), [served[number] for number in range(2)]  # type: ignore[arg-type]
+            yield Opened(world_of(memory, path), [served[number] for number in range(2)])
 
-    found = []
-    for kind, opened in (("local", lambda path: local(path, make_local)), ("shared", shared)):
-        place = tmp_path / kind
-        await anyio.to_thread.run_sync(place.mkdir)
-        async with opened(place) as (world, shards):
-            found.append(await play(world, shards, calls | {name: every[name] for name in FILES}))
-    one, other = found
-    differences = [
-        difference
-        for name in calls
-        for difference in find_differences(one[name], other[name], f"{name} ")
-        if not OWN.fullmatch(difference.partition(":")[0])
-    ]
-    assert not differences, "\n".join(differences)
-    assert all("on another machine" in other[name].text for name in FILES)
+    _, found, differences = await differences_of(tmp_path, make_local, shared)
+    assert {one for one in differences if not one.startswith(FILES)} == set()
+    assert all("on another machine" in found[name].text for name in FILES)
 
 
 async def test_nodes_that_make_a_memory_at_once(cluster: Cluster) -> None:
@@ -286,9 +259,8 @@ async def test_a_bucket_that_is_not_there(cluster: Cluster, tmp_path: Path) -> N
         assert await reader.read() is None
         server.away = True
         async with node(make(tmp_path, config)):
-            with anyio.fail_after(60):
-                while await reader.read() is None:
-                    await anyio.sleep(0.02)
+            while await reader.read() is None:
+                await anyio.sleep(0.02)
         reader.close()
 
 
@@ -301,9 +273,7 @@ async def test_what_cannot_share_a_memory(cluster: Cluster, tmp_path: Path) -> N
         async with make(tmp_path / "alone", config):  # it would make a memory in one piece
             pass
     async with node(make(tmp_path / "one", config)) as first:
-        with anyio.fail_after(60):
-            while len(first.served) < 2:
-                await anyio.sleep(0.02)
+        await until(lambda: len(first.served) == 2, "it serves its shards")
         other = make_config(cluster, "refused", shards=4)
         with pytest.raises(ConfigError, match=r"has 2 shards.* cluster\.shards says 4"):
             await serve(make(tmp_path / "two", other))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -35,13 +36,17 @@ async def test_more_than_the_disk_takes(tmp_path: Path) -> None:
     """G10, G3, G4: whoever sends too much is refused, in words that say that nothing ran; what was
     acknowledged is there, once and in order, what was refused is not, and what waits is bounded.
     """
-    # so few bytes that a busy machine has them waiting, too
-    figures = await overload(tmp_path / "memory", seconds=1.5, factor=6.0, total_bytes=1 << 20)
-    assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
-    assert figures.acknowledged > 100
-    assert figures.refused["total"] > 100
-    assert figures.waiting_kb <= figures.bound_kb
-    assert figures.acknowledged + sum(figures.refused.values()) + figures.unknown == figures.sent
+    acknowledged = refused = 0
+    while acknowledged < 100 or refused < 100:  # however often a busy machine needs for that
+        with TemporaryDirectory(dir=tmp_path) as path:
+            # so few bytes that a busy machine has them waiting, too
+            figures = await overload(Path(path), seconds=0.5, factor=6.0, total_bytes=1 << 20)
+        assert (figures.lost, figures.ran, figures.doubled, figures.disordered) == (0, 0, 0, 0)
+        assert figures.waiting_kb <= figures.bound_kb
+        answered = figures.acknowledged + sum(figures.refused.values()) + figures.unknown
+        assert answered == figures.sent
+        acknowledged += figures.acknowledged
+        refused += figures.refused.get("total", 0)
 
 
 async def test_the_bound_is_the_configured_one_and_shared_by_users() -> None:

