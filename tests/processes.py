@@ -20,10 +20,12 @@ _SETPRIV = shutil.which("setpriv") if sys.platform == "linux" else None
 def bound(*command: str | os.PathLike[str]) -> list[str]:
     """A command whose process is killed when the thread ends that starts it, however it ends.
 
-    That should be the main thread: it ends with the test process, which may be killed.
+    That should be the main thread: it ends with the test process, which may be killed. Programs
+    that are forked (tests.zygote) are bound already.
     """
     words = [os.fspath(one) for one in command]
-    return words if _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL", *words]
+    forked = words[0] == sys.executable and words[1] in {"-m", "-c"}
+    return words if forked or _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL", *words]
 
 
 def free_port() -> int:
