@@ -6,32 +6,14 @@ from typing import Any
 
 import pytest
 
-from remora.ids import SessionKey
 from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
 from remora.runtime.log import commit_records
 from remora.storage.records import BlocksSpec, JobsStarted
 from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import append, kernel
-
-KEY = SessionKey("alice", "chat")
+from tests.simulation.rare import KEY
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-class Broken:
-    """A handler that always fails."""
-
-    def __init__(self) -> None:
-        self.attempts = 0
-
-    async def __call__(self, attempt: JobAttempt) -> JobResult:
-        self.attempts += 1
-        raise ValueError("broken")
 
 
 @pytest.mark.parametrize("fault", ["refused", "lost", "kept"])
@@ -40,11 +22,14 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
     visible dead letter.
     """
     faults: list[Any] = []
-    journal, clock, broken = (
-        FaultyJournal(lambda: faults.pop(0) if faults else None),
-        VirtualClock(),
-        Broken(),
-    )
+    journal, clock = FaultyJournal(lambda: faults.pop(0) if faults else None), VirtualClock()
+    attempts = 0
+
+    async def broken(_: JobAttempt) -> JobResult:
+        nonlocal attempts
+        attempts += 1
+        raise ValueError("broken")
+
     job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
     queue = JobQueue(
         "broken", broken, concurrency=1, retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0)
@@ -61,5 +46,5 @@ async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
         assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [
             ("job-1", "ValueError: broken")
         ]
-        assert broken.attempts == 2
+        assert attempts == 2
         assert core.supervisor.statistics().queues["broken"].dead_lettered == 1

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from remora.ids import SessionKey
 from remora.runtime.limits import RegistryLimits
 from remora.storage.memory import MemoryJournal
-from tests.harness import append, kernel, said
-
-KEY = SessionKey("alice", "one")
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
+from tests.harness import append, kernel, said, user
+from tests.simulation.rare import KEY, OTHER
 
 pytestmark = pytest.mark.anyio
 
@@ -25,8 +17,8 @@ async def test_posted_messages_keep_their_order() -> None:
     journal = MemoryJournal()
     async with kernel(journal) as k:
         for number in range(5):
-            assert k.directory.post(KEY, append({"role": "user", "content": f"posted {number}"}))
-        await k.ask(KEY, append({"role": "user", "content": "asked"}))
+            assert k.directory.post(KEY, append(user(f"posted {number}")))
+        await k.ask(KEY, append(user("asked")))
         entries = await journal.read(KEY, 1, 9)
         assert said(entries) == [*(f"posted {number}" for number in range(5)), "asked"]
 
@@ -36,18 +28,13 @@ async def test_posting_is_bounded_and_ends_with_intake() -> None:
     fails disturbs nobody.
     """
     async with kernel(MemoryJournal(), limits=RegistryLimits(mailbox_messages=3)) as k:
-        taken = [
-            k.directory.post(KEY, append({"role": "user", "content": str(number)}))
-            for number in range(5)
-        ]
+        taken = [k.directory.post(KEY, append(user(str(number)))) for number in range(5)]
         assert taken == [True, True, True, False, False]
-        receipt = await k.ask(
-            SessionKey("bob", "one"), append({"role": "user", "content": "still there"})
-        )
+        receipt = await k.ask(OTHER, append(user("still there")))
         assert receipt.seqs == (1,)
         await k.directory.drain()
         assert k.directory.post(KEY, "no message that a session knows")
         await k.directory.drain()
-        assert (await k.ask(KEY, append({"role": "user", "content": "on"}))).seqs == (4,)
+        assert (await k.ask(KEY, append(user("on")))).seqs == (4,)
         k.directory.stop_intake()
-        assert not k.directory.post(KEY, append({"role": "user", "content": "late"}))
+        assert not k.directory.post(KEY, append(user("late")))

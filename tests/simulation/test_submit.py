@@ -8,27 +8,13 @@ import anyio
 import pytest
 
 from remora.actors.session.messages import Load, Remove
-from remora.errors import (
-    IndexOutOfRange,
-    MailboxFull,
-    OutcomeUnknown,
-    RuntimeClosed,
-)
-from remora.ids import SessionKey
+from remora.errors import IndexOutOfRange, MailboxFull, OutcomeUnknown, RuntimeClosed
 from remora.messages import Receipt
 from remora.runtime.limits import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import VirtualClock
 from tests.harness import append, kernel, said, user
-from tests.simulation.test_kernel import Gated, breathe
-
-KEY = SessionKey("alice", "one")
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
+from tests.simulation.rare import KEY, Gated, breathe, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -71,8 +57,8 @@ async def test_replies_come_in_order_and_when_they_are_durable() -> None:
         assert [one.values[0].seqs for one in promises] == [(1,), (2,), (3,), (4,)]
         read = Heard()
         core.directory.submit(KEY, Load(100), read)
-        (shown,) = read.values  # before submit returned
-        assert said(shown.entries) == [f"text {number}" for number in range(4)]
+        (snapshot,) = read.values  # before submit returned
+        assert said(snapshot.entries) == [f"text {number}" for number in range(4)]
 
 
 async def test_errors_reach_the_promise() -> None:
@@ -93,7 +79,7 @@ async def test_errors_reach_the_promise() -> None:
         await clock.advance(6)
         assert (late.outcome, queued.outcome) == (OutcomeUnknown, MailboxFull)
         journal.open.set()
-        assert said((await core.ask(KEY, Load(100))).entries) == ["ran"]
+        assert await shown(core) == ["ran"]
         core.directory.stop_intake()
         core.directory.submit(KEY, Load(100), closed)
         assert closed.outcome is RuntimeClosed
@@ -111,7 +97,7 @@ async def test_an_abandoned_promise_keeps_a_waiting_message_from_running() -> No
         await breathe()
         queued.abandoned = True
         journal.open.set()
-        assert said((await core.ask(KEY, Load(100))).entries) == ["held"]
+        assert await shown(core) == ["held"]
         assert held.outcome is Receipt
         assert queued.values == []
 
@@ -125,7 +111,6 @@ async def test_submitted_and_asked_requests_keep_their_order() -> None:
             tasks.start_soon(core.ask, KEY, append(user("second")))
             await breathe()
             core.directory.submit(KEY, append(user("third")), promise)
-        shown = await core.ask(KEY, Load(100))
-        assert said(shown.entries) == ["first", "second", "third"]
+        assert await shown(core) == ["first", "second", "third"]
         statistics = core.directory.statistics()
         assert statistics.inline_messages + statistics.queued_messages == 4

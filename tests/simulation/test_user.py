@@ -27,11 +27,6 @@ HOUR, DAY = 3_600.0, 86_400.0
 ANSWER = '{"identity": "Ada, prefers tea.", "context": "Is planting a garden."}'
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 class Calendar(VirtualClock):
     """Wall time may leap, which wakes no sleeper: a week in one step."""
 
