@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from remora.runtime.probes import count_probes
-from tests.checker.exploring import draw_case, draw_settings, play
+from tests.checker.exploring import draw_case, draw_settings, play, report
 from tests.checker.history import Shown
-from tests.checker.shrinking import Case, counterexample
+from tests.checker.shrinking import Case
 
 pytestmark = pytest.mark.blocking
 _SEEDS = 240
@@ -33,7 +33,7 @@ def test_lost_messages_are_in_the_degraded_range() -> None:
     with count_probes() as counts:
         for case in _small_cases():
             run = play(case)
-            assert not run.violations, counterexample(run.case, run.history, run.violations)
+            assert not run.violations, report(run)
             named += sum(
                 _rests_on_the_range(one.result)
                 for one in run.history.records
