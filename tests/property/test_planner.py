@@ -38,6 +38,7 @@ from remora.tokens import count_message
 from tests.harness import COUNTER, append
 
 KEY = SessionKey("alice", "chat")
+PATIENT = Config.from_dict({"recall": {"deadline_s": 600}, "synopsis": {"deadline_s": 600}})
 
 
 def memory(text: str, *, seq: int = 0, session: str = "other", score: float = 1.0) -> Memory:
@@ -152,7 +153,7 @@ def planned(
     config: Config | None = None,
     query: str | None = "?",
 ) -> Context:
-    planner = Planner(given_tiers, COUNTER, config or Config())
+    planner = Planner(given_tiers, COUNTER, config or PATIENT)
     return anyio.run(planner.assemble, KEY, snapshot, query, budget)
 
 
@@ -343,7 +344,7 @@ def test_another_conversation_hides_no_memory() -> None:
     is shown although its number is among them.
     """
     snapshot, _ = shown([{"role": "user", "content": f"m{n}"} for n in range(3)], 4000)
-    planner = Planner(tiers([memory("said before", seq=2, session="chat")]), COUNTER, Config())
+    planner = Planner(tiers([memory("said before", seq=2, session="chat")]), COUNTER, PATIENT)
 
     async def load(*, own: bool) -> Context:
         return await planner.assemble(KEY, snapshot, "?", 4000, own=own)
@@ -373,7 +374,7 @@ def test_tagged_with_their_sources() -> None:
     """
     asked: list[Any] = []
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
-    config = Config.from_dict({"recall": {"limit": 5}})
+    config = Config.from_dict({"recall": {"limit": 5, "deadline_s": 600}})
     many = tiers(
         [memory(f"memory {n}", seq=n + 1) for n in range(30)], [found(f"note {n}") for n in range(5)],  # noqa: E501
         Synopsis("She is called Alice.", "Moving house.", "ok"), asked,
@@ -413,7 +414,7 @@ def test_a_tier_that_fails_or_is_late_is_left_out() -> None:
     async def hangs(*_: Any, **__: Any) -> Any:
         await anyio.sleep_forever()
 
-    config = Config.from_dict({"recall": {"deadline_s": 0.02}, "synopsis": {"deadline_s": 0.02}})
+    config = Config.from_dict({"recall": {"deadline_s": 600}, "synopsis": {"deadline_s": 0.02}})
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 4000)
     broken: Callable[..., Awaitable[Any]] = raises
     context = planned(
@@ -471,7 +472,7 @@ def test_the_prefix_is_stable() -> None:
         return synopsis
 
     asked = msgspec.structs.replace(tiers([memory("one")]), synopsis=about)
-    planner = Planner(asked, COUNTER, Config())
+    planner = Planner(asked, COUNTER, PATIENT)
     batch = [{"role": "user", "content": f"m{n}"} for n in range(4)]
 
     def front(snapshot: Snapshot, query: str) -> tuple[bool, list[Any]]:

@@ -49,8 +49,8 @@ CONFIG = Config.from_dict(
             "max_attempts": 3,
             "breaker_rest_s": 0.02,
         },
-        "models": {"timeout_s": 2.0},
-        "synopsis": {"deadline_s": 5.0},
+        "models": {"timeout_s": 120.0},
+        "synopsis": {"deadline_s": 120.0},
     }
 )
 
