@@ -94,7 +94,7 @@ def play_machine(machine: type[RuleBasedStateMachine]) -> None:
     """Run a state machine, as a property test runs."""
     whole = settings(stateful_step_count=100 if LONG else 40)
     for part in _parts(whole):
-        _play(part, lambda part=part: run_state_machine_as_test(machine, settings=part))
+        _play(part, functools.partial(run_state_machine_as_test, machine, settings=part))
 
 
 def _parts(whole: settings) -> Sequence[settings]:
@@ -129,7 +129,7 @@ def _in_parts(test: Any) -> Callable[..., None]:
             for part in _parts(whole):
                 # what `settings` sets, which refuses to do so twice
                 test._hypothesis_internal_use_settings = part
-                _play(part, lambda: test(*arguments, **named))
+                _play(part, functools.partial(test, *arguments, **named))
         finally:
             test._hypothesis_internal_use_settings = whole
 

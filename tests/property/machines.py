@@ -100,7 +100,7 @@ class ActorMachine(RuleBasedStateMachine):
         journal = await SqliteJournal.open(directory / "journal.db", durability="none")
         try:
             await commit_each(journal, self.stored, commits=commits)
-            (image,) = await journal.hydrate([self.key])
+            image: Any = (await journal.hydrate([self.key]))[0]
         finally:
             await journal.aclose()
         assert {job.id for job in image.jobs} == self.rows

@@ -114,7 +114,7 @@ async def test_full_mailbox_refuses_the_newest() -> None:
         ("bytes", {"mailbox_bytes": 100}, [50, 50, 50], 50, None),
         ("bytes", {"mailbox_bytes": 100}, [10, 90], 20, 10),
     ):
-        journal, limits = Gated(), RegistryLimits(held_replies=1, **limit)
+        journal, limits = Gated(), RegistryLimits(held_replies=1, **dict[str, Any](limit))
         with reaching(f"mailbox_full_of_{bound}"):
             async with kernel(journal, clock=VirtualClock(), limits=limits) as core:
                 await core.ask(KEY, Load(100))

@@ -273,7 +273,7 @@ def test_a_misspelt_world_is_refused() -> None:
         ({"long_term": "lancedb"}, "long_term memory or lance"),
     ):
         with pytest.raises(ConfigError, match=says):
-            World(0, **options)  # type: ignore[arg-type]
+            World(0, **options)
 
 
 def test_one_runtime_at_a_time() -> None:

@@ -46,6 +46,7 @@ def test_seeds_keep_every_guarantee(
     assert len(schedules) >= 0.9 * (seeds + new) * SCALE
 
 
+@pytest.mark.limit(900)  # to make a failure small takes minutes
 @pytest.mark.parametrize("journal", ["memory", "sqlite"])
 @given(cases(), schedules())
 def test_programs_keep_every_guarantee(journal: Any, case: Case, schedule: random.Random) -> None:
