@@ -75,7 +75,12 @@ def call(*ids: str) -> dict[str, Any]:
 messages = st.one_of(
     st.integers(0, 12).map(lambda n: {"role": "user", "content": "word " * n}),
     st.builds(
-        lambda n, id_: {"role": "assistant", "content": "reply " * n, "id": id_},
+        lambda n, id_: {
+            "role": "assistant",
+            "content": "reply " * n,
+            "id": id_,
+            "metadata": {"n": n},
+        },
         st.integers(0, 8),
         st.sampled_from("xyz"),
     ),
@@ -171,6 +176,8 @@ class SessionMachine(ActorMachine):
         self.policy, self.flushes, self.blocks = policy, flushes, blocks
         self.handed: set[int] = set()
         self.withheld: set[int] = set()
+        self.again: set[int] = set()
+        """Messages that long-term memory may have under an earlier number: jobs pass them over."""
         self.batches: dict[str, list[dict[str, Any]]] = {}
         actor = SessionBehavior(lambda _: policy, instance="0", flushes=flushes, blocks=blocks)
         self.start(actor, Said(), hot_keys=hot_keys)
@@ -325,14 +332,21 @@ class SessionMachine(ActorMachine):
             with pytest.raises(KeyConflict):
                 self.ask(append(user("something else"), key=key))
 
-    @rule(count=st.integers(0, 2))
-    def replace(self, count: int) -> None:
-        message = append(*(user("instead") for _ in range(count)))
-        receipt: Receipt = self.ask(Replace(message.entries, None, message.size))
+    @rule(count=st.integers(0, 2), place=st.integers(0, 3))
+    def replace(self, count: int, place: int) -> None:
+        """One of the messages may be there already: it keeps its id, and has another number."""
+        batch = [user("instead") for _ in range(count)]
+        ids = dict(self.model.ids)
         last = self.model.last
+        if batch and place < len(self.state.entries):
+            one = self.state.entries[place]
+            batch[0]["id"] = ids[last + 1] = one.id or message_id("0", self.state.sid, one.seq)
+            self.again.add(last + 1)
+        message = append(*batch)
+        receipt: Receipt = self.ask(Replace(message.entries, None, message.size))
         assert receipt.seqs == tuple(range(last + 1, last + 1 + count))
         self.note(cleared=last)
-        self.told(last=last + count)
+        self.told(last=last + count, ids=ids)
 
     @rule()
     def clear(self) -> None:
@@ -610,7 +624,7 @@ class SessionMachine(ActorMachine):
             image: Any = self.journal.saved(KEY)
             through = image.watermarks.indexing_through
             assert self.handed | self.withheld >= set(range(1, through + 1))
-        assert not self.handed & self.withheld or not self.flushes
+        assert not (self.handed & self.withheld) - self.again or not self.flushes
 
     @invariant()
     def sizes_add_up(self) -> None:

@@ -168,7 +168,7 @@ class UserMachine(ActorMachine):
         items = tuple(item(id_, axis=int(id_[1:]) % DIMENSION, scope=scope) for id_ in wanted)
         assert self.ask(Learn(items), held=held) == len(fresh)
 
-    @rule(limit=st.sampled_from([0, MAX_BYTES // 2, MAX_BYTES]))
+    @rule(limit=st.sampled_from([0, MAX_BYTES // 2, MAX_BYTES]) | st.integers(0, MAX_BYTES))
     def clean_up(self, limit: int) -> None:
         """The oldest leave, and no more of them than must; figures of access are written."""
         assert self.state.working is not None

@@ -23,9 +23,8 @@ from remora.testing.faults import CommitFault, FaultyJournal
 from remora.testing.simulation.loop import SeededLoop
 from remora.testing.simulation.seams import seams
 from tests.harness import Kernel, kernel
-from tests.simulation.rare import on_asyncio
 
-pytestmark = [pytest.mark.anyio, on_asyncio]
+pytestmark = pytest.mark.anyio
 
 
 class Gated:
