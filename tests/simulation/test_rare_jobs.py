@@ -14,10 +14,12 @@ from remora.actors.session.messages import Append, Clear, Load, SummaryReady
 from remora.errors import CommitFailed, ModelUnavailable, OutcomeUnknown
 from remora.ids import SessionKey
 from remora.messages import Receipt
-from remora.runtime.jobs import RetryPolicy
+from remora.runtime.jobs import Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.runtime.log import commit_records
 from remora.storage.memory import MemoryJournal
+from remora.storage.records import BlocksSpec, JobsStarted
 from remora.storage.sqlite.journal import SqliteJournal
-from remora.testing import VirtualClock
+from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import append, kernel, said, user
 from tests.simulation.rare import (
     KEY,
@@ -245,6 +247,40 @@ async def test_a_fold_whose_messages_cannot_be_read_ends() -> None:
             snapshot = await core.ask(KEY, Load(10_000))
             assert not snapshot.summary.degraded
             assert covered(snapshot)[-8:] == [*range(8, 16)]
+
+
+@pytest.mark.parametrize("fault", ["refused", "lost", "kept"])
+async def test_a_burial_that_is_not_recorded(fault: Any) -> None:
+    """G7, G11: a job whose end cannot be written is not forgotten: it is tried until it is a
+    visible dead letter.
+    """
+    faults: list[Any] = []
+    journal, clock = FaultyJournal(lambda: faults.pop(0) if faults else None), VirtualClock()
+    attempts = 0
+
+    async def broken(_: JobAttempt) -> JobResult:
+        nonlocal attempts
+        attempts += 1
+        raise ValueError("broken")
+
+    job = Job("job-1", "broken", KEY, BlocksSpec(1, 1))
+    queue = JobQueue(
+        "broken", broken, concurrency=1, retry=RetryPolicy(max_attempts=1, backoff_s=1, jitter=0)
+    )
+    async with kernel(journal, clock=clock, queues=[queue]) as core:
+        await core.ask(KEY, append(user("one")))
+        await commit_records(journal, [JobsStarted(1, (job,))])
+        faults.append(fault)
+        core.supervisor.submit([job])
+        await clock.advance(0.5)
+        assert core.supervisor.statistics().queues["broken"].delayed == 1
+        await clock.advance(10)
+        await core.supervisor.drain(KEY)
+        assert [(one.id, one.error) for one in await journal.jobs(dead=True)] == [
+            ("job-1", "ValueError: broken")
+        ]
+        assert attempts == 2
+        assert core.supervisor.statistics().queues["broken"].dead_lettered == 1
 
 
 # -- the journal -----------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 
 from remora.runtime.cell import Cell
+from remora.runtime.probes import count_probes
 from tests.checker.__main__ import main
-from tests.checker.exploring import draw_case, play, report, smallest
+from tests.checker.exploring import draw_case, draw_settings, play, report, smallest
+from tests.checker.history import Shown
 from tests.checker.shrinking import Case
 from tests.strategies import cases, schedules
 
@@ -44,6 +46,34 @@ def test_seeds_keep_every_guarantee(
             f"again: python -m tests.checker 1 --first {seed}"
         )
     assert len(schedules) >= 0.9 * (seeds + new) * SCALE
+
+
+def small_cases() -> list[Case]:
+    """Cases with longer programs, whose sessions compact often."""
+    small = [seed for seed in range(960) if not draw_settings(seed).roomy]
+    return [draw_case(seed, size=40) for seed in small[:120]]
+
+
+def rests_on_the_range(shown: Shown) -> bool:
+    """Whether a load lacks messages, and is in order only since it names them."""
+    return shown.degraded is not None and shown.budget is None
+
+
+def test_lost_messages_are_in_the_degraded_range() -> None:
+    """G6, S5.05: with and without a model, through failures, power cuts and repairs."""
+    named = 0
+    with count_probes() as counts:
+        for case in small_cases():
+            run = play(case)
+            assert not run.violations, report(run)
+            named += sum(
+                rests_on_the_range(one.result)
+                for one in run.history.records
+                if isinstance(one.result, Shown)
+            )
+    assert named > 20
+    for branch in ("messages_lost", "summary_too_long", "repair_started", "session_resummarized"):
+        assert counts[branch], branch
 
 
 @pytest.mark.limit(900)  # to make a failure small takes minutes
