@@ -108,16 +108,7 @@ class Session:
             self.gone.update(
                 seq for seq in before if seq > self.state.watermarks.summarizing_through
             )
-        for job in turn.jobs:
-            if job.queue == BLOCKS_QUEUE:
-                added = [
-                    seq
-                    for record in turn.records
-                    if isinstance(record, Appended)
-                    for seq in (e.seq for e in record.entries)
-                ]
-                self.left.update(seq for seq in (*before, *added) if seq <= job.payload.through)
-            self.jobs[job.id] = job
+        self.jobs.update((job.id, job) for job in turn.jobs)
         for id_ in turn.cancel:
             self.jobs.pop(id_, None)
         for record in turn.records:
@@ -128,6 +119,17 @@ class Session:
             self.journal.apply(record)
         for note in turn.volatile:
             self.behavior.apply(self.state, note)
+        added = [
+            one.seq
+            for record in turn.records
+            if isinstance(record, Appended)
+            for one in record.entries
+        ]
+        # a rewind may bring back what leaves again at once
+        there = {*before, *added, *(one.seq for one in self.state.entries)}
+        for job in turn.jobs:
+            if job.queue == BLOCKS_QUEUE:
+                self.left.update(seq for seq in there if seq <= job.payload.through)
         return turn.reply
 
     async def run(self, job: Job, *, last: bool = False) -> None:
