@@ -32,7 +32,7 @@ from remora.storage.ports import BLOCK_TYPE, EVERYTHING, Candidate, LongTermStor
 from remora.testing import HashEmbedder
 from remora.testing.stores import long_term_row
 
-EMBEDDER = HashEmbedder(16)
+EMBEDDER = HashEmbedder(128)  # with fewer numbers, two words of a text may cancel each other
 SUBJECTS = ("tea", "bees", "a bridge over the river", "Ottilie", "what Ann said?", "é")
 USERS = ("alice", "bob")
 MANY = 200
@@ -294,15 +294,19 @@ texts = st.lists(
 ).map(" ".join)
 
 
-def bm25(bags: Sequence[Counter[str]], asked: set[str], *, by_length: float) -> list[float]:
-    """What its definition says of texts, as bags of words."""
-    mean = sum(bag.total() for bag in bags) / max(len(bags), 1)
+def bm25(
+    bags: Sequence[Counter[str]], asked: set[str], *, by_length: float, least: float
+) -> list[float]:
+    """What its definition says of texts, as bags of words, whose mean length counts as `least` at
+    least.
+    """
+    mean = max(sum(bag.total() for bag in bags) / max(len(bags), 1), least)
     scores = [0.0] * len(bags)
     for word in asked:
         held_by = sum(word in bag for bag in bags)
         rarity = math.log(1 + (len(bags) - held_by + 0.5) / (held_by + 0.5))
         for place, bag in enumerate(bags):
-            norm = 1.2 * (1 - by_length + by_length * bag.total() / max(mean, 1.0))
+            norm = 1.2 * (1 - by_length + by_length * bag.total() / mean)
             scores[place] += rarity * bag[word] * 2.2 / (bag[word] + norm)
     return scores
 
@@ -314,10 +318,10 @@ def test_bm25(column: list[str], query: str) -> None:
     """
     (index,) = text_indices([column])
     bags = [Counter(words(text)) for text in column]
-    wanted = bm25(bags, set(words(query)), by_length=0.5)
+    wanted = bm25(bags, set(words(query)), by_length=0.5, least=1.0)
     assert index.scores(words(query)).tolist() == pytest.approx(wanted, rel=1e-5)
     bags = [Counter(re.findall(r"\w+", text.lower())) for text in column]
-    wanted = bm25(bags, set(re.findall(r"\w+", query.lower())), by_length=0.75)
+    wanted = bm25(bags, set(re.findall(r"\w+", query.lower())), by_length=0.75, least=1e-9)
     assert bm25_scores(query, column) == pytest.approx(wanted, rel=1e-5)
 
 
