@@ -118,6 +118,7 @@ class World:
         self.facts: dict[str, set[str]] = {user: set() for user in users}
         self.learned: dict[str, set[str]] = {user: set() for user in users}
         self._number = 0
+        self._appends = Counter[tuple[str, str]]()
 
     def canary(self, user: str) -> str:
         """A text of this user's alone, which looks like all the others'."""
@@ -136,11 +137,11 @@ class World:
         match verb:
             case "append":
                 texts = [self.canary(user) for _ in range(3)]
-                receipt = await chat.append(
-                    [{"role": "user", "content": text} for text in texts], key=f"key {len(said)}"
-                )
-                if not receipt.duplicate:
-                    said.extend(texts)
+                self._appends[user, session] += 1  # others have the same keys
+                key = f"key {self._appends[user, session]}"
+                receipt = await chat.append([harness.user(text) for text in texts], key=key)
+                assert not receipt.duplicate
+                said.extend(texts)
             case "flush":
                 await chat.flush()
             case "remember":
