@@ -45,7 +45,8 @@ MAX_BYTES = 2_500  # about eight items
 TERMS = {"identity": 1_000.0, "context": 100.0}
 COST = WorkingMemory(DIMENSION).cost(item("i00"))
 
-ids = st.integers(0, 20).map(lambda n: f"i{n:02}")
+IDS = [f"i{n:02}" for n in range(21)]
+ids = st.sampled_from(IDS)
 names = st.sampled_from(["planner", "critic", "writer"])
 some = st.integers(0, 5)
 
@@ -158,7 +159,10 @@ class UserMachine(ActorMachine):
 
     # -- working memory ----------------------------------------------------------------------------
 
-    @rule(wanted=st.lists(ids, min_size=1, max_size=7), scope=st.sampled_from(["", "s"]))
+    @rule(
+        wanted=st.lists(ids, min_size=1, max_size=7) | st.permutations(IDS),
+        scope=st.sampled_from(["", "s"]),
+    )
     def learn(self, wanted: list[str], scope: str) -> None:
         """What is held keeps its age; far beyond the limit the oldest leave at once."""
         fresh = tuple(dict.fromkeys(id_ for id_ in wanted if id_ not in self.model.held))
