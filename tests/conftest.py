@@ -1,6 +1,4 @@
-"""Shared by all tests: hypothesis profiles, the guard that fails a test which blocks the event
-loop, and ``--probes``.
-"""
+"""Shared by all tests: the guard that fails one which blocks the event loop, and ``--probes``."""
 
 from __future__ import annotations
 
@@ -32,32 +30,16 @@ import pytest
 import structlog  # noqa: F401
 import trio
 from blockbuster import BlockBuster, blockbuster_ctx
-from hypothesis import HealthCheck, settings
 
 from remora.runtime.probes import count_probes
 from remora.storage.sqlite import journal
 from remora.testing.probes import PROBES
+from tests import example_runs
 from tests.patience import WATCH, Stuck
 from tests.sqlite import BreakableConnection, Connections
 from tests.zygote import cold_start, forked_children
 
 pytest.register_assert_rewrite("tests.conformance")
-
-settings.register_profile(
-    "ci",
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    database=None,
-)
-settings.register_profile(
-    "soak",
-    max_examples=int(os.environ.get("REMORA_EXAMPLES", "20000")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile(os.environ.get("REMORA_HYPOTHESIS", "ci"))
 
 _OBSERVED = pytest.StashKey[Counter[str]]()
 _SECONDS = pytest.StashKey[dict[str, float]]()
@@ -65,7 +47,8 @@ _SECONDS_FILE = Path(__file__).parents[1] / "build" / "seconds.json"
 """Processor time of each test, its children's included: for `tools.quick` and `tools.mutants`."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.register(example_runs)
     parser.addini("quiet_limit", "s without a movement that end a test (tests.patience)")
     parser.addini("processor_limit", "s of processor time that end a test (tests.patience)")
     parser.addoption(

@@ -15,7 +15,7 @@ from typing import Any
 from remora.errors import InvalidInput
 from remora.runtime.probes import count_probes
 from remora.testing.probes import PROBES
-from tests.checker.exploring import Run, draw_case, play, read_case, smallest, written
+from tests.checker.exploring import Run, draw_case, play, read_case, report, smallest
 from tests.checker.shrinking import counterexample
 
 _SHOWN_S = 1.0
@@ -114,13 +114,8 @@ def main(words: Sequence[str] | None = None) -> int:
             minimal = "nothing smaller fails" if shrunk.minimal else "the tries ran out"
             print(f"\nseed {run.case.seed}, made small in {shrunk.tries} runs ({minimal}):")
             run = small  # noqa: PLW2901
-        print(_report(run))
+        print(report(run))
     return 1 if failed else 0
-
-
-def _report(run: Run) -> str:
-    again = f"again: python -m tests.checker --case '{written(run.case)}'"
-    return f"{counterexample(run.case, run.history, run.violations)}\n{again}"
 
 
 def _replay(text: str, options: dict[str, Any]) -> int:
@@ -129,7 +124,7 @@ def _replay(text: str, options: dict[str, Any]) -> int:
     except InvalidInput as e:
         print(e, file=sys.stderr)
         return 2
-    print(_report(run))
+    print(report(run))
     return 1 if run.violations else 0
 
 

@@ -28,16 +28,18 @@ from tests.checker.judging import check, check_arrival, check_sound
 from tests.checker.players import Player
 from tests.checker.programs import draw_program
 from tests.checker.rest import check_at_rest, check_watermark
-from tests.checker.shrinking import Case, Shrunk, shrink
+from tests.checker.shrinking import Case, Shrunk, counterexample, shrink
 
 __all__ = [
     "Run",
     "Settings",
+    "case_of",
     "counted_in_thread",
     "draw_case",
     "draw_settings",
     "play",
     "read_case",
+    "report",
     "smallest",
     "written",
 ]
@@ -117,11 +119,14 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def draw_case(seed: int, *, size: int = 12) -> Case:
-    """The case of a seed: about `size` calls; faults and power cuts in about half of all seeds."""
+    """The case of a seed: about `size` calls."""
     rng = random.Random(f"{seed}/case")
-    program = draw_program(
-        rng, size=rng.randint(size // 2, size + size // 2), callers=rng.choice([2, 4, 8])
-    )
+    return case_of(rng, seed, rng.randint(size // 2, size + size // 2))
+
+
+def case_of(rng: random.Random, seed: int, size: int) -> Case:
+    """A case of so many calls by chance; faults and power cuts in about half of all cases."""
+    program = draw_program(rng, size=size, callers=rng.choice([2, 4, 8]))
     faults = [_draw_fault(rng) for _ in range(rng.choice([0, 0, 1, 1, 2, 4]))]
     # from the first steps on, in which what the life before left is found: a start may be cut as
     # well
@@ -312,6 +317,12 @@ def written(case: Case) -> str:
     To be kept as a regression test, or played again by hand.
     """
     return msgspec.json.encode(case).decode()
+
+
+def report(run: Run) -> str:
+    """What a person needs to understand a run, and how to play it again."""
+    again = f"again: python -m tests.checker --case '{written(run.case)}'"
+    return f"{counterexample(run.case, run.history, run.violations)}\n{again}"
 
 
 def read_case(text: str) -> Case:

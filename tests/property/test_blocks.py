@@ -108,16 +108,7 @@ class Session:
             self.gone.update(
                 seq for seq in before if seq > self.state.watermarks.summarizing_through
             )
-        for job in turn.jobs:
-            if job.queue == BLOCKS_QUEUE:
-                added = [
-                    seq
-                    for record in turn.records
-                    if isinstance(record, Appended)
-                    for seq in (e.seq for e in record.entries)
-                ]
-                self.left.update(seq for seq in (*before, *added) if seq <= job.payload.through)
-            self.jobs[job.id] = job
+        self.jobs.update((job.id, job) for job in turn.jobs)
         for id_ in turn.cancel:
             self.jobs.pop(id_, None)
         for record in turn.records:
@@ -128,6 +119,17 @@ class Session:
             self.journal.apply(record)
         for note in turn.volatile:
             self.behavior.apply(self.state, note)
+        added = [
+            one.seq
+            for record in turn.records
+            if isinstance(record, Appended)
+            for one in record.entries
+        ]
+        # a rewind may bring back what leaves again at once
+        there = {*before, *added, *(one.seq for one in self.state.entries)}
+        for job in turn.jobs:
+            if job.queue == BLOCKS_QUEUE:
+                self.left.update(seq for seq in there if seq <= job.payload.through)
         return turn.reply
 
     async def run(self, job: Job, *, last: bool = False) -> None:
@@ -259,49 +261,37 @@ async def left_behind(session: Session, count: int) -> None:
     await session.turn(Truncate(0))
 
 
+async def shown_now(session: Session) -> list[int]:
+    for job in list(session.jobs.values()):
+        await session.run(job)
+    return session.seen("one")[0]
+
+
 def test_what_a_rewind_brought_back() -> None:
-    """S3.12: messages whose job a rewind overtook are shown when they leave again, and not while
-    they are in the buffer.
+    """S3.12: messages that a rewind brought back are shown when they leave again, and not while
+    they are in the buffer: those whose job it overtook, and those that were cleared. What was shown
+    before is not shown again.
     """
 
     async def scenario() -> None:
         session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
         await left_behind(session, 3)
-        (overtaken,) = session.jobs.values()
         await session.turn(Rewind(2))
-        await session.run(overtaken)
-        assert session.seen("one")[0] == []
+        assert await shown_now(session) == []
         await left_behind(session, 1)
-        (job,) = session.jobs.values()
-        await session.run(job)
-        assert session.seen("one")[0] == [1, 2, 4]
+        assert await shown_now(session) == [1, 2, 4]
 
-    anyio.run(scenario)
-
-
-def test_what_was_cleared_and_came_back() -> None:
-    """S3.12: cleared messages that a rewind brought back are shown when they leave; what was shown
-    before is not again.
-    """
-
-    async def scenario() -> None:
         session = Session(BufferPolicy.keep_all(), Recorder(name="one"))
-
-        async def settled() -> list[int]:
-            for job in list(session.jobs.values()):
-                await session.run(job)
-            return session.seen("one")[0]
-
         await left_behind(session, 3)
         await session.turn(append(*({"role": "user", "content": "x"} for _ in range(3))))
         await session.turn(Clear())
         await left_behind(session, 2)
-        assert await settled() == [1, 2, 3, 7, 8]
+        assert await shown_now(session) == [1, 2, 3, 7, 8]
         await session.turn(Rewind(5))
         assert [one.seq for one in session.state.entries] == [4, 5]
-        assert await settled() == [1, 2, 3, 7, 8]
+        assert await shown_now(session) == [1, 2, 3, 7, 8]
         await left_behind(session, 1)
-        assert await settled() == [1, 2, 3, 7, 8, 4, 5, 9]
+        assert await shown_now(session) == [1, 2, 3, 7, 8, 4, 5, 9]
 
     anyio.run(scenario)
 
@@ -436,22 +426,10 @@ def test_never_more_than_there_is_room_for(
         assert added <= max(room, 0)
         if size(whole) - size(messages) <= room:
             assert fresh == whole
-        names = [name for name, _ in fitted.contents]
-        order = [one.name for one in sorted(gathered.contents, key=lambda one: one.priority)]
-        assert [name for name in order if name in names] == [n for n in order if n in names]
-        assert all(one.name in names for one in gathered.contents if one.priority == 0)
-        gone = [
-            one.name
-            for one in sorted(gathered.contents, key=lambda one: one.priority)
-            if one.priority and one.name not in names
-        ]
-        assert (
-            gone
-            == [
-                one.name
-                for one in sorted(gathered.contents, key=lambda one: one.priority)
-                if one.priority
-            ][: len(gone)]
-        )
+        there = {name for name, _ in fitted.contents}
+        order = sorted(gathered.contents, key=lambda one: one.priority)
+        assert all(one.name in there for one in order if one.priority == 0)
+        cut = [one.name not in there for one in order if one.priority]
+        assert cut == sorted(cut, reverse=True)
 
     anyio.run(scenario)

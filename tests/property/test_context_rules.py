@@ -174,7 +174,7 @@ def test_memories_that_do_not_fit_are_counted() -> None:
 
 
 def test_a_synopsis_and_a_block_that_do_not_fit_are_counted() -> None:
-    """With their tokens."""
+    """S2.26, S2.30: with their tokens; a synopsis takes a quarter of a budget at most."""
     snapshot, _ = shown([{"role": "user", "content": "hello"}], 100)
     blocks = view(
         StaticMemoryBlock(name="long", static_content="word " * 300, priority=1), counter=COUNTER
@@ -184,6 +184,7 @@ def test_a_synopsis_and_a_block_that_do_not_fit_are_counted() -> None:
     sources = planned(snapshot, 100, every).sources
     assert (sources.synopsis.status, sources.synopsis.omitted) == ("omitted", 1)
     assert sources.synopsis.omitted_tokens > 100
+    assert planned(snapshot, 100, every).synopsis is None
     block = sources.blocks["long"]
     assert (block.status, block.count, block.omitted) == ("omitted", 0, 1)
     assert block.omitted_tokens > 300
@@ -198,8 +199,8 @@ SENTENCE = "I keep bees in Lisbon."
 @pytest.mark.parametrize("said_now", [False, True])
 @pytest.mark.parametrize("in_block", [False, True])
 def test_no_sentence_from_every_tier(*, summarized: bool, said_now: bool, in_block: bool) -> None:
-    """The same sentence in all tiers: what remora adds of its own repeats nothing that the summary,
-    the conversation or a memory block of the application says.
+    """S2.29: the same sentence in all tiers: what remora adds of its own repeats nothing that the
+    summary, the conversation or a memory block of the application says.
     """
     latest = f"As I said: {SENTENCE} What now?" if said_now else "What now?"
     batch = [{"role": "user", "content": "Hello."}, {"role": "user", "content": latest}]

@@ -1,216 +1,84 @@
-"""G2, G3, G4: whatever the schedule, and whichever commits fail, a session's history has one order
-that explains it all.
+"""G2, G3, G4 on trio, whose scheduler is no queue: whatever the order of steps, and whichever
+commits fail, a session's history has one order that explains it all.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
-import trio
+import msgspec
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remora.actors.session.messages import Clear, Load, Snapshot
-from remora.errors import CommitFailed, KeyConflict, OutcomeUnknown
-from remora.ids import SessionKey
-from remora.messages import Receipt
-from remora.runtime.limits import RegistryLimits
-from remora.testing import FaultyJournal, Operation, linearizable
+from remora import Config, Runtime
+from remora.actors.policies.buffer import BufferPolicy
+from remora.storage.memory.store import MemoryStore
+from remora.testing import FaultyJournal, HashEmbedder
 from remora.testing.faults import CommitFault
-from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said
+from remora.testing.summaries import UnionSummarizer
+from tests.checker.history import History, Violation
+from tests.checker.judging import check
+from tests.checker.players import Player
+from tests.checker.programs import Kind, Program
+from tests.checker.rest import check_at_rest
+from tests.checker.shrinking import Case, counterexample
+from tests.harness import LoopClock
+from tests.strategies import programs
 
-KEY = SessionKey("alice", "chat")
-
-
-class Model(NamedTuple):
-    """A session as a sequential program: everything ever said, how much of it was cleared, which
-    keys it came under.
-    """
-
-    said: tuple[str, ...] = ()
-    cleared: int = 0
-    keys: frozenset[tuple[str, int, tuple[str, ...]]] = frozenset()
-
-
-def step(model: Model, operation: Operation) -> Model | None:
-    argument, result = operation.argument, operation.result
-    if operation.kind == "append":
-        texts, key = argument
-        known = next((k for k in model.keys if k[0] == key), None)
-        first, count, duplicate = (
-            (known[1], len(known[2]), True) if known else (len(model.said) + 1, len(texts), False)
-        )
-        if known and known[2] != texts:
-            count = 0  # refused
-        if result is not None and (result.seqs, result.duplicate) != (
-            tuple(range(first, first + count)),
-            duplicate,
-        ):
-            return None
-        if known:
-            return model
-        keys = model.keys | {(key, first, texts)} if key else model.keys
-        return Model(model.said + texts, model.cleared, keys)
-    if operation.kind == "clear":
-        return Model(model.said, len(model.said), model.keys)
-    if operation.kind == "history":
-        return model if result == model.said else None
-    assert isinstance(result, Snapshot)
-    start = result.summary.through if result.summary else model.cleared
-    shown = tuple(said(result.entries))
-    covered = tuple(result.summary.text.split()) if result.summary else ()
-    # what is shown is everything after the summary, and the summary covers everything between the
-    # clear and that
-    whole = shown == model.said[start:] and start >= model.cleared
-    return (
-        model
-        if whole and covered == tuple(t.split()[0] for t in model.said[model.cleared : start])
-        else None
-    )
-
-
-operations = st.one_of(
-    st.tuples(
-        st.just("append"), st.integers(1, 3), st.sampled_from([None, None, "k1", "k2", "k3"])
-    ),
-    st.tuples(st.just("append"), st.integers(1, 3), st.none()),
-    st.tuples(st.just("load")),
-    st.tuples(st.just("clear")),
+CONFIG = Config.from_dict(
+    {
+        "tokens": {"counter": "heuristic"},
+        "buffer": {"summary_tokens": 100_000},
+        "activation": {"idle_s": 0.05},
+        "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.1, "jitter": 0},
+    }
 )
-programs = st.lists(st.lists(operations, min_size=1, max_size=4), min_size=1, max_size=4)
+CROWDED = Config.from_dict({"mailbox": {"max_messages": 1, "when_full": "wait"}}).mailbox
+POLICY = BufferPolicy(above_tokens=60, keep_tokens=30, overdraft_tokens=240)
+KINDS: tuple[Kind, ...] = ("append", "load", "messages", "clear", "history", "delete", "rewind")
+
 # A generator of its own, not hypothesis's: that one ends an example by an exception wherever a
 # number is drawn from it, and a job would take that for its model's failure.
 seeds = st.integers(0, 2**32).map(random.Random)
 faults = st.lists(st.sampled_from([None, None, None, "refused", "lost", "kept"]), max_size=12)
 
 
-async def run(
-    program: list[list[tuple[Any, ...]]],
+async def play(
+    program: Program, plan: list[CommitFault | None], rng: random.Random, config: Config
+) -> tuple[History, list[Violation]]:
+    history, left = History(), list(plan)
+    player = Player(program, history, rng)
+    journal = FaultyJournal(
+        lambda: left.pop(0) if left else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.01, 0.5])
+    )
+    models: Any = {"summarizer": UnionSummarizer(rng), "embedder": HashEmbedder()}
+    async with Runtime.in_memory(
+        config=config, clock=LoopClock(), journal=journal, store=MemoryStore(64), policy=POLICY,
+        **models,
+    ) as runtime:  # fmt: skip
+        await player.play(runtime)
+        left.clear()
+        found = await check_at_rest(runtime, history)
+    return history, found + check(history, policy=POLICY, sound_models=True)
+
+
+@given(programs(kinds=KINDS), faults, seeds, st.random_module(), st.booleans())
+def test_history_is_linearizable(
+    program: Program,
     plan: list[CommitFault | None],
     rng: random.Random,
-    limits: RegistryLimits,
-) -> tuple[list[Operation], tuple[int, ...]]:
-    history: list[Operation] = []
-    ticks = iter(range(1_000_000))
-    trace: list[int] = []
-    plan = list(plan)
-    journal = FaultyJournal(
-        lambda: plan.pop(0) if plan else None, latency_s=lambda: rng.choice([0.0, 0.0, 0.01, 0.5])
-    )
-
-    async def sender(number: int, calls: list[tuple[Any, ...]], core: Kernel) -> None:
-        for position, call in enumerate(calls):
-            await anyio.sleep(rng.choice([0.0, 0.0, 0.0, 0.02, 0.3]))
-            kind, argument, message, called = call[0], None, None, next(ticks)
-            if kind == "append":
-                texts = tuple(
-                    f"m{number}.{position}.{n} {'x' * rng.randrange(80)}" for n in range(call[1])
-                )
-                argument = (texts, call[2])
-                message = append(
-                    *({"role": "user", "content": text} for text in texts), key=call[2]
-                )
-            try:
-                result = await core.ask(
-                    KEY, message or (Clear() if kind == "clear" else Load(10**9))
-                )
-            except CommitFailed:
-                continue  # provably nothing happened
-            except KeyConflict:
-                result = Receipt((), (), duplicate=True)
-            except OutcomeUnknown:
-                if kind != "load":
-                    history.append(Operation(called, float("inf"), kind, argument, None))
-                continue
-            trace.append(number)
-            history.append(Operation(called, next(ticks), kind, argument, result))
-
-    async with kernel(journal, limits=limits, summarizer=FirstWordsSummarizer(rng)) as core:
-        async with anyio.create_task_group() as tasks:
-            for number, calls in enumerate(program):
-                tasks.start_soon(sender, number, calls, core)
-        plan.clear()
-        with anyio.fail_after(1_000):
-            await core.supervisor.drain(KEY)
-            final = await core.ask(KEY, Load(10**9))
-        history.append(Operation(next(ticks), next(ticks), "load", None, final))
-        stored = tuple(said(await journal.read(KEY, 1, 10**6)))
-        history.append(Operation(next(ticks), next(ticks), "history", None, stored))
-    return history, tuple(trace)
-
-
-def on_trio(
-    program: Any, plan: Any, rng: random.Random, limits: RegistryLimits | None = None
-) -> Any:
+    schedule: object,
+    crowded: bool,
+) -> None:
+    """G1, G2, G3, G4, G5, G6, G10, S1.06, S1.11: callers at once, commits failing, folds coming
+    back late; some through a mailbox that is full at once, so that every message waits for room.
+    """
+    config = msgspec.structs.replace(CONFIG, mailbox=CROWDED) if crowded else CONFIG
     clock = trio.testing.MockClock(autojump_threshold=0)
-    limits = limits or RegistryLimits(idle_s=0.05, restart_intensity=1_000)
-    return anyio.run(
-        run, program, plan, rng, limits, backend="trio", backend_options={"clock": clock}
+    history, violations = anyio.run(
+        play, program, plan, rng, config, backend="trio", backend_options={"clock": clock}
     )
-
-
-@given(programs, faults, seeds, st.random_module())
-def test_history_is_linearizable(
-    program: Any, plan: Any, rng: random.Random, schedule: Any
-) -> None:
-    """G1, G2, G3, G4, G5, G6, S1.06, S1.11: appends, loads and clears at once, commits failing,
-    folds coming back late.
-    """
-    history, _ = on_trio(program, plan, rng)
-    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(
-        map(repr, history)
-    )
-    stored = history[-1].result
-    acknowledged = [
-        (seq, text)
-        for op in history
-        if op.kind == "append" and isinstance(op.result, Receipt) and not op.result.duplicate
-        for seq, text in zip(op.result.seqs, op.argument[0], strict=True)
-    ]
-    assert all(stored[seq - 1] == text for seq, text in acknowledged)
-
-
-@given(programs, faults, seeds, st.random_module())
-def test_history_is_linearizable_through_a_crowded_mailbox(
-    program: Any, plan: Any, rng: random.Random, schedule: Any
-) -> None:
-    """G2, G10: the same with a gate that fills at once, so that every message goes through the
-    mailbox and waits for room.
-    """
-    limits = RegistryLimits(
-        held_replies=1,
-        mailbox_messages=1,
-        wait_when_full=True,
-        idle_s=0.05,
-        restart_intensity=1_000,
-    )
-    history, _ = on_trio(program, plan, rng, limits)
-    assert linearizable(history, Model(), step) is not None, "no order explains:\n" + "\n".join(
-        map(repr, history)
-    )
-
-
-def test_schedules_differ() -> None:
-    """S5.05: at least 90 % of seeds give a schedule of their own, and each seed always the same
-    one.
-    """
-    program = [[("append", 1, None), ("load",), ("append", 1, None)] for _ in range(6)]
-
-    core: Any = trio._core._run  # what hypothesis's trio plug-in sets as well
-
-    def schedule(seed: int) -> tuple[int, ...]:
-        core._r.seed(seed)
-        found: tuple[int, ...] = on_trio(program, [], random.Random(seed))[1]
-        return found
-
-    before = core._ALLOW_DETERMINISTIC_SCHEDULING
-    core._ALLOW_DETERMINISTIC_SCHEDULING = True
-    try:
-        seen = [schedule(seed) for seed in range(60)]
-        assert len(set(seen)) >= 54
-        assert [schedule(seed) for seed in range(5)] == seen[:5]
-    finally:
-        core._ALLOW_DETERMINISTIC_SCHEDULING = before
+    assert not violations, counterexample(Case(program, 0, tuple(plan)), history, violations)

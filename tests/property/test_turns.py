@@ -52,7 +52,7 @@ class Model:
 
     def __init__(self) -> None:
         self.said: list[Said] = []
-        self.last = self.cleared = 0
+        self.last = self.cleared = self.truncated = 0
 
     def add(self, content: str | None, key: int | None = None, role: str = "assistant") -> Said:
         self.last += 1
@@ -127,7 +127,7 @@ async def carry_out(chat: Session, request: Request, model: Model) -> None:
                 return
             model.begin(request)
             shown = [one["content"] for one in turn.context.messages]
-            assert request.text in shown
+            assert request.text in shown or model.turn(request.key)[0].seq <= model.truncated
             assert not {one.content for one in stored if one.incomplete} & set(shown)
             await reply(turn, request, reply_to(request, model.last))
             model.end(request)
@@ -223,6 +223,7 @@ async def change(chat: Session, model: Model, step: str) -> None:
             model.cleared = model.last
         case "truncate":
             await chat.truncate_to_size(0)
+            model.truncated = model.last
         case "rewind" if there:
             to = there[len(there) // 2]
             await chat.rewind(to)

@@ -1,7 +1,6 @@
-"""A user's own actor as a state machine without a loop: turns, failed commits, crashes, results in
-any order, and rests.
+"""A user's own actor as a state machine: turns, failed commits, crashes, results in any order, and
+rests.
 
-What a cell, a log and a supervisor do around the actor is done here by hand, one step a rule.
 Beside it stands a model of what the user has, and after each step both must agree. Two things are
 in memory alone until they are written, and a crash may take them: figures of access, and how much
 longer a synopsis holds for having been read.
@@ -9,24 +8,12 @@ longer a synopsis holds for having been read.
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from remora.actors.user.behavior import UserBehavior
 from remora.actors.user.messages import (
@@ -49,18 +36,18 @@ from remora.actors.user.state import UserState
 from remora.actors.user.working import WorkingMemory
 from remora.errors import NotGranted
 from remora.runtime.actor import Decision
-from remora.runtime.jobs import Job, JobDone
-from remora.storage.memory import MemoryJournal
 from remora.storage.records import MemoryItem, StateChanged, SynopsisSpec
+from tests.example_runs import LONG, play_machine
+from tests.property.machines import ActorMachine
 from tests.users import DIMENSION, KEY, NOW, axis, item
 
 MAX_BYTES = 2_500  # about eight items
 TERMS = {"identity": 1_000.0, "context": 100.0}
 COST = WorkingMemory(DIMENSION).cost(item("i00"))
 
-ids = st.integers(0, 20).map(lambda n: f"i{n:02}")
+IDS = [f"i{n:02}" for n in range(21)]
+ids = st.sampled_from(IDS)
 names = st.sampled_from(["planner", "critic", "writer"])
-LONG = os.environ.get("REMORA_HYPOTHESIS", "ci") != "ci"
 some = st.integers(0, 5)
 
 
@@ -84,17 +71,6 @@ class Has(msgspec.Struct):
     parts: dict[str, tuple[str, float]] = {}
     degraded: bool = False
     job: str = ""
-
-
-class Write(msgspec.Struct):
-    """What is on its way to the log: records, whose turn, jobs that end with it, and the model
-    after it.
-    """
-
-    records: Sequence[Any]
-    turn: Decision | None
-    ended: tuple[str, ...]
-    has: Has
 
 
 def facts(state: UserState) -> tuple[Any, ...]:
@@ -128,132 +104,86 @@ def figures_written(state: UserState) -> dict[str, tuple[int, int]]:
     return {row: figure for row, figure in state.accesses.items() if row not in state.pending}
 
 
-class UserMachine(RuleBasedStateMachine):
-    """Rules are what may happen next; invariants are what a user relies on."""
+class UserMachine(ActorMachine):
+    """The rules of a user's actor."""
 
+    key = KEY
+    actor: UserBehavior
     state: UserState
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-
-    def teardown(self) -> None:
-        self.runner.close()
+    model: Has
 
     @initialize(refresh=st.booleans())
     def begin(self, *, refresh: bool) -> None:
         self.refresh = refresh
-        self.actor = UserBehavior(
+        self.counts: dict[str, int] = {}
+        """How often each row was retrieved, written or not."""
+        self.now = NOW
+        self.answers = 0
+        actor = UserBehavior(
             DIMENSION,
             max_bytes=MAX_BYTES,
             identity_ttl=TERMS["identity"],
             context_ttl=TERMS["context"],
             refresh_on_access=refresh,
         )
-        self.journal, self.shadow = MemoryJournal(), MemoryJournal()
-        self.stored: list[Any] = []
-        self.queue: deque[Write] = deque()
-        self.has = self.durable = Has()
-        self.counts: dict[str, int] = {}
-        """How often each row was retrieved, written or not."""
-        self.now = NOW
-        self.jobs: dict[str, Job] = {}
-        self.rows: set[str] = set()
-        self.ever: set[str] = set()
-        self.results: list[SynopsisReady] = []
-        self.answers = 0
-        self.restore()
+        self.start(actor, Has())
 
-    # -- what cell, log and supervisor do ----------------------------------------------------------
+    def facts(self, state: UserState) -> tuple[Any, ...]:
+        return facts(state)
 
     def restore(self) -> None:
-        image: Any = self.journal.saved(KEY)
-        self.state = self.actor.restore(KEY, image)
-        self.has = self.durable
-        self.counts = dict(self.has.figures)
-        self.queue.clear()
-        self.shadow = MemoryJournal()
-        for record in self.stored:
-            self.shadow.apply(record)
-        for job in image.jobs:
-            self.jobs.setdefault(job.id, job)
+        super().restore()
+        self.counts = dict(self.model.figures)
 
     def ask(self, message: Any, **changes: Any) -> Any:
         """One turn; what it changes in the model goes with its write."""
-        turn = self.actor.handle(self.state, message)
-        assert isinstance(turn, Decision)  # nothing here needs a lookup
-        for record in (*turn.volatile, *turn.records):
-            self.actor.apply(self.state, record)
+        turn = self.decide(message)
         put = [
             one for record in turn.records if isinstance(record, StateChanged) for one in record.put
         ]
         figures = {one.name: self.counts[one.name] for one in put if one.kind == "access"}
         terms = {one.name: self.state.terms[one.name] for one in put if one.kind == "synopsis"}
         if figures:
-            changes["figures"] = {**self.has.figures, **figures}
+            changes["figures"] = {**self.model.figures, **figures}
         if terms and "parts" not in changes:
             changes["parts"] = {
-                name: (text, terms.get(name, term)) for name, (text, term) in self.has.parts.items()
+                name: (text, terms.get(name, term))
+                for name, (text, term) in self.model.parts.items()
             }
-        self.has = msgspec.structs.replace(self.has, **changes)
-        if turn.records:
-            ended = tuple(record.id for record in turn.records if isinstance(record, JobDone))
-            self.hand_over(Write(turn.records, turn, ended, self.has))
-        else:
-            assert not turn.jobs
-            assert not turn.cancel
+        self.model = msgspec.structs.replace(self.model, **changes)
+        self.hand_over(turn)
         return turn.reply
 
-    def hand_over(self, write: Write) -> None:
-        for record in write.records:
-            self.shadow.apply(record)
-        self.queue.append(write)
-
-    def store(self) -> Write:
-        write = self.queue.popleft()
-        for record in write.records:
-            self.journal.apply(record)
-            self.stored.append(record)
-        for job in write.turn.jobs if write.turn is not None else ():
-            assert job.id not in self.ever, "an id of a job is never used again"
-            self.ever.add(job.id)
-            self.rows.add(job.id)
-        self.rows.difference_update(write.ended)
-        self.durable = write.has
-        return write
-
-    def commit(self, count: int) -> None:
-        for _ in range(min(count, len(self.queue))):
-            write = self.store()
-            if write.turn is not None:
-                self.jobs.update((job.id, job) for job in write.turn.jobs)
-            for id_ in write.ended:
-                self.jobs.pop(id_, None)
+    def leave(self, farewell: CleanUp) -> None:
+        self.clean_up(farewell.max_bytes)
 
     # -- working memory ----------------------------------------------------------------------------
 
-    @rule(wanted=st.lists(ids, min_size=1, max_size=7), scope=st.sampled_from(["", "s"]))
+    @rule(
+        wanted=st.lists(ids, min_size=1, max_size=7) | st.permutations(IDS),
+        scope=st.sampled_from(["", "s"]),
+    )
     def learn(self, wanted: list[str], scope: str) -> None:
         """What is held keeps its age; far beyond the limit the oldest leave at once."""
-        fresh = tuple(dict.fromkeys(id_ for id_ in wanted if id_ not in self.has.held))
-        held = self.has.held + fresh
+        fresh = tuple(dict.fromkeys(id_ for id_ in wanted if id_ not in self.model.held))
+        held = self.model.held + fresh
         if fresh and len(held) * COST > 2 * MAX_BYTES:
             held = held[-(MAX_BYTES // COST) :]
         items = tuple(item(id_, axis=int(id_[1:]) % DIMENSION, scope=scope) for id_ in wanted)
         assert self.ask(Learn(items), held=held) == len(fresh)
 
-    @rule(limit=st.sampled_from([0, MAX_BYTES // 2, MAX_BYTES]))
+    @rule(limit=st.sampled_from([0, MAX_BYTES // 2, MAX_BYTES]) | st.integers(0, MAX_BYTES))
     def clean_up(self, limit: int) -> None:
         """The oldest leave, and no more of them than must; figures of access are written."""
         assert self.state.working is not None
-        held = self.has.held[-(limit // COST) :] if limit // COST else ()
+        held = self.model.held[-(limit // COST) :] if limit // COST else ()
         if self.state.working.size_bytes <= limit:
-            held = self.has.held
-        leaving = len(self.has.held) - len(held)
+            held = self.model.held
+        leaving = len(self.model.held) - len(held)
         assert self.ask(CleanUp(limit), held=held) == leaving
         assert self.state.working.size_bytes <= limit
         assert not self.state.pending
-        assert self.has.figures == self.counts
+        assert self.model.figures == self.counts
 
     @rule(
         number=st.integers(0, DIMENSION - 1),
@@ -266,7 +196,7 @@ class UserMachine(RuleBasedStateMachine):
         assert scores == sorted(scores, reverse=True)
         assert len(found) <= k
         for one in found:
-            assert one.item.id in self.has.held
+            assert one.item.id in self.model.held
             assert scope is None or one.item.scope in {"", scope}
             assert (one.score > 0.5) == (int(one.item.id[1:]) % DIMENSION == number)
 
@@ -288,8 +218,8 @@ class UserMachine(RuleBasedStateMachine):
         items = tuple(
             MemoryItem(f"m{n}", "", agent, f"content {n}", "fact", 0.5, 1, 2) for n in numbers
         )
-        allowed = not self.has.grants or self.has.grants.get(agent) in {"write", "own"}
-        memories = {**{one.id: one.agent for one in items}, **self.has.memories}
+        allowed = not self.model.grants or self.model.grants.get(agent) in {"write", "own"}
+        memories = {**{one.id: one.agent for one in items}, **self.model.memories}
         try:
             reply: RememberReceipt = self.ask(Remember(items), memories=memories)
         except NotGranted:
@@ -308,7 +238,7 @@ class UserMachine(RuleBasedStateMachine):
     @rule(by=names, to=names, right=st.sampled_from(["read", "write", "own", None]))
     def grant(self, by: str, to: str, right: Any) -> None:
         """Only an owner grants, the first to grant owns, and the last owner stays."""
-        grants = self.has.grants or ({by: "own"} if right is not None else {})
+        grants = self.model.grants or ({by: "own"} if right is not None else {})
         after = {name: held for name, held in {**grants, to: right}.items() if held is not None}
         allowed = grants.get(by) == "own" and "own" in after.values()
         try:
@@ -325,13 +255,13 @@ class UserMachine(RuleBasedStateMachine):
         """What holds is shown; what does not is written anew, by one job for all who ask."""
         self.now += after_s
         valid = {name for name, part in self.state.parts.items() if self.now < part.expires_at}
-        texts = {name: self.has.parts[name][0] for name in valid}
-        before, running = self.state.number, self.has.job
+        texts = {name: self.model.parts[name][0] for name in valid}
+        before, running = self.state.number, self.model.job
         if len(valid) == len(TERMS) and not refresh:
             shown: Synopsis = self.ask(ReadSynopsis(self.now))
             assert (shown.job, self.state.number) == ("", before)
             assert shown.state == (
-                "empty" if not any(texts.values()) else "degraded" if self.has.degraded else "ok"
+                "empty" if not any(texts.values()) else "degraded" if self.model.degraded else "ok"
             )
         else:
             started = running or f"synopsis-{self.state.sid}-{before + 1}"
@@ -349,15 +279,13 @@ class UserMachine(RuleBasedStateMachine):
         for _ in range(4):
             self.read_synopsis(after_s, refresh=False)
             self.commit(len(self.queue))
-            if self.has.job in self.jobs:
+            if self.model.job in self.jobs:
                 self.write_synopsis("whole", late=False)
 
-    @precondition(
-        lambda self: any(isinstance(job.payload, SynopsisSpec) for job in self.jobs.values())
-    )
+    @precondition(lambda self: self.of(SynopsisSpec))
     @rule(kind=st.sampled_from(["whole", "degraded", "empty"]), late=st.booleans())
     def write_synopsis(self, kind: str, *, late: bool) -> None:
-        job = next(job for job in self.jobs.values() if isinstance(job.payload, SynopsisSpec))
+        job = self.of(SynopsisSpec)[0]
         self.answers += 1
         texts = ("", "") if kind == "empty" else (f"Ada {self.answers}.", f"Bees {self.answers}.")
         self.results.append(
@@ -376,7 +304,7 @@ class UserMachine(RuleBasedStateMachine):
         self.take(self.results[place] if again else self.results.pop(place))
 
     def take(self, result: SynopsisReady) -> None:
-        wanted = bool(self.has.job) and result.job == self.has.job
+        wanted = bool(self.model.job) and result.job == self.model.job
         changes: dict[str, Any] = {}
         if wanted:
             texts = {"identity": result.identity, "context": result.context}
@@ -396,7 +324,7 @@ class UserMachine(RuleBasedStateMachine):
         self.ask(ExpireSynopsis(), parts={}, job="")
         assert not self.state.parts
 
-    # -- other jobs, the log, and the power --------------------------------------------------------
+    # -- other jobs --------------------------------------------------------------------------------
 
     @precondition(
         lambda self: any(not isinstance(job.payload, SynopsisSpec) for job in self.jobs.values())
@@ -405,49 +333,9 @@ class UserMachine(RuleBasedStateMachine):
     def a_job_is_done(self, which: int) -> None:
         jobs = [job for job in self.jobs.values() if not isinstance(job.payload, SynopsisSpec)]
         job = jobs[which % len(jobs)]
-        self.hand_over(Write([JobDone(job.id)], None, (job.id,), self.has))
-        del self.jobs[job.id]
+        self.end_job(job)
 
-    @precondition(lambda self: self.queue)
-    @rule(count=st.integers(1, 4))
-    def commits(self, count: int) -> None:
-        self.commit(count)
-
-    @precondition(lambda self: self.queue)
-    @rule(count=st.integers(0, 3), kept=st.booleans())
-    def commit_fails(self, count: int, *, kept: bool) -> None:
-        """What is behind it is void, and the state is read again; `kept`: the one that failed was
-        stored in truth.
-        """
-        self.commit(count)
-        if kept and self.queue:
-            self.store()
-        self.restore()
-
-    @rule(count=st.integers(0, 4))
-    def power_cut(self, count: int) -> None:
-        for _ in range(min(count, len(self.queue))):
-            self.store()
-        self.jobs.clear()
-        self.results.clear()
-        self.restore()
-        assert set(self.jobs) == self.rows
-
-    @rule()
-    def passivate(self) -> None:
-        """It writes what it had put off, rests, and comes back the same."""
-        self.commit(len(self.queue))
-        while (farewell := self.actor.on_idle(self.state)) is not None:
-            self.clean_up(farewell.max_bytes)
-            self.commit(len(self.queue))
-        before, view = facts(self.state), self.view()
-        self.restore()
-        if self.state.opened:
-            assert facts(self.state) == before
-        assert self.view() == view
-        assert self.actor.on_idle(self.state) is None
-
-    def view(self) -> UserView:
+    def shown(self) -> UserView:
         turn = self.actor.handle(self.state, InspectUser())
         assert isinstance(turn, Decision)
         sid = 0 if not self.state.opened else turn.reply.sid
@@ -473,14 +361,14 @@ class UserMachine(RuleBasedStateMachine):
     def the_user_has_what_they_were_told(self) -> None:
         state = self.state
         assert state.working is not None
-        assert [one.id for one in state.working.items] == list(self.has.held)
-        assert state.working.content_bytes == COST * len(self.has.held) <= 2 * MAX_BYTES
-        assert state.grants == self.has.grants
+        assert [one.id for one in state.working.items] == list(self.model.held)
+        assert state.working.content_bytes == COST * len(self.model.held) <= 2 * MAX_BYTES
+        assert state.grants == self.model.grants
         assert not state.grants or "own" in state.grants.values()
         assert {row: count for row, (count, _) in state.accesses.items()} == self.counts
         assert {
             name: (part.text, state.terms[name]) for name, part in state.parts.items()
-        } == self.has.parts
+        } == self.model.parts
 
     @invariant()
     def what_is_put_off_is_bounded(self) -> None:
@@ -489,7 +377,7 @@ class UserMachine(RuleBasedStateMachine):
         """
         assert len(self.state.pending) <= 256
         assert {
-            row for row, count in self.counts.items() if self.has.figures.get(row) != count
+            row for row, count in self.counts.items() if self.model.figures.get(row) != count
         } <= set(self.state.pending)
         for name, part in self.state.parts.items():
             assert 0 <= part.expires_at - self.state.terms[name] <= 0.1 * TERMS[name]
@@ -497,20 +385,30 @@ class UserMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_synopsis_is_written_at_a_time(self) -> None:
-        """S2.24: and the log holds the jobs that began and did not end."""
-        assert self.state.job == self.has.job
+        """S2.24."""
+        assert self.state.job == self.model.job
         jobs = self.journal.saved(KEY).jobs
-        assert {job.id for job in jobs} == self.rows
         assert sum(isinstance(job.payload, SynopsisSpec) for job in jobs) <= 1
         memories = self.runner.run(self.shadow.memories(KEY.user))
-        assert {one.id: one.agent for one in memories} == self.has.memories
+        assert {one.id: one.agent for one in memories} == self.model.memories
 
 
 @pytest.mark.limit(1_000_000 if LONG else 900)  # to make a failure small takes minutes
 def test_no_sequence_breaks_a_user() -> None:
-    """G4, G10, G12, S2.13, S2.21, S2.24, S2.25, S4.33: no sequence of calls, results, crashes and
-    rests breaks an invariant.
+    """G4, G10, G12, S1.02, S2.11, S2.13, S2.21, S2.22, S2.24, S2.25, S4.33: no sequence of calls,
+    results, crashes and rests breaks an invariant, and SQLite restores what the journal in memory
+    does.
     """
-    run_state_machine_as_test(
-        UserMachine, settings=settings(stateful_step_count=100 if LONG else 40)
-    )
+    play_machine(UserMachine)
+
+
+def test_gone_and_back_within_one_commit() -> None:
+    """S2.11: an item's age is that of its return."""
+    user = UserMachine()
+    user.begin(refresh=False)
+    user.learn(["i00"], "")
+    user.clean_up(0)
+    user.learn(["i01", "i00"], "")
+    user.commit(len(user.queue))
+    user.compare_journals(commits=1)
+    user.teardown()

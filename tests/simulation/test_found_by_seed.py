@@ -8,8 +8,7 @@ import pytest
 
 from remora.actors.policies.buffer import BufferPolicy
 from remora.testing.simulation import CONFIG
-from tests.checker.exploring import Settings, play, read_case
-from tests.checker.shrinking import counterexample
+from tests.checker.exploring import Settings, play, read_case, report
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 
@@ -60,4 +59,4 @@ def test_it_stays_mended(policy: BufferPolicy | None, text: str, journal: str) -
     run = play(
         read_case(text), settings=settings, journal="sqlite" if journal == "sqlite" else "memory"
     )
-    assert not run.violations, counterexample(run.case, run.history, run.violations)
+    assert not run.violations, report(run)

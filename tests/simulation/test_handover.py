@@ -9,8 +9,9 @@ import random
 import pytest
 
 from tests.handover import POLICIES, brought_to_its_end, converse, in_memory
+from tests.simulation.rare import on_asyncio
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, on_asyncio]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)

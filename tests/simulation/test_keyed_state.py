@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from functools import partial
 from typing import Literal
 
@@ -11,34 +9,14 @@ import anyio
 import msgspec
 import pytest
 
-from remora import Config, KeyedState, Runtime
-from remora.errors import (
-    CommitFailed,
-    MailboxFull,
-    OutcomeUnknown,
-    RuntimeClosed,
-    SessionQuarantined,
-    StateConflict,
-    StorageError,
-)
-from remora.testing.simulation import Fault, World
-from remora.testing.simulation.world import CONFIG, KINDS
+from remora import KeyedState, Runtime
+from remora.errors import StateConflict
+from remora.testing.simulation import World
+from tests.simulation.fates import REFUSED, SMALL, worlds
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 
-SCALE = int(os.environ.get("REMORA_SEEDS", "1"))
 PLACES = ("session", "user")
-REFUSED = (
-    CommitFailed,
-    MailboxFull,
-    OutcomeUnknown,
-    RuntimeClosed,
-    SessionQuarantined,
-    StorageError,
-)
-SMALL = msgspec.structs.replace(
-    CONFIG, activation=Config.from_dict({"activation": {"max_live": 1, "idle_s": 0.05}}).activation
-)
 
 
 class Heard(msgspec.Struct):
@@ -95,27 +73,13 @@ async def count(world: World, runtime: Runtime, place: str, heard: Heard, left: 
             heard.followed[version] = stored.version
 
 
-def draw(rng: random.Random, journal: str) -> tuple[list[Fault], list[int]]:
-    """What goes wrong, and when the power is cut."""
-    ports = [("commit", kind) for kind in KINDS["commit"]]
-    if journal == "memory":
-        ports += [("read", kind) for kind in KINDS["read"]]
-    plan = []
-    for _ in range(rng.randrange(5)):
-        port, kind = rng.choice(ports)
-        plan.append(Fault(port, rng.randrange(40), kind, rng.choice([1, 1, 2])))
-    return plan, [rng.randrange(50, 900) for _ in range(rng.randrange(3))]
-
-
 @pytest.mark.parametrize(("journal", "seeds"), [("memory", 25), ("sqlite", 6)])
 def test_no_increment_is_lost(journal: Literal["memory", "sqlite"], seeds: int) -> None:
     """G2, G3, G4: a set that was acknowledged is there after any power cut; of those that give one
     version one succeeds; a version is used once; a conflict shows what is stored.
     """
     cuts = conflicts = 0
-    for seed in range(seeds * SCALE):
-        plan, when = draw(random.Random(seed), journal)
-        world = World(seed, plan=plan, cuts=when, journal=journal)
+    for world in worlds(seeds, journal, faults=5, cuts=3, within=range(50, 900)):
         heard = {place: Heard() for place in PLACES}
         world.run(partial(live, heard=heard, left={place: [24] for place in PLACES}))
         cuts += world.life

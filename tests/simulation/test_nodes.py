@@ -293,72 +293,8 @@ def test_whatever_happens_to_nodes(first: int) -> None:
         assert not any(row.until > played.database.loop.time() for row in played.database.leases)
 
 
-def test_a_node_that_can_open_nothing_takes_nothing_from_the_others() -> None:
-    """It rests, for longer each time; what it was to have goes back within a moment."""
-    loop = SeededLoop(random.Random(5), max_steps=2_000_000)  # type: ignore[abstract]
-
-    async def main() -> list[int]:
-        play = Play(loop)
-        play.start()
-        await play.settle()
-        play.start(broken=True)
-        counts = [(await play.settle())["n1:1"] for _ in range(4)]
-        claims = len(play.database.claims)
-        assert claims <= SHARDS + 5 * SHARDS // 2
-        await play.end()
-        return counts
-
-    try:
-        assert loop.run_until_complete(main()) == [SHARDS] * 4
-    finally:
-        loop.close()
-
-
-def test_one_cause_that_fails_all_shards_is_one_failure() -> None:
-    """Shards that were claimed together fail of one cause: the first rest is not longer for it."""
-    loop = SeededLoop(random.Random(5))  # type: ignore[abstract]
-
-    async def main() -> None:
-        play = Play(loop)
-        machine = play.start(broken=True)
-        while not machine.node.rests_s:
-            await asyncio.sleep(0.1)
-        machine.broken = False
-        assert machine.node.rests_s <= 5
-        await asyncio.sleep(7)
-        assert len(machine.serves) == SHARDS
-        await play.end()
-
-    try:
-        loop.run_until_complete(main())
-    finally:
-        loop.close()
-
-
-def test_who_knows_another_secret_cannot_join() -> None:
-    """Two memories under one name: the node that comes later ends, and says what to do."""
-    loop = SeededLoop(random.Random(5))  # type: ignore[abstract]
-
-    async def main() -> None:
-        play = Play(loop)
-        play.start()
-        await play.settle()
-        stranger = play.start()
-        stranger.task.cancel()
-        other = msgspec.structs.replace(stranger.info, fingerprint="another", address="x:1")
-        node = Node(stranger, other, LEASE_S, lambda number: SimulatedTerm(stranger, number))
-        with pytest.raises(ConfigError, match=r"copy it from there"):
-            await node.run()
-        await play.end()
-
-    try:
-        loop.run_until_complete(main())
-    finally:
-        loop.close()
-
-
 def run(work: Callable[[Play], Awaitable[None]]) -> None:
-    loop = SeededLoop(random.Random(5))  # type: ignore[abstract]
+    loop = SeededLoop(random.Random(5), max_steps=2_000_000)  # type: ignore[abstract]
 
     async def main() -> None:
         play = Play(loop)
@@ -369,6 +305,51 @@ def run(work: Callable[[Play], Awaitable[None]]) -> None:
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+def test_a_node_that_can_open_nothing_takes_nothing_from_the_others() -> None:
+    """It rests, for longer each time; what it was to have goes back within a moment."""
+
+    async def work(play: Play) -> None:
+        play.start()
+        await play.settle()
+        play.start(broken=True)
+        for _ in range(4):
+            assert (await play.settle())["n1:1"] == SHARDS
+        assert len(play.database.claims) <= SHARDS + 5 * SHARDS // 2
+
+    run(work)
+
+
+def test_one_cause_that_fails_all_shards_is_one_failure() -> None:
+    """Shards that were claimed together fail of one cause: the first rest is not longer for it."""
+
+    async def work(play: Play) -> None:
+        machine = play.start(broken=True)
+        while not machine.node.rests_s:
+            await asyncio.sleep(0.1)
+        machine.broken = False
+        assert machine.node.rests_s <= 5
+        await asyncio.sleep(7)
+        assert len(machine.serves) == SHARDS
+
+    run(work)
+
+
+def test_who_knows_another_secret_cannot_join() -> None:
+    """Two memories under one name: the node that comes later ends, and says what to do."""
+
+    async def work(play: Play) -> None:
+        play.start()
+        await play.settle()
+        stranger = play.start()
+        stranger.task.cancel()
+        other = msgspec.structs.replace(stranger.info, fingerprint="another", address="x:1")
+        node = Node(stranger, other, LEASE_S, lambda number: SimulatedTerm(stranger, number))
+        with pytest.raises(ConfigError, match=r"copy it from there"):
+            await node.run()
+
+    run(work)
 
 
 def test_two_machines_with_one_address() -> None:

@@ -23,19 +23,16 @@ from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.testing import FaultyJournal, VirtualClock
 from tests.harness import Kernel, append, kernel, said, user
+from tests.simulation.rare import breathe
 
 pytestmark = pytest.mark.anyio
 KB = 1_024
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-async def breathe(times: int = 40) -> None:
-    for _ in range(times):
-        await anyio.lowlevel.checkpoint()
+def shared(journal: Any, limits: RegistryLimits, clock: Any = None) -> Any:
+    """A kernel whose users have shares, and whose sessions are not folded."""
+    clock = clock or VirtualClock()
+    return kernel(journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user"))
 
 
 class Counting(MemoryJournal):
@@ -74,16 +71,14 @@ class Counting(MemoryJournal):
 
 @pytest.mark.parametrize("sessions", [1, 100])
 async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -> None:
-    """G10: beside 10 000 queued appends of one user, in one session or in many, each of a thousand
+    """G10: beside thousands of queued appends of one user, in one session or in many, each of many
     others is acknowledged with the commit under way or the next one, and neither holds more of the
     busy user's appends than their share.
     """
     journal, limits = Counting(), RegistryLimits(wait_when_full=True, share_writes=16)
-    async with kernel(
-        journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits) as core:
         noisy = [SessionKey("noisy", f"{number}") for number in range(sessions)]
-        quiet = [SessionKey(f"quiet-{number}", "chat") for number in range(1_000)]
+        quiet = [SessionKey(f"quiet-{number}", "chat") for number in range(200)]
         for key in (*noisy, *quiet):
             await core.ask(key, Load(1))
         done = 0
@@ -94,9 +89,9 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
             done += 1
 
         async with anyio.create_task_group() as tasks:
-            for number in range(10_000):
+            for number in range(4_000):
                 tasks.start_soon(flood, number)
-            for number, key in enumerate(quiet[:500]):
+            for number, key in enumerate(quiet[:100]):
                 before = len(journal.appends)
                 await core.ask(key, append(user("hello")))
                 commits = journal.appends[before:]
@@ -104,29 +99,27 @@ async def test_quiet_users_wait_for_two_commits_of_bounded_size(sessions: int) -
                 if number:
                     assert len(commits) <= 2
                     assert all(sum(counts.values()) <= 16 + 1 for counts in commits)
-            assert done < 9_000, "most of the flood still waited while the quiet were served"
+            assert done < 3_600, "most of the flood still waited while the quiet were served"
             before = len(journal.appends)
             async with anyio.create_task_group() as all_at_once:
-                for key in quiet[500:]:
+                for key in quiet[100:]:
                     all_at_once.start_soon(core.ask, key, append(user("hello")))
             assert (
-                sum(sum(counts.values()) for counts in journal.appends[before : before + 4]) >= 500
+                sum(sum(counts.values()) for counts in journal.appends[before : before + 4]) >= 100
             )
-        assert done == 10_000
+        assert done == 4_000
         assert core.directory.statistics().waiting_bytes == 0
 
 
 async def test_nobody_is_slowed_who_is_alone() -> None:
     """G10: a user alone fills commits; the share is for when others are there."""
     journal, limits = Counting(is_open=False), RegistryLimits(share_writes=4)
-    async with kernel(
-        journal, clock=VirtualClock(), limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits) as core:
         await core.ask(SessionKey("alice", "1"), Load(1))
         async with anyio.create_task_group() as tasks:
             for _ in range(500):
                 tasks.start_soon(core.ask, SessionKey("alice", "1"), append(user("x")))
-            await breathe()
+            await breathe(40)
             journal.open.set()
         assert max(sum(counts.values()) for counts in journal.appends) >= 400
 
@@ -141,9 +134,7 @@ async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_tu
         VirtualClock(),
         RegistryLimits(share_writes=2, held_replies=8, wait_when_full=True, mailbox_messages=5),
     )
-    async with kernel(
-        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits, clock) as core:
         answered = 0
 
         async def one(number: int) -> None:
@@ -161,14 +152,13 @@ async def test_all_sessions_of_a_user_that_wait_for_their_share_come_to_their_tu
             answered += 1
 
         leaving: list[anyio.CancelScope] = []
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                for number in range(2_000):
-                    tasks.start_soon(one, number)
-                await anyio.lowlevel.checkpoint()
-                for scope in leaving:
-                    scope.cancel()
-            await clock.advance(5)
+        async with anyio.create_task_group() as tasks:
+            for number in range(2_000):
+                tasks.start_soon(one, number)
+            await anyio.lowlevel.checkpoint()
+            for scope in leaving:
+                scope.cancel()
+        await clock.advance(5)
         assert answered == 2_000
         assert core.directory.statistics().waiting_bytes == 0
         assert core.directory.statistics().queued == 0
@@ -222,9 +212,7 @@ async def test_what_waits_is_bounded_over_all_sessions(
     bound = 2 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=bound, mailbox_bytes=8 << 20, timeout_s=1_000)
-    async with kernel(
-        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits, clock) as core:
         for who in range(users):
             for session in range(sessions):
                 await core.ask(SessionKey(f"u{who}", f"{session}"), Load(1))
@@ -259,9 +247,7 @@ async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
     """
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(held_replies=8, mailbox_messages=4, timeout_s=10)
-    async with kernel(
-        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits, clock) as core:
         keys = [SessionKey("u0", f"{session}") for session in range(3)]
         for key in keys:
             await core.ask(key, Load(1))
@@ -271,7 +257,7 @@ async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
             wave = Wave(core, f"wave{number}", users=1, sessions=3, each=10)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wave.run)
-                await breathe()
+                await breathe(40)
                 held.append(core.directory.statistics().waiting_bytes)
                 await clock.advance(11)
             every |= wave.outcomes
@@ -280,7 +266,7 @@ async def test_what_waits_stays_bounded_when_its_senders_have_gone() -> None:
         assert 0 < len(uncertain) <= 3 * 8
         assert all(isinstance(error, (OutcomeUnknown, MailboxFull)) for error in every.values())
         journal.open.set()
-        await breathe()
+        await breathe(40)
         kept = [text for key in keys for text in said((await core.ask(key, Load(10**9))).entries)]
         assert sorted(kept) == sorted(uncertain)
 
@@ -292,9 +278,7 @@ async def test_no_user_takes_all_the_room() -> None:
     bound = 1 << 20
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=bound, timeout_s=1_000)
-    async with kernel(
-        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits, clock) as core:
         names = [SessionKey(f"u{who}", f"{session}") for who in range(60) for session in range(50)]
         for key in (*names, SessionKey("u0", "not talking")):
             await core.ask(key, Load(1))
@@ -306,9 +290,8 @@ async def test_no_user_takes_all_the_room() -> None:
             quiet = Wave(core, "quiet", users=60, sessions=1, each=1)
             tasks.start_soon(quiet.run)
             await breathe(400)
-            with anyio.fail_after(5):
-                assert (await core.ask(SessionKey("u1", "7"), Load(1))).entries == ()
-                assert (await core.ask(SessionKey("u0", "not talking"), Load(1))).entries == ()
+            assert (await core.ask(SessionKey("u1", "7"), Load(1))).entries == ()
+            assert (await core.ask(SessionKey("u0", "not talking"), Load(1))).entries == ()
             journal.open.set()
         assert [
             key.user
@@ -323,9 +306,7 @@ async def test_waiting_for_room_among_all() -> None:
     """
     journal, clock = Counting(is_open=False), VirtualClock()
     limits = RegistryLimits(total_bytes=100 * OVERHEAD_BYTES, wait_when_full=True, timeout_s=1_000)
-    async with kernel(
-        journal, clock=clock, limits=limits, fold_above=10**9, owner=attrgetter("user")
-    ) as core:
+    async with shared(journal, limits, clock) as core:
         keys = [SessionKey(f"u{number % 7}", f"{number}") for number in range(30)]
         for key in keys:
             await core.ask(key, Load(1))
@@ -345,9 +326,8 @@ async def test_waiting_for_room_among_all() -> None:
             await breathe(100)
             assert core.directory.statistics().waiting_bytes <= 100 * OVERHEAD_BYTES
             journal.open.set()
-            with anyio.fail_after(60):
-                while not done.is_set():
-                    await clock.advance(0.1)
+            while not done.is_set():
+                await clock.advance(0.1)
         for key in keys:
             assert said((await core.ask(key, Load(10**9))).entries) == [
                 f"{number}" for number in range(40)

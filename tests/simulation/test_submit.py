@@ -1,4 +1,4 @@
-"""Requests with a promise of the caller's: no task waits for the reply."""
+"""Requests for whose reply no task waits: with a promise of the caller's, and posted ones."""
 
 from __future__ import annotations
 
@@ -8,27 +8,13 @@ import anyio
 import pytest
 
 from remora.actors.session.messages import Load, Remove
-from remora.errors import (
-    IndexOutOfRange,
-    MailboxFull,
-    OutcomeUnknown,
-    RuntimeClosed,
-)
-from remora.ids import SessionKey
+from remora.errors import IndexOutOfRange, MailboxFull, OutcomeUnknown, RuntimeClosed
 from remora.messages import Receipt
 from remora.runtime.limits import RegistryLimits
 from remora.storage.memory import MemoryJournal
 from remora.testing import VirtualClock
 from tests.harness import append, kernel, said, user
-from tests.simulation.test_kernel import Gated, breathe
-
-KEY = SessionKey("alice", "one")
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
+from tests.simulation.rare import KEY, OTHER, Gated, breathe, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -71,8 +57,8 @@ async def test_replies_come_in_order_and_when_they_are_durable() -> None:
         assert [one.values[0].seqs for one in promises] == [(1,), (2,), (3,), (4,)]
         read = Heard()
         core.directory.submit(KEY, Load(100), read)
-        (shown,) = read.values  # before submit returned
-        assert said(shown.entries) == [f"text {number}" for number in range(4)]
+        (snapshot,) = read.values  # before submit returned
+        assert said(snapshot.entries) == [f"text {number}" for number in range(4)]
 
 
 async def test_errors_reach_the_promise() -> None:
@@ -93,7 +79,7 @@ async def test_errors_reach_the_promise() -> None:
         await clock.advance(6)
         assert (late.outcome, queued.outcome) == (OutcomeUnknown, MailboxFull)
         journal.open.set()
-        assert said((await core.ask(KEY, Load(100))).entries) == ["ran"]
+        assert await shown(core) == ["ran"]
         core.directory.stop_intake()
         core.directory.submit(KEY, Load(100), closed)
         assert closed.outcome is RuntimeClosed
@@ -111,7 +97,7 @@ async def test_an_abandoned_promise_keeps_a_waiting_message_from_running() -> No
         await breathe()
         queued.abandoned = True
         journal.open.set()
-        assert said((await core.ask(KEY, Load(100))).entries) == ["held"]
+        assert await shown(core) == ["held"]
         assert held.outcome is Receipt
         assert queued.values == []
 
@@ -125,7 +111,37 @@ async def test_submitted_and_asked_requests_keep_their_order() -> None:
             tasks.start_soon(core.ask, KEY, append(user("second")))
             await breathe()
             core.directory.submit(KEY, append(user("third")), promise)
-        shown = await core.ask(KEY, Load(100))
-        assert said(shown.entries) == ["first", "second", "third"]
+        assert await shown(core) == ["first", "second", "third"]
         statistics = core.directory.statistics()
         assert statistics.inline_messages + statistics.queued_messages == 4
+
+
+# -- posted ----------------------------------------------------------------------------------------
+
+
+async def test_posted_messages_keep_their_order() -> None:
+    """S2.21, G2: what is posted runs before what is asked afterwards, though nobody waited for it."""  # noqa: E501
+    journal = MemoryJournal()
+    async with kernel(journal) as k:
+        for number in range(5):
+            assert k.directory.post(KEY, append(user(f"posted {number}")))
+        await k.ask(KEY, append(user("asked")))
+        entries = await journal.read(KEY, 1, 9)
+        assert said(entries) == [*(f"posted {number}" for number in range(5)), "asked"]
+
+
+async def test_posting_is_bounded_and_ends_with_intake() -> None:
+    """G10, S2.21: a full mailbox refuses what is posted, and so does a closing runtime; a turn that
+    fails disturbs nobody.
+    """
+    async with kernel(MemoryJournal(), limits=RegistryLimits(mailbox_messages=3)) as k:
+        taken = [k.directory.post(KEY, append(user(str(number)))) for number in range(5)]
+        assert taken == [True, True, True, False, False]
+        receipt = await k.ask(OTHER, append(user("still there")))
+        assert receipt.seqs == (1,)
+        await k.directory.drain()
+        assert k.directory.post(KEY, "no message that a session knows")
+        await k.directory.drain()
+        assert (await k.ask(KEY, append(user("on")))).seqs == (4,)
+        k.directory.stop_intake()
+        assert not k.directory.post(KEY, append(user("late")))

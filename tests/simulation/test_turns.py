@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, Literal
@@ -12,30 +10,13 @@ import anyio
 import msgspec
 import pytest
 
-from remora import Config, Runtime, Turn
-from remora.errors import (
-    CommitFailed,
-    MailboxFull,
-    OutcomeUnknown,
-    RuntimeClosed,
-    SessionBusy,
-    SessionQuarantined,
-    StorageError,
-)
-from remora.testing.simulation import Fault, World
-from remora.testing.simulation.world import CONFIG, KINDS
+from remora import Runtime, Turn
+from remora.testing.simulation import World
+from tests.simulation.fates import REFUSED, SMALL, worlds
 
 pytestmark = pytest.mark.blocking  # SQLite's calls are steps of the loop here
 
-SCALE = int(os.environ.get("REMORA_SEEDS", "1"))
 SESSIONS, REQUESTS = ("one", "two"), 5
-SMALL = msgspec.structs.replace(
-    CONFIG, activation=Config.from_dict({"activation": {"max_live": 1, "idle_s": 0.05}}).activation
-)
-RETRIED = (
-    CommitFailed, MailboxFull, OutcomeUnknown, RuntimeClosed, SessionBusy, SessionQuarantined,
-    StorageError,
-)  # fmt: skip
 CALL: dict[str, Any] = {
     "id": "call", "type": "function", "function": {"name": "look", "arguments": "{}"},
 }  # fmt: skip
@@ -91,7 +72,7 @@ async def ask(world: World, runtime: Runtime, session: str, number: int, told: T
                 if not turn.replayed:
                     await reply(turn, number, world)
                 answer = [one.content for one in turn.replies]
-        except RETRIED:
+        except REFUSED:
             told.refused += 1
             continue
         assert told.answers.setdefault(number, answer) == answer
@@ -133,28 +114,14 @@ async def judge(runtime: Runtime, session: str, told: Told) -> None:
     assert sorted(turns) == list(range(REQUESTS))
 
 
-def draw(rng: random.Random, journal: str) -> tuple[list[Fault], list[int]]:
-    """What goes wrong, and when the power is cut."""
-    ports = [("commit", kind) for kind in KINDS["commit"]]
-    if journal == "memory":
-        ports += [("read", kind) for kind in KINDS["read"]]
-    plan = [
-        Fault(port, rng.randrange(40), kind, rng.choice([1, 1, 2]))
-        for port, kind in rng.choices(ports, k=rng.randrange(4))
-    ]
-    return plan, [rng.randrange(100, 1_500) for _ in range(rng.randrange(3))]
-
-
 @pytest.mark.parametrize(("journal", "seeds"), [("memory", 20), ("sqlite", 5)])
 def test_each_request_is_answered_once(journal: Literal["memory", "sqlite"], seeds: int) -> None:
     """G2, G3, G4: an answer that a client heard is the answer for ever; a turn that a power cut
     interrupted is resumed or begun again; turns of a session stay in line.
     """
     cuts = resumed = 0
-    for seed in range(seeds * SCALE):
-        plan, when = draw(random.Random(seed), journal)
+    for world in worlds(seeds, journal, faults=4, cuts=3, within=range(100, 1_500)):
         told = {session: Told() for session in SESSIONS}
-        world = World(seed, plan=plan, cuts=when, journal=journal)
         world.run(partial(live, told=told))
         cuts += world.life
         resumed += sum(len(one.resumed) for one in told.values())

@@ -27,11 +27,6 @@ HOUR, DAY = 3_600.0, 86_400.0
 ANSWER = '{"identity": "Ada, prefers tea.", "context": "Is planting a garden."}'
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 class Calendar(VirtualClock):
     """Wall time may leap, which wakes no sleeper: a week in one step."""
 
@@ -230,13 +225,15 @@ class Counting:
 
 
 async def test_a_hundred_misses_are_one_call() -> None:
-    """S2.24: 100 concurrent misses of one user cost 1 model call, and all of them get its answer;
-    so does whoever comes later.
+    """S2.22, S2.24, G5: 100 concurrent misses of one user cost 1 model call, and all of them get
+    its answer; so does whoever comes later. Who waits too long is told, and not paid for twice.
     """
     clock, model = VirtualClock(), Counting()
     async with simulated(clock, chat_model=model) as runtime:
         ada = runtime.user("ada")
         await said(ada, "My name is Ada and I prefer tea.")
+        with pytest.raises(ModelTimeout, match="its job continues"):
+            await ada.synopsis(timeout_s=0.05)
         found: list[Any] = []
 
         async def ask() -> None:
@@ -257,21 +254,6 @@ async def test_a_hundred_misses_are_one_call() -> None:
         assert model.asked == 1
         assert (await ada.synopsis(refresh=True)).state == "ok"
         assert model.asked == 2
-
-
-async def test_every_user_has_their_own() -> None:
-    """S2.24, S2.31: misses of several users are a call each, and no prompt holds another's words."""  # noqa: E501
-    clock = VirtualClock()
-    model = ScriptedChatModel([ANSWER] * 2)
-    async with simulated(clock, chat_model=model) as runtime:
-        for name in ("ada", "bob"):
-            await said(runtime.user(name), f"I am {name}.")
-            assert (await runtime.user(name).synopsis()).state == "ok"
-    prompts = [str(request[-1]["content"]) for request in model.requests]
-    assert [("ada" in prompt, "bob" in prompt) for prompt in prompts] == [
-        (True, False),
-        (False, True),
-    ]
 
 
 @pytest.mark.parametrize("refresh", [True, False])
@@ -323,28 +305,18 @@ async def test_the_extension_survives_passivation() -> None:
         assert len(model.requests) == 1
 
 
-async def test_who_waits_too_long_is_told() -> None:
-    """S2.22, G5: past its deadline a reader gets ModelTimeout and not silence; the job goes on, and
-    is not paid for twice.
-    """
-    model = Counting()
-    async with simulated(VirtualClock(), chat_model=model) as runtime:
-        ada = runtime.user("ada")
-        await said(ada, "My name is Ada.")
-        with pytest.raises(ModelTimeout, match="its job continues"):
-            await ada.synopsis(timeout_s=0.05)
-        model.go.set()
-        assert (await ada.synopsis()).identity == "Ada, prefers tea."
-        assert model.asked == 1
-
-
 async def test_a_model_that_fails_is_tried_again() -> None:
-    """G6, S2.23: two failures, then an answer: it is the model's, after back-off, and not marked."""  # noqa: E501
-    clock = VirtualClock()
-    model = ScriptedChatModel([ModelUnavailable("down"), '{"identity": "cut o', ANSWER])
-    async with simulated(clock, chat_model=model) as runtime:
+    """G6, S2.23: two failures, then an answer: it is the model's, after back-off, and not marked.
+    After the last attempt an extract stands in, says so, and holds for the short term; then it is
+    the model's turn.
+    """
+    clock = Calendar()
+    down = ModelUnavailable("down")
+    model = ScriptedChatModel([down, '{"identity": "cut o', ANSWER, down, down, down, ANSWER])
+    limits = {"max_attempts": 3, "backoff_s": 1, "jitter": 0}
+    async with simulated(clock, chat_model=model, supervisor=limits) as runtime:
         ada = runtime.user("ada")
-        await said(ada, "My name is Ada.")
+        await said(ada, "My name is Ada and I live in Porto.")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ada.synopsis)
             await clock.advance(0.5)
@@ -352,22 +324,10 @@ async def test_a_model_that_fails_is_tried_again() -> None:
             await clock.advance(5)
         assert (await ada.synopsis()).state == "ok"
         assert len(model.requests) == 3
-
-
-async def test_a_model_that_is_down_degrades_visibly() -> None:
-    """G6: after the last attempt an extract stands in, says so, and holds for the short term; then
-    it is the model's turn.
-    """
-    clock = Calendar()
-    model = ScriptedChatModel([ModelUnavailable("down")] * 3 + [ANSWER])
-    limits = {"max_attempts": 3, "backoff_s": 1, "jitter": 0}
-    async with simulated(clock, chat_model=model, supervisor=limits) as runtime:
-        ada = runtime.user("ada")
-        await said(ada, "My name is Ada and I live in Porto.")
         found: list[Any] = []
 
         async def ask() -> None:
-            found.append(await ada.synopsis())
+            found.append(await ada.synopsis(refresh=True))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -382,18 +342,23 @@ async def test_a_model_that_is_down_degrades_visibly() -> None:
 
 
 async def test_a_user_with_nothing_costs_nothing() -> None:
-    """S2.24: nobody asks a model about a user of whom nothing is known; that is known for an hour,
-    and then looked up again.
+    """S2.24, S2.31: nobody asks a model about a user of whom nothing is known; that is known for an
+    hour, and then looked up again. No prompt holds another user's words.
     """
-    clock, model = Calendar(), ScriptedChatModel([ANSWER])
+    clock, model = Calendar(), ScriptedChatModel([ANSWER] * 2)
     async with simulated(clock, chat_model=model) as runtime:
-        ada = runtime.user("ada")
+        ada, bob = runtime.user("ada"), runtime.user("bob")
         assert (await ada.synopsis()).state == "empty"
-        await said(ada, "My name is Ada.")
+        await said(ada, "I am Ada.")
         assert (await ada.synopsis()).state == "empty"
         assert model.requests == []
         clock.leapt = HOUR
         assert (await ada.synopsis()).identity == "Ada, prefers tea."
+        await said(bob, "I am Bob.")
+        assert (await bob.synopsis()).state == "ok"
+    prompts = [str(request[-1]["content"]) for request in model.requests]
+    found = [("I am Ada" in prompt, "I am Bob" in prompt) for prompt in prompts]
+    assert found == [(True, False), (False, True)]
 
 
 async def test_the_job_itself_may_not_wait_for_it() -> None:
