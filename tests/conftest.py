@@ -284,10 +284,8 @@ def blocking_guard(request: pytest.FixtureRequest) -> Iterator[BlockBuster | Non
     with blockbuster_ctx() as guard:
         # the import system reads files, and pytest's own reporting writes them
         guard.functions["os.stat"].can_block_in("importlib/_bootstrap_external.py", {"_path_stat"})
-        # a child is forked from a process that answers at once
-        for call in ("socket.socket.recv", "socket.socket.sendall", "socket.socket.sendmsg"):
-            if call in guard.functions:
-                guard.functions[call].can_block_in("tests/zygote.py", {"_ask"})
+        for function in guard.functions.values():  # as starting a process may
+            function.can_block_in("tests/zygote.py", {"execute"})
         # asyncpg looks for a file of passwords when it connects, which is seldom
         guard.functions["os.stat"].can_block_in("asyncpg/connect_utils.py", {"_read_password_file"})
         yield guard

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import anyio
@@ -137,25 +136,24 @@ def _activity() -> Iterator[tuple[str, float]]:
         yield "", time.process_time()
         return
     for pid in _family():
-        with suppress(OSError):  # it has ended meanwhile
-            for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            for task in _numbers(f"/proc/{pid}/task"):
                 with suppress(OSError):
-                    ran, waited, _ = (task / "schedstat").read_text().split()
-                    yield task.name, (int(ran) + int(waited)) / 1e9
-                    if _fields(task / "stat")[0] == "D":
-                        yield f"{task.name} {time.monotonic()}", _LOOK_S
+                    ran, waited, _ = _read(f"/proc/{pid}/task/{task}/schedstat").split()
+                    yield task, (int(ran) + int(waited)) / 1e9
+                    if _fields(f"/proc/{pid}/task/{task}/stat")[0] == "D":
+                        yield f"{task} {time.monotonic()}", _LOOK_S
 
 
-def _family() -> dict[int, list[str]]:
+def _family() -> dict[str, list[str]]:
     """This process and its descendants: the fields of `/proc/PID/stat` from the state on."""
-    every: dict[int, list[str]] = {}
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):
-                fields = every[int(entry.name)] = _fields(entry / "stat")
-                children[int(fields[1])].append(int(entry.name))
-    found, ahead = {}, [os.getpid()]
+    every: dict[str, list[str]] = {}
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for pid in _numbers("/proc"):
+        with suppress(OSError):
+            every[pid] = _fields(f"/proc/{pid}/stat")
+            children[every[pid][1]].append(pid)
+    found, ahead = {}, [str(os.getpid())]
     while ahead:
         pid = ahead.pop()
         found[pid] = every[pid]
@@ -163,5 +161,15 @@ def _family() -> dict[int, list[str]]:
     return found
 
 
-def _fields(stat: Path) -> list[str]:
-    return stat.read_text().rpartition(") ")[2].split()
+def _numbers(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if entry.name.isdecimal()]
+
+
+def _fields(stat: str) -> list[str]:
+    return _read(stat).rpartition(") ")[2].split()
+
+
+def _read(path: str) -> str:
+    with open(path) as file:  # noqa: PTH123 - tests count the paths that there are
+        return file.read()

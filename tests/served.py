@@ -58,7 +58,7 @@ class Service:
         runtime: what is served.
         path: a directory for the file of keys.
         rate: of the requests of one key.
-        options: of the application.
+        options: of the application, which has no limit of wrong keys a second without one.
 
     Attributes:
         file: of keys.
@@ -74,7 +74,9 @@ class Service:
         self.key()
         self.keys = KeyFile(self.file)
         rate = rate or RateLimit(0, SystemClock())
-        self._app = build_app(runtime, self.keys, rate, RestOptions(**options))
+        self._app = build_app(
+            runtime, self.keys, rate, RestOptions(**{"keyless_rate": 1e9} | options)
+        )
 
     address = ""
 

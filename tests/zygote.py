@@ -23,6 +23,7 @@ import gc
 import importlib
 import inspect
 import json
+import logging
 import os
 import runpy
 import signal
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ PRELOADED = (
 )  # fmt: skip
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 _HIGH = 300
 _SERVE = "from tests.zygote import serve; serve()"
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
@@ -114,7 +116,7 @@ def _can_be_forked(asked: dict[str, Any]) -> bool:
     if any(asked[name] not in (None, -1) for name in ("executable", "uid", "gid", "gids", "umask")):
         return False
     environment = os.environ if asked["env"] is None else asked["env"]
-    if {k: v for k, v in environment.items() if k.startswith("PYTHON")} != _own_variables():
+    if _read_at_start(environment) != _read_at_start(os.environ):
         return False
     directory = Path(os.fsdecode(asked["cwd"] or "."))
     if directory.resolve() != ROOT and any(
@@ -125,8 +127,9 @@ def _can_be_forked(asked: dict[str, Any]) -> bool:
     return not looks and words[2] not in {"pytest", _SERVE}
 
 
-def _own_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that the interpreter, the loader or the allocator reads, and nobody after them."""
+    return {name: value for name, value in environment.items() if str(name).startswith(_EARLY)}
 
 
 class _Zygote:
@@ -212,6 +215,8 @@ def serve() -> None:
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
+    logging.root.handlers.clear()  # that of wordllama
+    logging.root.setLevel(logging.WARNING)
     assert threads, "numpy's library must have started no threads"
     assert threading.active_count() == 1
     connection = socket.socket(fileno=os.dup(0))
