@@ -229,7 +229,7 @@ async def _end_from_within(item: pytest.Item, test: Callable[[], Awaitable[objec
             try:
                 await test()
             except anyio.get_cancelled_exc_class() as cancelled:
-                where = traceback.format_tb(cancelled.__traceback__)
+                where = traceback.format_exception(cancelled)
                 raise
     finally:
         del item.stash[_CANCEL]

@@ -174,13 +174,15 @@ class Intake(msgspec.Struct, frozen=True):
             return counted
         return [(e.with_weight(tokens, NEUTRAL_SCORE), chat, tokens) for e, chat, tokens in counted]
 
-    async def restore_summary(self, text: str) -> Summary:
-        """A summary from outside: redacted, and no longer than one of remora's own."""
+    async def restore_summary(self, text: str) -> Summary | None:
+        """A summary from outside: redacted, and no longer than one of remora's own; blank is none."""
         if self.redact is not None:
             text = redact_text(text, self.redact)
         prefix, counter = self.buffer.summary_prefix, self.counter
         room = self.buffer.most_summary_tokens - counter.message_overhead - counter.count(prefix)
         text = await run_in_thread(shorten, indent(without_surrogates(text)), max(room, 1), counter)
+        if not text.strip():
+            return None
         tokens = count_message(counter, {"role": "system", "content": prefix + text})
         return Summary(0, prefix, text, tokens, degraded=False, model=RESTORED)
 

@@ -94,7 +94,7 @@ rows_strategy = st.lists(
         st.none() | st.floats(0, 1),
     ),
     max_size=12,
-    unique_by=lambda row: row.id,
+    unique_by=(lambda row: row.id, lambda row: row.created_us),  # of equals the first goes
 )
 strategies = st.sampled_from(STRATEGIES)
 
