@@ -175,7 +175,7 @@ class Intake(msgspec.Struct, frozen=True):
         return [(e.with_weight(tokens, NEUTRAL_SCORE), chat, tokens) for e, chat, tokens in counted]
 
     async def restore_summary(self, text: str) -> Summary | None:
-        """A summary from outside: redacted, and no longer than one of remora's own; blank is none."""
+        """A summary from outside: redacted, as long as one of remora's at most; None if blank."""
         if self.redact is not None:
             text = redact_text(text, self.redact)
         prefix, counter = self.buffer.summary_prefix, self.counter
