@@ -836,7 +836,7 @@ _MUTANTS = (
         simulated=False,
         tests=(
             "tests/unit/test_working.py",
-            "tests/property/test_user.py",
+            "tests/property/test_user_machine.py",
             "tests/unit/test_user_actor.py",
         ),
     ),
@@ -852,7 +852,7 @@ _MUTANTS = (
 """,
         simulated=False,
         tests=(
-            "tests/property/test_session.py",
+            "tests/property/test_session_machine.py",
             "tests/unit/test_messages.py",
             "tests/integration/test_buffers.py",
         ),
