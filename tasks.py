@@ -99,7 +99,7 @@ def quick(*words: str) -> None:
     """Lint, types, and the tests that are nearest to what changed, in one process."""
     setup()
     lint()
-    run(BIN / "dmypy", "run", "--timeout", "7200")
+    types()
     run(PYTHON, "-m", "tools.quick", *words)
 
 

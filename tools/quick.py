@@ -3,8 +3,8 @@
     python3 tasks.py quick [--since COMMIT]     with lint and types before it
 
 The graph of imports is that of remora and its tests, late imports included. A test file is near
-if few imports lead from it to a module that changed. As many files are chosen as fit into half a
-minute of processor time; how long each takes is known from earlier runs on this machine.
+if few imports lead from it to a module that changed. As many files are chosen as fit into twelve
+seconds of processor time; how long each takes is known from earlier runs on this machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Chosen", "changed_files", "choose_tests", "main"]
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "build" / "seconds.json"
 """Of processor time that each test took when it ran last; tests/conftest.py writes them."""
-BUDGET_S = 30.0
+BUDGET_S = 12.0
 UNKNOWN_S = 2.0
-FAR_S = 15.0
+FAR_S = 6.0
 """A file that takes longer than this is not for a quick look, unless it changed itself."""
 
 
