@@ -68,8 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
         children.enter_context(forked_children())
         config.add_cleanup(children.close)
     config.stash[_SECONDS] = {}
-    WATCH.quiet_limit_s = float(config.getini("quiet_limit"))
-    WATCH.processor_limit_s = float(config.getini("processor_limit"))
+    WATCH.set_limits(float(config.getini("quiet_limit")), float(config.getini("processor_limit")))
     if config.getoption("--probes") is not None:
         observing = ExitStack()
         config.stash[_OBSERVED] = observing.enter_context(count_probes())

@@ -118,13 +118,15 @@ def _can_be_forked(asked: dict[str, Any]) -> bool:
     environment = os.environ if asked["env"] is None else asked["env"]
     if _read_at_start(environment) != _read_at_start(os.environ):
         return False
-    directory = Path(os.fsdecode(asked["cwd"] or "."))
-    if directory.resolve() != ROOT and any(
-        (directory / name).exists() for name in ("remora", "tests")
-    ):
+    directory = _directory(asked)
+    if directory != ROOT and any((directory / name).exists() for name in ("remora", "tests")):
         return False
     looks = words[1] == "-c" and "sys.modules" in words[2]
     return not looks and words[2] not in {"pytest", _SERVE}
+
+
+def _directory(asked: dict[str, Any]) -> Path:
+    return Path(os.fsdecode(asked["cwd"] or ".")).resolve()
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -149,7 +151,7 @@ class _Zygote:
         request = {
             "words": list(map(os.fsdecode, asked["args"])),
             "environment": dict(os.environ if asked["env"] is None else asked["env"]),
-            "directory": str(Path(os.fsdecode(asked["cwd"] or ".")).resolve()),
+            "directory": str(_directory(asked)),
             "session": bool(asked["start_new_session"]),
             "group": asked.get("process_group", -1),
             "descriptors": [0, 1, 2, *passed],
@@ -159,12 +161,7 @@ class _Zygote:
         if not pid:
             return False
         child.pid, child._child_created = pid, True
-        child._close_pipe_fds(
-            *(
-                asked[name]
-                for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-            )
-        )
+        child._close_pipe_fds(*(asked[name] for name in _PIPES))
         return True
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> int:
@@ -195,7 +192,10 @@ class _Zygote:
                     cwd=ROOT,
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                    env={
+                        **os.environ,
+                        "OPENBLAS_NUM_THREADS": "1",
+                    },  # threads do not survive a fork
                 )
         return self._socket
 
@@ -211,13 +211,11 @@ class _Zygote:
 
 def serve() -> None:
     """Fork a child for each request on descriptor 0. Returns at its end, and never in a child."""
-    threads = os.environ.pop("OPENBLAS_NUM_THREADS")
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
     logging.root.handlers.clear()  # that of wordllama
     logging.root.setLevel(logging.WARNING)
-    assert threads, "numpy's library must have started no threads"
     assert threading.active_count() == 1
     connection = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)

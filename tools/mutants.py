@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from rich.progress import Progress
 
-from tools.quick import SECONDS
+from tools.quick import SECONDS, git
 
 __all__ = ["Place", "main", "places"]
 
@@ -182,10 +182,7 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        listed = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout
-        for name in filter(None, listed.split("\0")):
+        for name in git("ls-files"):
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, directory / name)
@@ -267,13 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def changed_lines(commit: str) -> dict[str, set[int]]:
     """The lines of the package that differ from a commit, by file."""
-    diff = subprocess.run(
-        ["git", "diff", "--unified=0", commit, "--", "remora"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
     lines: defaultdict[str, set[int]] = defaultdict(set)
     name = ""
-    for line in diff.splitlines():
+    for line in git("diff", "--unified=0", commit, "--", "remora"):
         if line.startswith("+++ b/"):
             name = line.removeprefix("+++ b/")
         elif found := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):

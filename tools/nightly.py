@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tools.quick import git
+
 __all__ = ["STEPS", "Step", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +55,7 @@ STEPS: dict[str, Step] = {
     "examples": task("property tests and seeds, long", "prop-soak", REMORA_EXAMPLES="2000"),
     "planted": Step(
         "bugs planted by hand: the simulation or a test notices each",
-        (".venv/bin/python", "-m", "tests.mutants.plant", "--all", "--first", "0"),
+        (sys.executable, "-m", "tests.mutants.plant", "--all", "--first", "0"),
     ),
     "soak": task("mixed load with faults and kills", "soak", "{minutes}"),
     "memory": task("load whose memory must not grow", "memory-soak", "{minutes}"),
@@ -63,7 +65,7 @@ STEPS: dict[str, Step] = {
         "--minutes", "60",
     ),
     "changed": task(
-        "mutants on lines changed in a day", "mutants", "--changed", "HEAD@{{1.day.ago}}",
+        "mutants on lines changed in a day", "mutants", "--changed", "{yesterday}",
     ),
     **{
         f"python{version}": Step(
@@ -89,7 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.in_python:
         return test_in(options.in_python)
     REPORT.parent.mkdir(exist_ok=True)
-    values = {"seed": options.seed, "minutes": f"{options.minutes:g}"}
+    values = {
+        "seed": options.seed,
+        "minutes": f"{options.minutes:g}",
+        "yesterday": git("rev-list", "-1", "--before=1.day.ago", "HEAD")[0],
+    }
     rows, details = [], []
     for name in options.steps or STEPS:
         step = STEPS[name]
@@ -135,9 +141,7 @@ def test_in(version: str) -> int:
     python = made / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(made)], check=True)
-    environment = {**os.environ, "VIRTUAL_ENV": str(made)}
-    command = [str(python), "tasks.py", "test"]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    return subprocess.run([str(python), "tasks.py", "test"], cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Chosen", "changed_files", "choose_tests", "main"]
+__all__ = ["SECONDS", "Chosen", "changed_files", "choose_tests", "git", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "build" / "seconds.json"

@@ -20,6 +20,7 @@ from benchmarks.frameworks.environments import make_environment
 from benchmarks.frameworks.suites import OWN, SUITES, OwnSuite, Suite
 from benchmarks.frameworks.table import insert_table
 from benchmarks.peers.environments import python_of
+from tools.quick import git
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -221,11 +222,6 @@ def _run_own(frameworks: Sequence[str], venvs: Path, results: Path) -> bool:
 
 def last_changed(frameworks: Sequence[str]) -> str:
     """That whose adapter changed within a day of the last commit; else each in its turn."""
-
-    def git(*words: str) -> list[str]:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-        return done.stdout.splitlines()
-
     seconds = int(git("log", "-1", "--format=%ct")[0])
     changed = git("log", f"--since={seconds - 86_400}", "--name-only", "--format=")
     stems = {Path(name).stem for name in changed}
