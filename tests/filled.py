@@ -14,6 +14,7 @@ from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.messages import ChatDict
 from remora.testing import HashEmbedder
+from tests.configs import PLAIN, poison
 from tests.copies import copy_memory
 
 __all__ = ["CONFIG", "PLAIN", "USERS", "Templates", "look", "looked", "opened", "poison", "said"]
@@ -26,20 +27,11 @@ CONFIG = remora.Config.from_dict(
         "synopsis": {"shown": "never"},
     }
 )
-PLAIN = remora.Config.from_dict(
-    {"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}}
-)
 USERS = [f"user {number}" for number in range(5)]
 
 
 def said(text: str) -> ChatDict:
     return {"role": "user", "content": text}
-
-
-def poison(text: str) -> str:
-    if "poison" in text:
-        raise ValueError("no")
-    return text
 
 
 async def opened(path: Path, config: remora.Config = CONFIG) -> ShardedRuntime:

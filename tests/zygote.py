@@ -118,11 +118,15 @@ def _can_be_forked(asked: dict[str, Any]) -> bool:
     environment = os.environ if asked["env"] is None else asked["env"]
     if _read_at_start(environment) != _read_at_start(os.environ):
         return False
-    directory = _directory(asked)
-    if directory != ROOT and any((directory / name).exists() for name in ("remora", "tests")):
+    searched = {_directory(asked), *map(Path, _search_path(environment))} - {ROOT}
+    if any((one / name).exists() for one in searched for name in ("remora", "tests")):
         return False
     looks = words[1] == "-c" and "sys.modules" in words[2]
     return not looks and words[2] not in {"pytest", _SERVE}
+
+
+def _search_path(environment: Mapping[str, str]) -> list[str]:
+    return [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
 def _directory(asked: dict[str, Any]) -> Path:
@@ -131,7 +135,11 @@ def _directory(asked: dict[str, Any]) -> Path:
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that the interpreter, the loader or the allocator reads, and nobody after them."""
-    return {name: value for name, value in environment.items() if str(name).startswith(_EARLY)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if str(name).startswith(_EARLY) and name != "PYTHONPATH"
+    }
 
 
 class _Zygote:
@@ -272,6 +280,7 @@ def _be_child(request: dict[str, Any], descriptors: list[int], parent: int) -> N
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    sys.path[1:1] = _search_path(request["environment"])
     sys.orig_argv[:] = words = request["words"]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins

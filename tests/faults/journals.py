@@ -11,7 +11,6 @@ from typing import Any
 
 import anyio
 
-from remora import Config
 from remora.ids import SessionKey, UserKey, key_digest
 from remora.runtime.log import commit_records
 from remora.storage.records import (
@@ -28,12 +27,6 @@ from remora.storage.records import (
 from remora.storage.sqlite.journal import SqliteJournal
 from tests.golden.make import message, said
 
-LEAN_TREE: dict[str, Any] = {
-    "long_term": {"enabled": False},
-    "tokens": {"counter": "heuristic"},
-    "models": {"embedder": "none"},
-}
-LEAN = Config.from_dict(LEAN_TREE)
 ONE, TWO, ALICE = SessionKey("alice", "one"), SessionKey("bob", "two"), UserKey("alice")
 
 

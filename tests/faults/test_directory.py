@@ -15,7 +15,7 @@ from remora import Config, Runtime
 from remora.errors import DirectoryUnusable, JournalDamaged, JournalTooNew
 from remora.storage.sqlite.schema import FORMAT
 from tests.accounts import ANOTHER, require_interpreter_for_another
-from tests.faults.journals import LEAN
+from tests.configs import PLAIN
 from tests.harness import user
 from tests.patience import until
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves w
 
 
 async def say(directory: Path, text: str) -> None:
-    async with Runtime(directory, config=LEAN) as runtime:
+    async with Runtime(directory, config=PLAIN) as runtime:
         await runtime.session("alice", "one").append(user(text))
 
 

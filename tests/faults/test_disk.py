@@ -21,8 +21,8 @@ from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
 from remora.models.ports import Line
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
+from tests.configs import PLAIN, PLAIN_TREE
 from tests.faults.crash_states import fast_place
-from tests.faults.journals import LEAN, LEAN_TREE
 from tests.faults.recorded import RecordedDisk, disk_full, exchanged, sync_failed
 from tests.harness import user
 from tests.sqlite import Connections, change_rows, row_in_the_way
@@ -34,7 +34,7 @@ async def test_disk_full(tmp_path: Path, connections: Connections) -> None:
     """G3, G4, G11: nothing of a refused append is kept, everything acknowledged is, and service
     resumes by itself.
     """
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         assert isinstance(runtime.internals.journal, SqliteJournal)
         chat, other = runtime.session("alice", "one"), runtime.session("bob", "one")
         await chat.append(user("before"))
@@ -60,7 +60,7 @@ async def test_disk_full(tmp_path: Path, connections: Connections) -> None:
         receipt = await chat.append(user("after"), key="again")
         assert receipt.seqs == (len(acknowledged) + 1,)
         assert (await other.append(user("after"))).seqs == (1,)
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         history = await runtime.session("alice", "one").history()
         assert [m.content for m in history] == [*acknowledged, "after"]
 
@@ -69,7 +69,7 @@ async def test_a_full_disk_does_not_fill_the_log(
     tmp_path: Path, connections: Connections, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each append fails, and reads go on; the log has the reason once, and no traceback."""
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         chats = [runtime.session(f"user {number}", "one") for number in range(4)]
         for chat in chats:
             await chat.append(user("before"))
@@ -92,7 +92,7 @@ async def test_a_full_disk_does_not_fill_the_log(
 
 async def test_a_write_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
     """G11: one session's impossible row does not fail the others that share its commit."""
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         good, bad = runtime.session("alice", "good"), runtime.session("alice", "bad")
         await bad.append(user("fine"))
         view = await bad.inspect()
@@ -165,7 +165,7 @@ async def test_a_disk_that_fails_at_every_step(kind: str, every: int, fast_path:
     EIO. Nothing acknowledged is lost, nothing doubled, and service resumes.
     """
     config = Config.from_dict(
-        {**LEAN_TREE, "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02}}
+        {**PLAIN_TREE, "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02}}
     )
     policy = BufferPolicy.window(4, fold="summary")
     texts = [f"message {n} {'x' * (n * 400)}" for n in range(10)]

@@ -19,8 +19,9 @@ from remora.storage.lookups import IdLookup, KeyLookup
 from remora.storage.records import SavedSession
 from remora.storage.sqlite.journal import SqliteJournal
 from remora.storage.sqlite.verify import check_journal
+from tests.configs import PLAIN
 from tests.copies import copy_memory
-from tests.faults.journals import ALICE, LEAN, ONE, TWO, altered, journal_at, two_sessions
+from tests.faults.journals import ALICE, ONE, TWO, altered, journal_at, two_sessions
 from tests.golden.make import make
 from tests.harness import user
 
@@ -100,7 +101,7 @@ async def test_flipped_bytes_are_named(tmp_path: Path) -> None:
             assert [entry.seq for entry in await journal.read(TWO, 1, 9)] == [1, 2, 3]
             (image,) = await journal.hydrate([TWO])
             assert isinstance(image, SavedSession)
-        async with Runtime(directory, config=LEAN) as runtime:
+        async with Runtime(directory, config=PLAIN) as runtime:
             assert (await runtime.session(*TWO).append(user("on"))).seqs == (4,)
             if number is not None:
                 with pytest.raises(JournalDamaged):

@@ -21,7 +21,8 @@ from remora.maintenance.verify import verify
 from remora.runtime.log import commit_records
 from remora.storage.records import Opened
 from remora.testing import HashEmbedder
-from tests.faults.journals import LEAN, digests, journal_at
+from tests.configs import PLAIN
+from tests.faults.journals import digests, journal_at
 from tests.harness import user
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves change files
@@ -80,7 +81,7 @@ async def test_nothing_is_acknowledged_after_the_files_are_gone(
     """
     for loss, (name, lose) in LOSSES.items():
         where = tmp_path / loss / "m"
-        async with Runtime(where, config=LEAN) as runtime:
+        async with Runtime(where, config=PLAIN) as runtime:
             chat = runtime.session("alice", "s")
             await chat.append(user("before"))
             lose(where / name)
@@ -114,7 +115,7 @@ async def look(runtime: Runtime) -> None:
 @pytest.mark.parametrize("how", ["by writing", "idle"])
 async def test_a_runtime_that_was_overtaken_answers_nothing(how: str, tmp_path: Path) -> None:
     """G12: another owner writes; nobody is told what was so before. It opens again afterwards."""
-    runtime = Runtime(tmp_path, config=LEAN)
+    runtime = Runtime(tmp_path, config=PLAIN)
     async with runtime:
         chat = runtime.session("alice", "s")
         await chat.append(user("before"))
@@ -175,7 +176,7 @@ async def test_those_who_wait_hear_that_it_was_lost(tmp_path: Path) -> None:
             await call()
         errors.append(caught.value)
 
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         chat = runtime.session("alice", "s")
         await chat.append(user("before"))
         inside, ended = anyio.Event(), anyio.Event()
@@ -201,11 +202,11 @@ async def test_those_who_wait_hear_that_it_was_lost(tmp_path: Path) -> None:
 
 async def test_a_lost_log_costs_nothing_if_the_runtime_closes(tmp_path: Path) -> None:
     """G3: what was acknowledged is moved into the main file when the runtime closes."""
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         chat = runtime.session("alice", "s")
         await chat.append([user("one"), user("two")])
         (tmp_path / "journal.db-wal").unlink()
-    async with Runtime(tmp_path, config=LEAN) as runtime:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
         history = await runtime.session("alice", "s").history()
         assert [message.content for message in history] == ["one", "two"]
 
@@ -341,5 +342,5 @@ async def test_another_journal_in_its_place_is_refused(tmp_path: Path) -> None:
 async def test_a_new_directory_with_an_empty_file_is_a_start(tmp_path: Path) -> None:
     """A first start that was killed early leaves such a file, and nothing was acknowledged."""
     (tmp_path / "journal.db").touch()
-    await filled(tmp_path, LEAN)
-    assert (await verify(tmp_path, LEAN)).clean
+    await filled(tmp_path, PLAIN)
+    assert (await verify(tmp_path, PLAIN)).clean

@@ -18,15 +18,15 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from remora import Config, Runtime
 from remora.errors import ConfigError, DirectoryLocked
-from tests.faults.journals import LEAN_TREE
+from tests.configs import PLAIN_TREE
 from tests.harness import user
 from tests.patience import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]  # the tests themselves write files
 
-WAITING = Config.from_dict({**LEAN_TREE, "lock_wait_s": 600.0})
-IMPATIENT = Config.from_dict({**LEAN_TREE, "lock_wait_s": 0.3})
-AT_ONCE = Config.from_dict({**LEAN_TREE, "lock_wait_s": 0})
+WAITING = Config.from_dict({**PLAIN_TREE, "lock_wait_s": 600.0})
+IMPATIENT = Config.from_dict({**PLAIN_TREE, "lock_wait_s": 0.3})
+AT_ONCE = Config.from_dict({**PLAIN_TREE, "lock_wait_s": 0})
 
 
 async def say(directory: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from remora import Config, Runtime
 from remora.errors import DirectoryUnusable
 from remora.maintenance.verify import verify
 from remora.testing import HashEmbedder
-from tests.faults.journals import LEAN
+from tests.configs import PLAIN
 from tests.harness import user
 
 pytestmark = [
@@ -98,7 +98,7 @@ async def test_a_directory_with_other_files_keeps_its_mode(
     """It is not remora's alone; only the files are private. Others who may write are reported, who
     may read are not.
     """
-    async with Runtime(tmp_path / "m", config=LEAN):
+    async with Runtime(tmp_path / "m", config=PLAIN):
         pass
     assert "directory_writable_by_others" not in caplog.text
     where = tmp_path / "shared"
@@ -106,7 +106,7 @@ async def test_a_directory_with_other_files_keeps_its_mode(
     (where / "notes.txt").write_text("of somebody else")
     (where / "notes.txt").chmod(0o644)
     where.chmod(0o777)
-    async with Runtime(where, config=LEAN) as runtime:
+    async with Runtime(where, config=PLAIN) as runtime:
         await runtime.session("alice", "s").append(user("mine"))
     assert mode(where) == 0o777
     assert mode(where / "notes.txt") == 0o644
@@ -161,6 +161,6 @@ async def test_verify_names_symbolic_links(tmp_path: Path) -> None:
 async def test_the_directory_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    async with Runtime(tmp_path / "link", config=LEAN) as runtime:
+    async with Runtime(tmp_path / "link", config=PLAIN) as runtime:
         await runtime.session("alice", "s").append(user("mine"))
     assert (tmp_path / "real" / "journal.db").exists()

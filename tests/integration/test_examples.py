@@ -119,6 +119,17 @@ sets ``retryable`` on each instance is looked at as one that may be retried.
 """
 
 
+def error_named(name: str) -> errors.RemoraError:
+    """One that may be retried, if its class lets it, after 2.5 s."""
+    kind = getattr(errors, name)
+    error: errors.RemoraError = kind.__new__(kind)
+    error.args = ("what went wrong",)
+    if name in {"BlockFailed", "LongTermError"}:
+        error.retryable = True
+    error.retry_after_s = 2.5
+    return error
+
+
 async def test_asgi_server_answers_every_error(
     server: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,12 +138,7 @@ async def test_asgi_server_answers_every_error(
     """
     assert sorted(SERVER_ANSWERS) == sorted(errors.__all__)
     for name, (status, retry) in SERVER_ANSWERS.items():
-        kind = getattr(errors, name)
-        error = kind.__new__(kind)
-        error.args = ("what went wrong",)
-        if name in {"BlockFailed", "LongTermError"}:
-            error.retryable = True
-        error.retry_after_s = 2.5
+        error = error_named(name)
         monkeypatch.setattr(server.module, "chat", AsyncMock(side_effect=error))
         got = await server.post("/alice/one", {"content": "hello", "id": "r1"})
         assert (got[0], got[1]["retry"]) == (status, "with the same id" if retry else "no"), name

@@ -17,10 +17,11 @@ import pytest
 
 import remora
 import remora.blocking
-from remora import Client, Config, Runtime
+from remora import Client, Runtime
 from remora.api.following import start_following
 from remora.errors import InvalidInput, KeyRefused, RuntimeClosed
 from remora.rest.keys import add_key, read_keys, remove_key
+from tests.configs import PLAIN
 from tests.harness import user
 from tests.patience import until
 from tests.processes import free_port, http_server
@@ -28,7 +29,6 @@ from tests.remote import workers
 from tests.served import Service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
-PLAIN = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"enabled": False}})
 OPENED = ("embedded", "owner")
 
 

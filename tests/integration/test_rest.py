@@ -32,7 +32,7 @@ from remora.rest.streams import EVENTS
 from remora.storage.sockets import listen_tcp
 from remora.testing import HashEmbedder, VirtualClock
 from tests.accounts import ANOTHER, require_interpreter_for_another
-from tests.integration.test_examples import SERVER_ANSWERS
+from tests.integration.test_examples import SERVER_ANSWERS, error_named
 from tests.processes import bound
 from tests.served import Service
 
@@ -703,13 +703,7 @@ async def test_no_request_makes_the_server_fail(
 
 def test_errors_are_answered_as_the_example_answers_them() -> None:
     for name, answered in SERVER_ANSWERS.items():
-        kind = getattr(errors, name)
-        error = kind.__new__(kind)
-        error.args = ("what went wrong",)
-        if name in {"BlockFailed", "LongTermError"}:
-            error.retryable = True
-        error.retry_after_s = 2.5
-        refusal = describe(error)
+        refusal = describe(error_named(name))
         assert (refusal.status, refusal.wait_s is not None) == answered, name
         clients_own = refusal.status < 500 or name == "ConfigError"
         assert (refusal.detail == "what went wrong") == clients_own, name

@@ -17,7 +17,7 @@ from openai.types.responses import (
 )
 from pydantic import TypeAdapter
 
-from remora import Config, Message, Runtime
+from remora import Message, Runtime
 from remora.errors import InvalidMessage
 from remora.formats import (
     from_anthropic,
@@ -28,9 +28,9 @@ from remora.formats import (
     to_responses,
 )
 from remora.tokens import CallableCounter
+from tests.configs import PLAIN
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 THINKING = {"type": "thinking", "thinking": "Where is it?", "signature": "abc"}
 ANSWER = AnthropicMessage.model_validate(
     {

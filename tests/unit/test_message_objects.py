@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessage
 
-from remora import Config, Message, MessageDict, Runtime
+from remora import Message, MessageDict, Runtime
 from remora.errors import InvalidMessage
 from remora.messages import encode_message
 from remora.tokens import HeuristicCounter, count_message
+from tests.configs import PLAIN
 
 pytestmark = pytest.mark.anyio
-PLAIN = Config.from_dict({"long_term": {"enabled": False}, "tokens": {"counter": "heuristic"}})
 LOOK = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 CALLED_CHAT = {"role": "assistant", "content": None, "tool_calls": [LOOK]}
 CALLED = ChatCompletionMessage.model_validate({"role": "assistant", "tool_calls": [LOOK]})
