@@ -6,9 +6,9 @@ what most of them import, which takes a second or two, and has done nothing else
 the child is as if it had been started: its arguments, environment, directory, descriptors and
 signals, and its parent is the test's process, which is a subreaper. It dies with that process.
 
-A test that is about a start from nothing is marked ``cold``. A program also starts cold if it
-looks at ``sys.modules``, if it has options or variables of the interpreter, or if its directory
-has a package of the same name as one of this repository.
+A test that is about a start from nothing, or about what is imported when, is marked ``cold``. A
+program also starts cold if it has options or variables of the interpreter, the loader or the
+allocator, or if it would import another copy of this repository.
 
 Linux only; elsewhere every program starts cold.
 """
@@ -121,8 +121,7 @@ def _can_be_forked(asked: dict[str, Any]) -> bool:
     searched = {_directory(asked), *map(Path, _search_path(environment))} - {ROOT}
     if any((one / name).exists() for one in searched for name in ("remora", "tests")):
         return False
-    looks = words[1] == "-c" and "sys.modules" in words[2]
-    return not looks and words[2] not in {"pytest", _SERVE}
+    return words[2] not in {"pytest", _SERVE}
 
 
 def _search_path(environment: Mapping[str, str]) -> list[str]:

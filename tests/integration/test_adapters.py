@@ -136,6 +136,7 @@ for one in seen:
 """
 
 
+@pytest.mark.cold
 def test_missing_extras() -> None:
     """S4.29, S3.03: without the extra, an `ImportError` with the very command that installs it."""
     subprocess.run([sys.executable, "-c", WITHOUT], check=True)

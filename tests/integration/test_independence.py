@@ -77,6 +77,7 @@ def test_verbs_are_async(handle: type) -> None:
     assert {"append", "load", "clear"} <= verbs or {"remember", "recall", "prune"} <= verbs
 
 
+@pytest.mark.cold
 def test_no_provider_in_the_core() -> None:
     """S4.03: a fold, a flush and a recall with models of the caller's own import no provider, no
     HTTP client and no framework.

@@ -142,6 +142,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         read_data_file("numpy", "numpy/__init__.py", "0" * 64)
 
 
+@pytest.mark.cold
 def test_the_missing_extra_names_its_install() -> None:
     program = "import sys; sys.modules['onnxruntime'] = None; import remora.models.minilm"
     done = subprocess.run(

@@ -125,6 +125,7 @@ libc.fclose(file)
 """
 
 
+@pytest.mark.cold
 @_glibc
 @pytest.mark.parametrize(
     ("options", "environment", "most"),

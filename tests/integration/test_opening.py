@@ -55,6 +55,7 @@ print([name for name in loaded if name.split(".")[0] in {"remora", "structlog", 
 """  # noqa: E501
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("kind", ["directory", "in_memory"])
 def test_nothing_is_loaded_on_the_event_loop(kind: str, tmp_path: Path) -> None:
     """S4.02: what a runtime leaves out at `import remora` is loaded in threads, before it is

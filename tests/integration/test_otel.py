@@ -197,6 +197,7 @@ def test_blocking_and_wrong_use(spans: Spans) -> None:
         trace_calls("memory/")
 
 
+@pytest.mark.cold
 @pytest.mark.blocking
 def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
     """Without the call, a program has neither spans nor OpenTelemetry."""

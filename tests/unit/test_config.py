@@ -204,6 +204,7 @@ def test_runtime_refuses_what_is_no_configuration() -> None:
         Runtime("somewhere", chat_model=not_a_model)
 
 
+@pytest.mark.cold
 def test_missing_extra_names_its_install() -> None:
     """S4.29: without the extra, the error is the command that installs it."""
     program = (

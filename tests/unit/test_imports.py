@@ -14,6 +14,7 @@ import pytest
 import remora
 from remora.messages import Receipt
 
+pytestmark = pytest.mark.cold
 LEFT_OUT = (
     "aiosqlite",
     "asyncio",

@@ -52,6 +52,7 @@ else:
 """
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("configured", ["never", "before", "between"])
 def test_the_root_logger_is_the_hosts(configured: str) -> None:
     """The embedded embedder's import configures it, unless it is kept from that."""
