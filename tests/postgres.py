@@ -15,7 +15,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from remora.storage.ports import Journal
 from remora.storage.postgres import PostgresJournal
 from remora.testing.journals import CommitFate, JournalAccess
 from tests.patience import wait_until
+from tests.processes import bound
 
 __all__ = ["NO_POSTGRES", "BreakableJournal", "Cluster", "PostgresAccess", "find_programs",
            "open_breakable", "open_journal", "own_database", "running_cluster",
@@ -73,10 +73,8 @@ def start_program(
     command: Sequence[str | Path], log: Path, end: signal.Signals
 ) -> subprocess.Popen[bytes]:
     """Start a server that gets this signal when this process ends, even if that is killed."""
-    # `setpriv` runs as the server's user already: Linux forgets the signal when the user changes
-    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
-    prefix = [] if setpriv is None else [setpriv, "--pdeathsig", end.name.removeprefix("SIG"), "--"]
-    words = [*prefix, *map(str, command)]
+    # it runs as the server's user already: Linux forgets the signal when the user changes
+    words = bound(*command, end=end)
     with log.open("ab") as file:
         options = {"stdout": file, "stderr": file, **_unprivileged()}
         return _starter.submit(lambda: subprocess.Popen(words, **options)).result()

@@ -17,15 +17,17 @@ __all__ = ["bound", "free_port", "http_server", "stop"]
 _SETPRIV = shutil.which("setpriv") if sys.platform == "linux" else None
 
 
-def bound(*command: str | os.PathLike[str]) -> list[str]:
-    """A command whose process is killed when the thread ends that starts it, however it ends.
+def bound(*command: str | os.PathLike[str], end: signal.Signals = signal.SIGKILL) -> list[str]:
+    """A command whose process gets a signal when the thread ends that starts it, however it ends.
 
-    That should be the main thread: it ends with the test process, which may be killed. Programs
-    that are forked (tests.zygote) are bound already.
+    That should be a thread that ends with the test process, which may be killed. Programs that are
+    forked (tests.zygote) are bound already.
     """
     words = [os.fspath(one) for one in command]
     forked = words[0] == sys.executable and words[1] in {"-m", "-c"}
-    return words if forked or _SETPRIV is None else [_SETPRIV, "--pdeathsig", "KILL", *words]
+    if forked or _SETPRIV is None:
+        return words
+    return [_SETPRIV, "--pdeathsig", end.name.removeprefix("SIG"), "--", *words]
 
 
 def free_port() -> int:
