@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
 
 from remora.rest.keys import add_key
 from remora.rest.openapi import describe_service
@@ -22,8 +21,8 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
     """
     pytest.importorskip("schemathesis")
     import schemathesis  # noqa: PLC0415  # it takes a second to import
-    from schemathesis import GenerationMode  # noqa: PLC0415
     from schemathesis.checks import not_a_server_error  # noqa: PLC0415
+    from schemathesis.generation.hypothesis import builder  # noqa: PLC0415
     from schemathesis.specs.openapi import checks  # noqa: PLC0415
 
     wanted = [
@@ -35,14 +34,13 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
         checks.status_code_conformance,
     ]
     schema = schemathesis.openapi.from_dict(describe_service(OPERATIONS))
+    # as its pytest plugin makes a test: examples of the description, edges of each type, and chance
+    config = builder.HypothesisTestConfig(schema.config, list(builder.HypothesisTestMode))
     keys = tmp_path / "keys.txt"
     key = add_key(keys, "shop")
 
     def try_operation(operation: Any, address: str) -> None:
-        cases = st.one_of(*(operation.as_strategy(mode) for mode in GenerationMode))
-
         @settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
-        @given(case=cases)
         def conforms(case: Any) -> None:
             headers = {**(case.headers or {}), "Authorization": f"Bearer {key}"}
             answer = case.call(base_url=address, headers=headers, timeout=None)
@@ -53,7 +51,7 @@ def test_requests_of_the_description(tmp_path: Path) -> None:
             case.validate_response(answer, checks=made)
 
         try:
-            conforms()
+            builder.create_test(operation=operation, test_func=conforms, config=config)()
         except BaseException as e:
             e.add_note(f"this is about {operation.label}")
             raise
