@@ -141,9 +141,7 @@ class Executed:
         self._data = CoverageData(str(path))
         self._data.read()
         self._files = {
-            name.partition("/remora/")[2]: name
-            for name in self._data.measured_files()
-            if "/remora/" in name
+            Path(one).relative_to(ROOT).as_posix(): one for one in self._data.measured_files()
         }
         self._by_line: dict[str, dict[int, list[str]]] = {}
         self._seconds: dict[str, float] = json.loads(SECONDS.read_text())
@@ -152,7 +150,7 @@ class Executed:
         """Node ids, the quickest first."""
         found = self._by_line.get(place.file)
         if found is None:
-            name = self._files.get(place.file.partition("/")[2])
+            name = self._files.get(place.file)
             found = {} if name is None else self._data.contexts_by_lineno(name)
             self._by_line[place.file] = found
         ids = {context for context in found.get(place.line, []) if context}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import remora
 from remora.actors.user.working import WorkingItem, WorkingMemory
 from remora.errors import InvalidInput
 
@@ -118,7 +120,8 @@ def test_items_come_back_whole() -> None:
 
 def held_bytes() -> int:
     """What Python's allocator gave to working memory and these tests, not to another thread."""
-    places = [tracemalloc.Filter(True, name) for name in (__file__, "*/remora/*", "*/numpy/*")]
+    packages = [f"{Path(str(one.__file__)).parent}/*" for one in (remora, np)]
+    places = [tracemalloc.Filter(True, name) for name in (__file__, *packages)]
     found = tracemalloc.take_snapshot().filter_traces(places)
     return sum(trace.size for trace in found.traces)
 
