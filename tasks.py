@@ -124,9 +124,11 @@ def coverage(*words: str) -> None:
     data.mkdir(parents=True)
     measured = (PYTHON, "-m", "coverage")
     workers = ("-n", str(cpus()), "--dist", "worksteal", "-p", "tools.coverage_contexts")
-    run(*measured, "run", "-m", "pytest", *workers, *NOT_NIGHTLY, *words)
-    run(*measured, "combine", "--quiet")
-    run(*measured, "report", "--skip-covered", "--skip-empty")
+    try:
+        run(*measured, "run", "-m", "pytest", *workers, *NOT_NIGHTLY, *words)
+    finally:  # what the others execute is known though one has failed
+        run(*measured, "combine", "--quiet")
+        run(*measured, "report", "--skip-covered", "--skip-empty")
 
 
 def prop(*words: str) -> None:
