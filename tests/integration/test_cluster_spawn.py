@@ -246,7 +246,7 @@ def test_workers_that_start_no_owner_wait(tmp_path: Path, memory: Place) -> None
     assert caught.value.retryable
     file.write_text(text)
     memory.prepare()
-    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 600))
+    memory.write_next(NextOwner("99.0.0", "0" * 16, boot_time() + 50))
     with pytest.raises(OwnerUnreachable):
         finder(file).find()
     assert not (memory.directory / "started").exists()
