@@ -1,15 +1,17 @@
-"""Operator mutants: change one operator or number of the package, and see whether a test fails.
+"""Mutants: change one operator, number or statement of the package, and see whether a test fails.
 
     python3 tasks.py coverage             first: which tests execute which lines
     python -m tools.mutants --places 400 --seed 1
     python -m tools.mutants --changed origin/main
 
-A place is a comparison, a sum or product, `and` or `or`, `not`, a whole number, `True` or `False`
-that stands on one line. For each, the mutant is planted in a copy of the repository, and the tests
-that execute its line run there, the quickest first, until one fails. A mutant that no test fails
-on survives, as does one on a line that no test executes. The table is by folder; each survivor is
-printed with its line, to be read: a test is missing, the line is not needed, or it makes no
-difference.
+A place stands on one line. It is an operator (a comparison, a sum or product, `and` or `or`, `not`)
+that becomes another one, a whole number, `True` or `False`, a condition that is negated, or a
+statement that is left out: a call for its effect, an assignment to an attribute or an item, `del`,
+`raise`, `return` without a value, `break`, `continue`. For each, the mutant is planted in a copy of
+the repository, and the tests that execute its line run there, the quickest first, until one fails.
+A mutant that no test fails on survives, as does one on a line that no test executes. The table is
+by folder; each survivor is printed with its line, to be read: a test is missing, the line is not
+needed, or it makes no difference.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -52,6 +54,12 @@ LARGEST = 1_000_000
 QUICK, SLOWEST_S = 40, 60.0
 """How many tests are tried first, and how long the others may take in all."""
 LIMITS = ("-o", "quiet_limit=30", "-o", "processor_limit=120")
+HANGING_S = 300.0
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(
+    ["pytest", "trio", "blockbuster", "numpy", "pyarrow", "pydantic", "aiosqlite",
+     "structlog", "sentencex", "tiktoken", "wordllama", "tools.mutants"]
+)  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -87,10 +95,18 @@ def places(file: str, text: str) -> Iterator[Place]:
         if part is not None
         for one in ast.walk(part)
     }
+    conditions = {
+        id(node.test) for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp | ast.While)
+    }
     for node in ast.walk(tree):
-        if id(node) in annotations or not isinstance(node, ast.expr):
+        if id(node) in annotations or not isinstance(node, ast.expr | ast.stmt):
             continue
-        new = _mutant(node)
+        if isinstance(node, ast.stmt):
+            new: ast.expr | None = ast.Constant(...) if _can_be_left_out(node) else None
+        else:
+            new = _mutant(node)
+            if new is None and id(node) in conditions:
+                new = ast.UnaryOp(ast.Not(), node)
         if new is not None and node.lineno == node.end_lineno:
             yield Place(
                 file,
@@ -99,6 +115,21 @@ def places(file: str, text: str) -> Iterator[Place]:
                 node.end_col_offset or 0,
                 ast.unparse(ast.fix_missing_locations(new)),
             )
+
+
+def _can_be_left_out(node: ast.stmt) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="probe"))):
+            return False  # tests count these
+        case ast.Expr(value=ast.Call() | ast.Await() | ast.Yield()):
+            return True
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            return True
+        case ast.Return(value=value):
+            return value is None
+        case ast.AugAssign() | ast.Delete() | ast.Raise() | ast.Break() | ast.Continue():
+            return True
+    return False
 
 
 def _mutant(node: ast.expr) -> ast.expr | None:
@@ -180,6 +211,7 @@ class Copy:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._proven = False
         for name in git("ls-files"):
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,27 +234,48 @@ class Copy:
         text = path.read_text(encoding="utf-8")
         path.write_text(place.planted(text), encoding="utf-8")
         try:
-            return self._run(first) or (others and self._run(others)) or "survived"
+            verdict = self._run(first) or (others and self._run(others)) or "survived"
         finally:
             path.write_text(text, encoding="utf-8")
+        if not self._proven and verdict != "survived":
+            self._proven = True
+            if failed := self._run(first):
+                raise SystemExit(f"tests fail without any mutant: {failed}")
+        return verdict
 
     def _run(self, tests: Sequence[str]) -> str:
         """The test that failed; empty if all passed."""
-        (self.directory / "tests.txt").write_text("\n".join(tests))
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", "-n", "0",
-             "-p", "no:cacheprovider", *LIMITS, "@tests.txt"],
-            cwd=self.directory,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
+        told = self.directory / "told.txt"
+        child = FORKS.Process(target=_run_tests, args=(self.directory, list(tests), told))
+        child.start()
+        child.join(HANGING_S)
+        if child.is_alive():
+            child.kill()
+            child.join()
+            return "killed by hanging"
+        if child.exitcode == 0:
             return ""
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-        last = done.stdout.strip().splitlines()[-1:] or ["it ended without a word"]
+        text = told.read_text(errors="replace")
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+        last = text.strip().splitlines()[-1:] or ["it ended without a word"]
         return f"killed by {failed[1] if failed else last[0]}"
+
+
+def _run_tests(directory: Path, tests: Sequence[str], told: Path) -> None:
+    """In a forked process, which has imported what is no part of the repository."""
+    os.chdir(directory)
+    sys.path.insert(0, str(directory))
+    sys.dont_write_bytecode = True
+    output = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    import pytest  # noqa: PLC0415
+
+    options = ("-q", "-x", "--no-header", "--tb=no", "-n", "0", "-p", "no:cacheprovider", *LIMITS)
+    imported = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    code = pytest.main([*options, *imported, *tests])
+    sys.stdout.flush()
+    os._exit(code)  # a thread that a mutant left would wait for ever
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
