@@ -53,10 +53,6 @@ STEPS: dict[str, Step] = {
     "uvloop": task("on uvloop", "test", "tests/integration", REMORA_TEST_LOOP="uvloop"),
     "frameworks": task("adapters, each with its framework", "frameworks"),
     "examples": task("property tests and seeds, long", "prop-soak", REMORA_EXAMPLES="2000"),
-    "planted": Step(
-        "bugs planted by hand: the simulation or a test notices each",
-        (sys.executable, "-m", "tests.mutants.plant", "--all", "--first", "0"),
-    ),
     "soak": task("mixed load with faults and kills", "soak", "{minutes}"),
     "memory": task("load whose memory must not grow", "memory-soak", "{minutes}"),
     "coverage": task("which lines tests execute", "coverage"),

@@ -563,7 +563,7 @@ class StoresLateCommits(BreakableJournal):
 class Unfenced(SqliteAccess):
     """SQLite without its fences: a process that was stopped goes on as if nothing had happened."""
 
-    target = "tests.mutants.journals:open_unfenced"
+    target = "tests.faulty_journals:open_unfenced"
 
 
 def _without_fence(step: Step) -> Step:
@@ -595,7 +595,7 @@ async def open_unfenced(path: str) -> SqliteJournal:
 class Buffers(SqliteAccess):
     """Writes are acknowledged when they are in a buffer of the process."""
 
-    target = "tests.mutants.journals:open_buffering"
+    target = "tests.faulty_journals:open_buffering"
 
 
 class _BufferingJournal(SqliteJournal):

@@ -12,7 +12,7 @@ import pytest
 
 from remora.errors import InvalidInput
 from remora.testing.journals import Capability, journal_checks, journal_suite
-from tests.mutants.journals import FAULTY
+from tests.faulty_journals import FAULTY
 
 pytestmark = pytest.mark.anyio
 
