@@ -41,7 +41,7 @@ _DEFAULT_US = 5_000  # the interpreter's own
 # what was read, has another; 198 stays 198.
 _SHORT_US = 198
 
-_LONGEST_LOAD_S = 30.0
+LONGEST_LOAD_S = 30.0
 
 _loading: list[threading.Event] = []
 _running: list[None] = []
@@ -110,7 +110,7 @@ def is_loading() -> bool:
 def wait_until_loaded() -> None:
     """Wait for other threads' `load_module`, half a minute at most."""
     for one in _loading.copy():
-        one.wait(_LONGEST_LOAD_S)
+        one.wait(LONGEST_LOAD_S)
 
 
 def _forget_threads() -> None:

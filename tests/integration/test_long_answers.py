@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from remora import Config, Runtime
 from remora.actors.session.messages import Resummarize
+from remora.config import SupervisorConfig
 from remora.ids import SessionKey
 from remora.jobs.repair import Resummarizer
 from remora.models.breaker import CircuitBreaker
@@ -103,8 +105,9 @@ async def test_messages_of_a_dropped_model_summary_count_as_lost(small: Config) 
     as degraded, from the first message on.
     """
     model = ScriptedChatModel([" ".join(f"fact{number}" for number in range(22))])
+    impatient = msgspec.structs.replace(small, supervisor=SupervisorConfig(backoff_s=0.01))
     with count_probes() as counts:
-        async with Runtime.in_memory(config=small, chat_model=model) as runtime:
+        async with Runtime.in_memory(config=impatient, chat_model=model) as runtime:
             chat = runtime.session("alice", "chat")
             for number in range(40):
                 text = f"Sentence {number} is about gardens and what grows in them."
