@@ -21,7 +21,6 @@ import ast
 import json
 import multiprocessing
 import os
-import random
 import re
 import shutil
 import sys
@@ -31,6 +30,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 LARGEST = 1_000_000
-QUICK, SLOWEST_S = 40, 60.0
+QUICK, SLOWEST_S = 40, 30.0
 """How many tests are tried first, and how long the others may take in all."""
 LIMITS = ("-o", "quiet_limit=30", "-o", "processor_limit=120")
 HANGING_S = 300.0
@@ -77,12 +78,22 @@ class Place(NamedTuple):
         parts = Path(self.file).parts
         return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 
+    def drawn(self, seed: int) -> bytes:
+        """Sorts a choice, so that it stays the same when other lines of the package change."""
+        line = _lines(self.file)[self.line - 1].strip()
+        return sha256(f"{seed} {self.file} {self.new} {line}".encode()).digest()
+
     def planted(self, text: str) -> str:
         """The file's text with the mutant."""
         lines = text.encode().splitlines(keepends=True)
         line = lines[self.line - 1]
         lines[self.line - 1] = line[: self.begin] + f"({self.new})".encode() + line[self.end :]
         return b"".join(lines).decode()
+
+
+@cache
+def _lines(file: str) -> list[str]:
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()
 
 
 def places(file: str, text: str) -> Iterator[Place]:
@@ -302,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.changed:
         lines = changed_lines(options.changed)
         chosen = [place for place in chosen if place.line in lines.get(place.file, ())]
-    random.Random(options.seed).shuffle(chosen)
+    chosen.sort(key=lambda place: place.drawn(options.seed))
     chosen = chosen[: options.places]
     print(f"{len(chosen)} places, seed {options.seed}", flush=True)
     verdicts = play(chosen, Executed(options.map), time.monotonic() + options.minutes * 60)
@@ -357,7 +368,7 @@ def print_table(verdicts: dict[Place, str], asked: int) -> None:
     """Print the survivors, and how many were noticed by folder."""
     survivors = sorted(place for place, verdict in verdicts.items() if verdict.startswith("surv"))
     for place in survivors:
-        line = (ROOT / place.file).read_text(encoding="utf-8").splitlines()[place.line - 1]
+        line = _lines(place.file)[place.line - 1]
         why = verdicts[place].partition(": ")[2]
         print(f"{place.file}:{place.line}: {line.strip()}\n    -> {place.new}  {why}")
     every = Counter(place.folder for place in verdicts)
