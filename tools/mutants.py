@@ -59,7 +59,7 @@ HANGING_S = 300.0
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["pytest", "trio", "blockbuster", "numpy", "pyarrow", "pydantic", "aiosqlite",
-     "structlog", "sentencex", "tiktoken", "wordllama", "tools.mutants"]
+     "structlog", "sentencex", "tiktoken", "wordllama", "rich.progress"]
 )  # fmt: skip
 
 
