@@ -2,7 +2,7 @@
 
     python3 tasks.py demo      install into .venv if need be, and run the demo
     python3 tasks.py quick     lint, types and the nearest tests of what changed: a minute
-    python3 tasks.py unit      the tests without real servers and processes: two minutes
+    python3 tasks.py unit      the tests without real servers: two minutes
     python3 tasks.py test      every behaviour, with real SQLite, LanceDB, PostgreSQL, HTTP
     python3 tasks.py check     what CI runs: lint, types, package, site, test, a framework
     python3 tasks.py nightly   all the rest, with a report: build/nightly.md

@@ -63,7 +63,9 @@ def started_browser() -> Iterator[Any]:
     """A browser without a window."""
     with playwright_api.sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=BROWSER, args=arguments)
+        started = playwright.chromium.launch(
+            executable_path=BROWSER, args=arguments, timeout=WAIT_MS
+        )
         yield started
         started.close()
 

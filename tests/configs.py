@@ -17,7 +17,11 @@ LEAN_TREE: dict[str, Any] = {
 LEAN = Config.from_dict(LEAN_TREE)
 """Long-term memory searched by words."""
 
-LEAN_ENVIRONMENT = {"REMORA_TOKENS__COUNTER": "heuristic", "REMORA_MODELS__EMBEDDER": "none"}
+LEAN_ENVIRONMENT = {
+    "REMORA_TOKENS__COUNTER": "heuristic",
+    "REMORA_MODELS__EMBEDDER": "none",
+    "REMORA_RECALL__DEADLINE_S": "600",
+}
 """The same for commands, but for the number of shards."""
 
 PLAIN_TREE: dict[str, Any] = {**LEAN_TREE, "long_term": {"enabled": False}}

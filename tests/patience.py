@@ -30,7 +30,8 @@ T = TypeVar("T")
 _LINUX = sys.platform == "linux"
 _MOVING = 0.1
 _LOOK_S = 1.0
-_POLL_S = 0.01
+_POLL_S, _SLOW_POLL_S = 0.01, 0.2
+_QUIET_S = 5.0  # from which on polls are rare, so that they are no movement on a busy machine
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK") if _LINUX else 1.0
 
 
@@ -109,22 +110,21 @@ async def until(condition: Callable[[], Any], what: str = "") -> Any:
         value = await answer if isawaitable(answer) else answer
         if value:
             return value
-        _give_up_if_stuck(what)
-        await anyio.sleep(_POLL_S)
+        await anyio.sleep(_next_poll_s(what))
 
 
 def wait_until(condition: Callable[[], T | None], what: str = "") -> T:
     """`until`, for a test without a loop."""
     while not (value := condition()):
-        _give_up_if_stuck(what)
-        time.sleep(_POLL_S)
+        time.sleep(_next_poll_s(what))
     return value
 
 
-def _give_up_if_stuck(what: str) -> None:
+def _next_poll_s(what: str) -> float:
     # before the test itself is ended, so that the reason is told
     if WATCH.quiet_s >= WATCH.quiet_limit_s - 2 * _LOOK_S:
         raise Stuck(f"nothing moves, and it is not so: {what or 'what the test waits for'}")
+    return _POLL_S if WATCH.quiet_s < _QUIET_S else _SLOW_POLL_S
 
 
 def processor_s() -> float:
@@ -139,14 +139,20 @@ def _activity() -> Iterator[tuple[str, float]]:
     if not _LINUX:
         yield "", time.process_time()
         return
+    own = str(threading.get_native_id())  # the watch's
     for pid in _family():
         with suppress(OSError):  # it has ended
             for task in _numbers(f"/proc/{pid}/task"):
+                if task == own:
+                    continue
                 with suppress(OSError):
-                    ran, waited, _ = _read(f"/proc/{pid}/task/{task}/schedstat").split()
-                    yield task, (int(ran) + int(waited)) / 1e9
-                    if _fields(f"/proc/{pid}/task/{task}/stat")[0] == "D":
+                    fields = _fields(f"/proc/{pid}/task/{task}/stat")
+                    yield task, sum(map(int, fields[11:13])) * _TICK_S
+                    if fields[0] == "D":
                         yield f"{task} {time.monotonic()}", _LOOK_S
+                with suppress(OSError):  # a kernel may have none
+                    waited = _read(f"/proc/{pid}/task/{task}/schedstat").split()[1]
+                    yield f"{task} waited", int(waited) / 1e9
 
 
 def _family() -> dict[str, list[str]]:
@@ -175,5 +181,5 @@ def _fields(stat: str) -> list[str]:
 
 
 def _read(path: str) -> str:
-    with open(path) as file:  # noqa: PTH123 - tests count the paths that there are
+    with open(path, errors="replace") as file:  # noqa: PTH123 - tests count the paths that there are
         return file.read()

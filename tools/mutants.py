@@ -56,6 +56,7 @@ QUICK, SLOWEST_S = 40, 30.0
 """How many tests are tried first, and how long the others may take in all."""
 LIMITS = ("-o", "quiet_limit=30", "-o", "processor_limit=120")
 HANGING_S = 300.0
+_NOT_RUN = frozenset({4, 5})  # pytest's codes for wrong names, and for no tests
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["pytest", "trio", "blockbuster", "numpy", "pyarrow", "pydantic", "aiosqlite",
@@ -202,8 +203,11 @@ class Executed:
         """How long a test takes."""
         return self._seconds.get(test, 1.0)
 
-    def imported(self, place: Place) -> bool:
-        """Whether the line runs when its module is imported: any test of the module may tell."""
+    def outside_tests(self, place: Place) -> bool:
+        """Whether the line runs when its module is imported, or in a process that a test starts.
+
+        Any test of the module may tell.
+        """
         self.tests(place)
         return "" in self._by_line[place.file].get(place.line, [])
 
@@ -223,7 +227,7 @@ class Copy:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._proven = False
-        for name in git("ls-files"):
+        for name in git("ls-files", "--cached", "--others", "--exclude-standard"):
             if (ROOT / name).is_file():
                 (directory / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, directory / name)
@@ -231,7 +235,7 @@ class Copy:
     def play(self, place: Place, executed: Executed) -> str:
         """``killed by TEST`` or ``survived``."""
         tests = executed.tests(place)
-        if executed.imported(place):
+        if executed.outside_tests(place):
             tests = list(dict.fromkeys([*tests, *executed.of_module(place)]))
         if not tests:
             return "survived: no test executes it"
@@ -254,6 +258,11 @@ class Copy:
                 raise SystemExit(f"tests fail without any mutant: {failed}")
         return verdict
 
+    def _collects(self, tests: Sequence[str]) -> bool:
+        """Whether these tests are there: a mutant may keep them from being imported."""
+        names = {test.partition("::")[0] for test in tests}
+        return all((self.directory / name).exists() for name in names)
+
     def _run(self, tests: Sequence[str]) -> str:
         """The test that failed; empty if all passed."""
         told = self.directory / "told.txt"
@@ -266,6 +275,8 @@ class Copy:
             return "killed by hanging"
         if child.exitcode == 0:
             return ""
+        if child.exitcode in _NOT_RUN and not self._collects(tests):
+            raise SystemExit("the tests have changed since tasks.py coverage ran: run it again")
         text = told.read_text(errors="replace")
         failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
         last = text.strip().splitlines()[-1:] or ["it ended without a word"]
@@ -327,6 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def changed_lines(commit: str) -> dict[str, set[int]]:
     """The lines of the package that differ from a commit, by file."""
     lines: defaultdict[str, set[int]] = defaultdict(set)
+    for name in git("ls-files", "--others", "--exclude-standard", "--", "remora"):
+        lines[name].update(range(1, len(_lines(name)) + 1))
     name = ""
     for line in git("diff", "--unified=0", commit, "--", "remora"):
         if line.startswith("+++ b/"):

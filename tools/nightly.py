@@ -3,7 +3,8 @@
     python3 tasks.py nightly [STEP ...] [--minutes N]
 
 Each step is a command that can be repeated by itself; one that fails stops no other. The report is
-build/nightly.md: what failed, how it ended, and the command that repeats it, with its seed.
+build/nightly.md: what failed, how it ended, and the command that repeats it, with its seed; and
+which mutants survived.
 """
 
 from __future__ import annotations
@@ -50,12 +51,20 @@ def task(what: str, *words: str, **environment: str) -> Step:
 
 STEPS: dict[str, Step] = {
     "all": task("every test, the nightly ones too", "pytest", "--examples-seed={seed}"),
-    "uvloop": task("on uvloop", "test", "tests/integration", REMORA_TEST_LOOP="uvloop"),
+    "uvloop": task(
+        "on uvloop", "test", "tests/integration", "--examples-seed={seed}",
+        REMORA_TEST_LOOP="uvloop",
+    ),
     "frameworks": task("adapters, each with its framework", "frameworks"),
-    "examples": task("property tests and seeds, long", "prop-soak", REMORA_EXAMPLES="2000"),
-    "soak": task("mixed load with faults and kills", "soak", "{minutes}"),
-    "memory": task("load whose memory must not grow", "memory-soak", "{minutes}"),
-    "coverage": task("which lines tests execute", "coverage"),
+    "examples": task(
+        "property tests and seeds, long", "prop-soak", "--examples-seed={seed}",
+        REMORA_EXAMPLES="2000",
+    ),
+    "soak": task("mixed load with faults and kills", "soak", "{minutes}", "--seed", "{seed}"),
+    "memory": task(
+        "load whose memory must not grow", "memory-soak", "{minutes}", "--seed", "{seed}",
+    ),
+    "coverage": task("which lines tests execute", "coverage", "--examples-seed={seed}"),
     "mutants": task(
         "mutants at random places", "mutants", "--places", "150", "--seed", "{seed}",
         "--minutes", "60",
@@ -66,7 +75,8 @@ STEPS: dict[str, Step] = {
     **{
         f"python{version}": Step(
             f"on Python {version}",
-            (f"python{version}", "-m", "tools.nightly", "--in-python", version),
+            (f"python{version}", "-m", "tools.nightly", "--in-python", version,
+             "--seed", "{seed}"),
         )
         for version in PYTHONS
     },
@@ -85,19 +95,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-python", metavar="VERSION", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.in_python:
-        return test_in(options.in_python)
+        return test_in(options.in_python, options.seed)
     REPORT.parent.mkdir(exist_ok=True)
     values = {
         "seed": options.seed,
         "minutes": f"{options.minutes:g}",
-        "yesterday": git("rev-list", "-1", "--before=1.day.ago", "HEAD")[0],
+        "yesterday": next(iter(git("rev-list", "-1", "--before=1.day.ago", "HEAD")), "HEAD"),
     }
     rows, details = [], []
     for name in options.steps or STEPS:
         step = STEPS[name]
         shown = step.shown(**values)
         print(f"{name}: {step.what}\n    {shown}", flush=True)
-        if shutil.which(step.command[0]) is None:
+        if not is_there(step.command[0]):
             outcome, took_s, said = f"skipped: no {step.command[0]}", 0.0, list[str]()
         else:
             began_s = time.monotonic()
@@ -108,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         print(f"    {outcome} after {took_s:.0f} s", flush=True)
         rows.append(f"| {name} | {step.what} | {outcome} | {took_s / 60:.1f} min |")
-        if outcome.startswith("FAILED"):
+        if outcome.startswith("FAILED") or (said and step.command[2:3] == ("mutants",)):
             details += [f"## {name}", "", f"Repeat: `{shown}`", "", "```", *said, "```", ""]
         head = ["# Nightly", "", "| step | | outcome | took |", "|---|---|---|---|"]
         REPORT.write_text("\n".join([*head, *rows, "", *details]), encoding="utf-8")
@@ -131,13 +141,21 @@ def run(name: str, step: Step, values: dict[str, object]) -> tuple[int, list[str
     return done.returncode, lines[-TAIL:]
 
 
-def test_in(version: str) -> int:
+def is_there(program: str) -> bool:
+    """Whether a program can be run: a shim of pyenv may have none behind it."""
+    if shutil.which(program) is None:
+        return False
+    return not subprocess.run([program, "--version"], capture_output=True, check=False).returncode
+
+
+def test_in(version: str, seed: int) -> int:
     """Run the tests in an environment of another Python, made once under build/."""
     made = ROOT / "build" / f"python{version}"
     python = made / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(made)], check=True)
-    return subprocess.run([str(python), "tasks.py", "test"], cwd=ROOT, check=False).returncode
+    command = [str(python), "tasks.py", "test", f"--examples-seed={seed}"]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

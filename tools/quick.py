@@ -59,7 +59,8 @@ def choose_tests(changed: Iterable[str]) -> Chosen:
     """The test files that a change may break, as many as fit into the time."""
     import grimp  # noqa: PLC0415
 
-    graph = grimp.build_graph("remora", "tests", "tools", cache_dir=str(ROOT / "build" / "grimp"))
+    packages = ("remora", "tests", "tools", "benchmarks", "examples")
+    graph = grimp.build_graph(*packages, cache_dir=str(ROOT / "build" / "grimp"))
     ahead = {module_of(name) for name in changed if name.endswith(".py")} & graph.modules
     distance, steps = dict.fromkeys(ahead, 0), 0
     while ahead:
@@ -100,10 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files = changed_files(options.since)
     found = choose_tests(files)
     print(*(f"changed: {name}" for name in files), *found.files, sep="\n")
-    print(f"{found.left_out} other test files depend on it, too: tasks.py unit", flush=True)
+    print(f"{found.left_out} other test files depend on it, too: tasks.py test", flush=True)
+    if any(Path(name).name == "conftest.py" for name in files):
+        print("all tests below a conftest.py depend on it: tasks.py test", flush=True)
     if options.list or not found.files:
         return 0
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not nightly"]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not nightly"]
     return subprocess.run([*command, *found.files, *words], cwd=ROOT, check=False).returncode
 
 

@@ -201,21 +201,21 @@ async def test_what_would_have_another_effect_is_not_sent_again(tmp_path: Path) 
 
 
 async def test_a_service_that_cannot_be_reached(tmp_path: Path) -> None:
-    async with unreliable(tmp_path, timeout_s=0.3) as (client, network, _):
+    async with unreliable(tmp_path, timeout_s=2) as (client, network, _):
         chat = client.session("alice", "chat")
         network.lost = ["before"] * 100
         with pytest.raises(errors.OwnerUnreachable, match="cannot be reached"):
-            await chat.append(said("one"))
+            await chat.append(said("one"), timeout_s=0.1)
         network.lost = ["after"] * 100
         with pytest.raises(errors.OutcomeUnknown):
-            await chat.append(said("two"), key="k2")
+            await chat.append(said("two"), key="k2", timeout_s=0.1)
         with pytest.raises(errors.OwnerUnreachable, match="no answer"):
             await chat.history()
         network.lost = ["before"] * 30 + ["after"]
         with pytest.raises(errors.OutcomeUnknown):
             await chat.append(said("three"), key="k3")
         network.lost = []
-        assert (await chat.append(said("two"), key="k2")).duplicate
+        assert (await chat.append(said("two"), key="k2", timeout_s=600)).duplicate
         assert [one.content for one in await chat.history()] == ["two", "three"]
 
 

@@ -160,12 +160,12 @@ def test_a_busy_loop_has_more_time(
 ) -> None:
     """A thread answers for it, and says how long it has been stuck."""
     monkeypatch.setenv("STAND_IN", "stuck")
-    file = make_target(tmp_path, silent_s=60, stuck_s=0.7)
+    file = make_target(tmp_path, silent_s=60, stuck_s=3)
     info = finder(file).find()
     limits = read_target(file).config.cluster
     with open_control(info, limits) as control:
-        assert ping_or_kill(control, limits) is not None
         stuck_since = time.monotonic()
+        assert ping_or_kill(control, limits) is not None
         (memory.directory / "stuck").touch()
         while ping_or_kill(control, limits) is not None:
             pass

@@ -176,6 +176,10 @@ def ready(port: int, path: str) -> bool:
     return True
 
 
+def succeeds(place: Place, words: Sequence[str]) -> bool:
+    return place.run(words) == 0
+
+
 def test_the_commands_of_all_files(cluster: Cluster, tmp_path: Path) -> None:
     """Two pods of the StatefulSet and a host with the unit share a memory, by one configuration and
     over TLS; the Deployment's server serves it; all probes succeed, and all end as they are told.
@@ -201,7 +205,7 @@ def test_the_commands_of_all_files(cluster: Cluster, tmp_path: Path) -> None:
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
                 program, *words = node[probe]["exec"]["command"]
                 assert program == "remora"
-                assert place.run(words) == 0, probe
+                wait_until(partial(succeeds, place, words), probe)
         worker = Place(tmp_path / "http", cluster, {})
         made = subprocess.run(
             [*REMORA, "keys", str(worker.etc / "keys.txt"), "--add", "shop"],

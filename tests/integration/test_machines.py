@@ -74,7 +74,14 @@ async def test_a_worker_that_knows_the_former_owner_only(cluster: Cluster, tmp_p
         (shard,) = await unaware.open()
         stack.push_async_callback(unaware.aclose)
         chat = shard.session("alice", "chat")
-        await chat.append({"role": "user", "content": "0"})
+
+        async def appended() -> bool:
+            with suppress(OwnerUnreachable, OwnershipLost):  # of a lease that it renews late
+                await chat.append({"role": "user", "content": "0"}, key="0")
+                return True
+            return False
+
+        await until(appended, "an append")
         await anyio.to_thread.run_sync(stop, first.pid)
         await stack.enter_async_context(running_owner(two))
         memory = await stack.enter_async_context(remora.connect(two.file))

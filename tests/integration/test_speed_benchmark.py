@@ -95,7 +95,7 @@ class Forgetful(dicts.DictsAndSqlite):
 
 dicts.DictsAndSqlite = Forgetful
 print(asyncio.run(measured(
-    "dict-sqlite", Path(sys.argv[1]), append_one, sessions=4, seed=1, box_s=0.2, prepare_s=1.0, filled=3
+    "dict-sqlite", Path(sys.argv[1]), append_one, sessions=4, seed=1, box_s=0.2, prepare_s=600.0, filled=9
 )).get("lost", 0) > 4)
 """  # noqa: E501
     command = [sys.executable, "-c", forgetful, str(tmp_path)]

@@ -154,6 +154,7 @@ async def test_every_operation_fails_when_it_is_told_to() -> None:
             await ask(store)
 
 
+@pytest.mark.parametrize("anyio_backend", ["trio"], indirect=True)  # in time that jumps
 async def test_an_outage_is_over_when_it_is_over(slow_s: float) -> None:
     """G6: a store that is down for minutes."""
     start = anyio.current_time()

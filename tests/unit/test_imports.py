@@ -48,7 +48,7 @@ LEFT_OUT = (
 
 def ran(program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 

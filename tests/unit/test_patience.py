@@ -87,6 +87,12 @@ async def test_children_wait_shielded(anyio_backend):
 
 
 @pytest.mark.anyio
+@pytest.mark.blocking
+async def test_blocks_its_loop():
+    time.sleep(1_000)
+
+
+@pytest.mark.anyio
 async def test_waits_for_a_thread():
     await anyio.to_thread.run_sync(threading.Event().wait, 8)
 
@@ -133,7 +139,7 @@ def test_hanging_tests_are_reported(tmp_path: Path) -> None:
     )
     said = done.stdout
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, said + done.stderr
-    assert "14 failed, 4 passed, 1 error" in said
+    assert "15 failed, 4 passed, 1 error" in said
     assert "nothing moved for 3 s, here:" in said
     assert "5 s of processor time are used up" in said
     assert "crashed while running 'test_hanging.py::test_cannot_be_interrupted'" in said

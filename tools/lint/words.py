@@ -55,9 +55,10 @@ def words(files: Sequence[Source]) -> Iterator[str]:
 
 
 def _texts(file: Source) -> Iterator[tuple[int, str]]:
-    """The lines of a document; the comments and string literals of a module."""
+    """The paragraphs of a document; the comments and string literals of a module."""
     if file.name.endswith(".md"):
-        yield from enumerate(file.text.splitlines(), start=1)
+        for found in re.finditer(r"(?:^.*\S.*$\n?)+", file.text, re.MULTILINE):
+            yield file.text.count("\n", 0, found.start()) + 1, found[0]
         return
     for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
         if token.type in STRINGS:
