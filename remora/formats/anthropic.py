@@ -26,7 +26,7 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["AnthropicPrompt", "from_anthropic", "to_anthropic"]
 
@@ -216,16 +216,9 @@ def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": text_of(part)} for part in parts_of(chat)
     ]
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        blocks.append(
-            {
-                "type": "tool_use",
-                "id": call["id"],
-                "name": function["name"],
-                "input": parse_arguments(function["arguments"]),
-            }
-        )
+    for id_, name, arguments in tool_calls(chat):
+        call = {"id": id_, "name": name, "input": parse_arguments(arguments)}
+        blocks.append({"type": "tool_use", **call})
     return blocks
 
 

@@ -30,7 +30,7 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["GeminiPrompt", "from_gemini", "to_gemini"]
 
@@ -211,8 +211,7 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
     turns: list[tuple[str, list[Any]]] = []
     functions: dict[str, str] = {}
     for chat, kept in opened(messages, _API):
-        for call in chat.get("tool_calls") or ():
-            functions[call["id"]] = call["function"]["name"]
+        functions.update((one.id, one.name) for one in tool_calls(chat))
         match chat["role"]:
             case "system" | "developer":
                 system.extend(map(text_of, parts_of(chat)))
@@ -234,13 +233,9 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
 
 def _model_parts(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [*map(_part, parts_of(chat))]
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        made: dict[str, Any] = {
-            "name": function["name"],
-            "args": parse_arguments(function["arguments"]),
-        }
-        parts.append({"function_call": _with_id(made, call["id"])})
+    for id_, name, arguments in tool_calls(chat):
+        made: dict[str, Any] = {"name": name, "args": parse_arguments(arguments)}
+        parts.append({"function_call": _with_id(made, id_)})
     return parts
 
 

@@ -19,7 +19,7 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["from_responses", "items_of", "read_part", "to_responses"]
 
@@ -206,16 +206,9 @@ def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
         items.append({"role": role, "content": content})
     elif content:
         items.append({"role": role, "content": [*map(_part, parts_of(chat))]})
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call["id"],
-                "name": function["name"],
-                "arguments": function["arguments"],
-            }
-        )
+    for id_, name, arguments in tool_calls(chat):
+        call = {"call_id": id_, "name": name, "arguments": arguments}
+        items.append({"type": "function_call", **call})
     return items
 
 

@@ -9,8 +9,8 @@ from remora.messages.chat import ChatDict
 
 __all__ = ["chat_of_object", "is_message_object"]
 
-_ANSWERED_ONLY = ("annotations", "parsed")
-"""What a chat API adds to its answer, and does not take back."""
+_PARSED = ("parsed", "parsed_arguments")
+"""What a client library adds to an answer: objects of the application's own."""
 
 
 def is_message_object(given: object) -> bool:
@@ -26,6 +26,7 @@ def chat_of_object(message: Any) -> ChatDict:
     """
     try:
         chat: object = message.model_dump(mode="json", exclude_none=True)
+        given: object = message.model_dump(mode="json", exclude_unset=True)
     except Exception as e:
         raise InvalidMessage(
             f"the {type(message).__name__} cannot be read: {type(e).__name__}: {e}"
@@ -36,13 +37,29 @@ def chat_of_object(message: Any) -> ChatDict:
         raise InvalidMessage(
             f"the {type(message).__name__} is a whole response; append its choices[0].message"
         )
-    for key in _ANSWERED_ONLY:
+    _add_nulls(chat, given)
+    return _without_parsed(chat)
+
+
+def _add_nulls(dumped: Any, given: Any) -> None:
+    """Add the nulls that a provider sent; other nulls are defaults of the library's."""
+    if isinstance(dumped, dict) and isinstance(given, dict):
+        for key, value in given.items():
+            if value is None:
+                dumped.setdefault(key, None)
+            else:
+                _add_nulls(dumped.get(key), value)
+    elif isinstance(dumped, list) and isinstance(given, list):
+        for one, other in zip(dumped, given, strict=False):
+            _add_nulls(one, other)
+
+
+def _without_parsed(chat: ChatDict) -> ChatDict:
+    for key in _PARSED:
         chat.pop(key, None)
     for call in chat.get("tool_calls") or ():
         if isinstance(function := call.get("function"), dict):
             function.pop("parsed_arguments", None)
-    if isinstance(audio := chat.get("audio"), dict):
-        chat["audio"] = {"id": audio.get("id")}  # the API has the sound under its id
-    if chat.get("role") == "assistant" and chat.get("tool_calls"):
+    if chat.get("role") == "assistant":
         chat.setdefault("content", None)
     return chat
