@@ -42,11 +42,14 @@ async def test_the_prompt() -> None:
         await chat.settle()
         await chat.append(user("d"))
         await chat.settle()
-    assert model.requests[0][-1]["content"] == (
+    asked = model.requests[0][-1]["content"]
+    assert asked.endswith(
         "Summarize the following conversation concisely, focusing on key facts and important "
         "information:\n\n"
         "User: I like tea.\nAssistant: Noted."
     )
+    for wanted in ("language", "names", "identifiers", "dates", "numbers", "decided", "open"):
+        assert wanted in asked
     assert all("Previous summary" not in str(message["content"]) for message in model.requests[0])
     assert model.requests[1][0] == {"role": "system", "content": "Previous summary: first"}
     assert model.requests[1][-1]["content"].endswith("User: b")
