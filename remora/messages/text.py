@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from remora.messages.chat import ChatDict
-from remora.messages.quoting import plain_name
+from remora.messages.quoting import plain_name, remove_hidden
 
 __all__ = [
     "CalledTool",
@@ -56,8 +57,7 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     elif content:
         for part in content:
             kind = part["type"]
-            is_text = kind in {"text", "refusal"}
-            pieces.append(part[kind] if is_text else f"[{kind.removesuffix('_url')}]")
+            pieces.append(part[kind] if kind in {"text", "refusal"} else _attachment(part))
     if refusal := chat.get("refusal"):
         pieces.append(refusal)
     if (audio := chat.get("audio")) is not None:
@@ -66,6 +66,30 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     if (called := chat.get("function_call")) is not None:
         pieces.append(f"[calls {called['name']} {called['arguments']}]")
     return "\n".join(piece for piece in pieces if piece)
+
+
+def _attachment(part: Mapping[str, Any]) -> str:
+    """A part that is not text, by its kind and its name: ``[file lease-2026.pdf]``."""
+    kind = part["type"]
+    of_kind = part.get(kind)
+    name = next((one[key] for one in (of_kind, part) for key in _NAMES if _has(one, key)), "")
+    if not name and kind == "image_url":
+        url = part["image_url"]["url"]
+        path = url[:_LONGEST_URL].partition("?")[0].partition("#")[0]
+        name = "" if url.startswith("data:") else unquote(path.rpartition("/")[2])
+    shown = " ".join(
+        remove_hidden(name[:_LONGEST_NAME]).replace("[", "(").replace("]", ")").split()
+    )
+    return f"[{_KINDS.get(kind, kind)}{f' {shown}' if shown else ''}]"
+
+
+def _has(thing: object, key: str) -> bool:
+    return isinstance(thing, Mapping) and isinstance(thing.get(key), str) and bool(thing[key])
+
+
+_NAMES = ("filename", "name", "title")
+_KINDS = {"image_url": "image", "input_audio": "audio"}
+_LONGEST_NAME, _LONGEST_URL = 100, 2_000
 
 
 def without_surrogates(text: str) -> str:
