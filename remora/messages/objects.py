@@ -7,7 +7,7 @@ from typing import Any
 from remora.errors import InvalidMessage
 from remora.messages.chat import ChatDict
 
-__all__ = ["chat_of_object", "is_message_object"]
+__all__ = ["chat_of_object", "dump_object", "is_message_object"]
 
 _PARSED = ("parsed", "parsed_arguments")
 """What a client library adds to an answer: objects of the application's own."""
@@ -25,8 +25,7 @@ def chat_of_object(message: Any) -> ChatDict:
         InvalidMessage: it is no message, but a whole response, for instance.
     """
     try:
-        chat: object = message.model_dump(mode="json", exclude_none=True)
-        given: object = message.model_dump(mode="json", exclude_unset=True)
+        chat = dump_object(message, mode="json")
     except Exception as e:
         raise InvalidMessage(
             f"the {type(message).__name__} cannot be read: {type(e).__name__}: {e}"
@@ -37,8 +36,14 @@ def chat_of_object(message: Any) -> ChatDict:
         raise InvalidMessage(
             f"the {type(message).__name__} is a whole response; append its choices[0].message"
         )
-    _add_nulls(chat, given)
     return _without_parsed(chat)
+
+
+def dump_object(thing: Any, *, mode: str = "python") -> Any:
+    """What a pydantic object holds: defaults are among it, and nulls that a provider sent."""
+    dumped = thing.model_dump(mode=mode, exclude_none=True)
+    _add_nulls(dumped, thing.model_dump(mode=mode, exclude_unset=True))
+    return dumped
 
 
 def _add_nulls(dumped: Any, given: Any) -> None:

@@ -72,7 +72,9 @@ def _attachment(part: Mapping[str, Any]) -> str:
     """A part that is not text, by its kind and its name: ``[file lease-2026.pdf]``."""
     kind = part["type"]
     of_kind = part.get(kind)
-    name = next((one[key] for one in (of_kind, part) for key in _NAMES if _has(one, key)), "")
+    named = [one for one in (of_kind, part) if isinstance(one, Mapping)]
+    given = [one[key] for one in named for key in _NAMES if isinstance(one.get(key), str)]
+    name = next(filter(None, given), "")
     if not name and kind == "image_url":
         url = part["image_url"]["url"]
         path = url[:_LONGEST_URL].partition("?")[0].partition("#")[0]
@@ -81,10 +83,6 @@ def _attachment(part: Mapping[str, Any]) -> str:
         remove_hidden(name[:_LONGEST_NAME]).replace("[", "(").replace("]", ")").split()
     )
     return f"[{_KINDS.get(kind, kind)}{f' {shown}' if shown else ''}]"
-
-
-def _has(thing: object, key: str) -> bool:
-    return isinstance(thing, Mapping) and isinstance(thing.get(key), str) and bool(thing[key])
 
 
 _NAMES = ("filename", "name", "title")
