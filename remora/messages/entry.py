@@ -19,6 +19,7 @@ __all__ = [
     "KEPT_PREFIX",
     "Entry",
     "check_shape",
+    "clean_message",
     "counted_chat",
     "decode_chat",
     "decode_chats",
@@ -263,8 +264,7 @@ def encode_message(
         try:
             encoded, meta = _encode(chat, metadata)
         except UnicodeEncodeError:
-            _check_ids(chat, index)
-            chat, metadata = clean_texts(chat), clean_texts(metadata)
+            chat, metadata = clean_message(chat, index), clean_texts(metadata)
             encoded, meta = _encode(chat, metadata)
         for value in chat.values():
             if type(value) not in _PLAIN:
@@ -307,17 +307,23 @@ def _is_empty(checked: _Chat) -> bool:
     return checked.content is None and not any(said)
 
 
-def _check_ids(chat: ChatDict, index: int) -> None:
-    """Refuse ids that UTF-8 cannot encode: replaced characters could make two of them equal."""
-    ids = [("tool_call_id", chat.get("tool_call_id"))]
-    ids += [
-        (f"tool_calls[{n}].id", one["id"]) for n, one in enumerate(chat.get("tool_calls") or ())
-    ]
+def clean_message(chat: Mapping[str, Any], index: int) -> ChatDict:
+    """A copy whose texts UTF-8 can encode; see `without_surrogates`.
+
+    Raises:
+        InvalidMessage: an id has half of a surrogate pair: replaced, two could become equal.
+    """
+    ids = [(name, chat.get(name)) for name in ("id", "tool_call_id")]
+    calls = chat.get("tool_calls")
+    for place, call in enumerate(calls if isinstance(calls, (list, tuple)) else ()):
+        ids.append((f"tool_calls[{place}].id", call.get("id")))
     for name, id_ in ids:
-        if id_ is not None and without_surrogates(id_) != id_:
+        if isinstance(id_, str) and without_surrogates(id_) != id_:
             raise InvalidMessage(
                 f"message {index}: {name} {id_!r} has half of a surrogate pair", index=index
             )
+    cleaned: ChatDict = clean_texts(chat)
+    return cleaned
 
 
 def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, Any]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-__all__ = ["find_json", "strip_fence", "strip_thinking"]
+__all__ = ["find_json", "mend_escapes", "strip_fence", "strip_thinking"]
 
 _FENCE = "```"
 _TAGS = r"(?:seed:)?(?:think|thinking|thoughts?|reasoning)"
@@ -84,7 +84,7 @@ def find_json(text: str, kind: type[Value]) -> Value | None:
     """
     for candidate in (text, text[text.find("{") : text.rfind("}") + 1]):
         given = candidate.encode(errors="replace")
-        for read in (bytes, _mend_escapes):
+        for read in (bytes, mend_escapes):
             try:
                 return msgspec.json.decode(read(given), type=kind)
             except (msgspec.MsgspecError, RecursionError):
@@ -92,6 +92,6 @@ def find_json(text: str, kind: type[Value]) -> Value | None:
     return None
 
 
-def _mend_escapes(text: bytes) -> bytes:
-    """Replace halves of surrogate pairs."""
+def mend_escapes(text: bytes) -> bytes:
+    """JSON in which escapes of half a surrogate pair are those of U+FFFD."""
     return _ESCAPE.sub(lambda found: found[0] if len(found[0]) != _HALF else rb"\ufffd", text)
