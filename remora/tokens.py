@@ -100,16 +100,28 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
     if name := chat.get("name"):
         texts.append(name)
     for call in chat.get("tool_calls") or ():
-        texts += (call["function"]["name"], call["function"]["arguments"], call["id"])
+        for key, value in call.items():
+            if isinstance(value, dict) and key in _NAMED:
+                texts += map(_as_text, value.values())
+            elif value is not None and key != "type":
+                texts.append(_as_text(value))
     if answered := chat.get("tool_call_id"):
         texts.append(answered)
+    if (audio := chat.get("audio")) is not None:  # the sound itself has no text
+        total += MEDIA_TOKENS["input_audio"]
+        texts.append(str(audio.get("transcript") or ""))
     for key, value in chat.items():
         if value is not None and key not in _COUNTED:
-            texts.append(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            texts.append(_as_text(value))
     return total, texts
 
 
-_COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+_NAMED = frozenset({"function", "custom"})
+_COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "audio"})
 
 
 def _suffix(media_tokens: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidMessage
-from remora.messages import ChatDict, Message, plain_text
+from remora.messages import ChatDict, Message, plain_text, tool_calls
 
 try:
     from agent_framework import Content
@@ -206,13 +206,10 @@ def _equivalent(chat: ChatDict) -> _Record:
         contents = [_content(part) for part in content]
     else:
         contents = [Content.from_text(content)] if content else []
-        for call in chat.get("tool_calls") or ():
-            function = call["function"]
-            contents.append(
-                Content.from_function_call(
-                    call["id"], function["name"], arguments=function["arguments"]
-                )
-            )
+        contents.extend(
+            Content.from_function_call(id_, name, arguments=arguments)
+            for id_, name, arguments in tool_calls(chat)
+        )
     known = "system" if role == "developer" else role
     record: _Record = FrameworkMessage(known, contents).to_dict()
     return record

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from remora.errors import InvalidMessage
-from remora.messages import ChatDict, Message, plain_text
+from remora.messages import ChatDict, Message, plain_text, tool_calls
 
 try:
     from llama_index.core.base.llms.types import (
@@ -137,15 +137,12 @@ def _message(chat: ChatDict) -> ChatMessage:
         blocks = [_block(part) for part in content]
     elif content is not None:
         blocks = [TextBlock(text=content)]
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
+    for id_, name, arguments in tool_calls(chat):
         try:
-            given = msgspec.json.decode(function["arguments"], type=dict[str, Any])
+            given: Any = msgspec.json.decode(arguments, type=dict[str, Any])
         except msgspec.MsgspecError:
-            given = function["arguments"]
-        blocks.append(
-            ToolCallBlock(tool_call_id=call["id"], tool_name=function["name"], tool_kwargs=given)
-        )
+            given = arguments
+        blocks.append(ToolCallBlock(tool_call_id=id_, tool_name=name, tool_kwargs=given))
     known = {"tool_call_id": chat["tool_call_id"]} if role == "tool" else {}
     return ChatMessage(role=MessageRole(role), blocks=blocks, additional_kwargs=known)
 

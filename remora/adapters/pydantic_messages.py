@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from remora.errors import InvalidMessage
-from remora.messages import ChatDict, Message, plain_text
+from remora.messages import ChatDict, Message, plain_text, tool_calls
 
 try:
     from pydantic import ValidationError
@@ -96,7 +96,7 @@ def model_messages(messages: Iterable[Message | ChatDict]) -> list[ModelMessage]
     names: dict[str, str] = {}  # of tools, by the id of the call
     for message in messages:
         chat = message.to_chat() if isinstance(message, Message) else message
-        names |= {one["id"]: one["function"]["name"] for one in chat.get("tool_calls") or ()}
+        names |= {one.id: one.name for one in tool_calls(chat)}
         meta = (message.metadata or {}).get(_KEY) if isinstance(message, Message) else None
         if meta is None:
             open_ = None
@@ -241,9 +241,7 @@ def _equivalent(chat: ChatDict, names: Mapping[str, str]) -> ModelMessage:
         parts: list[ModelResponsePart] = []
         if text := plain_text({"role": role, "content": content}):
             parts.append(TextPart(text))
-        for call in chat.get("tool_calls") or ():
-            function = call["function"]
-            parts.append(ToolCallPart(function["name"], function["arguments"], call["id"]))
+        parts.extend(ToolCallPart(name, text, id_) for id_, name, text in tool_calls(chat))
         return ModelResponse(parts or [TextPart("")])
     if role == "tool":
         id_ = str(chat.get("tool_call_id"))

@@ -127,6 +127,7 @@ def add_summaries(base: Foundation) -> CircuitBreaker:
         resummarizer=resummarizer,
         durations=base.durations,
         timeout_s=config.models.timeout_s,
+        window=config.models.context_window,
     )
     synopsis = SynopsisHandler(
         base.journal,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -12,7 +13,7 @@ import anyio
 
 from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
-from remora.messages import ChatDict
+from remora.messages import ChatDict, is_message_object
 from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
@@ -58,8 +59,9 @@ class StreamedReply:
         self._read = read
         self._keep = on_interrupt == "keep"
         self._texts: list[str] = []
-        self._refusals: list[str] = []
-        self._calls: dict[object, _Call] = {}
+        self._others: dict[str, Any] = {}
+        """Keys of the reply that are neither text nor tool calls."""
+        self._calls: dict[object, dict[str, Any]] = {}
         self._finished = False
         self._over = False
         self.begun = False
@@ -160,52 +162,102 @@ class StreamedReply:
                 f"a chunk is text or a chat.completion.chunk of OpenAI, not {type(chunk).__name__}:"
                 " pass read=, a function that gives the text of a chunk"
             )
-        if isinstance(content := _get(said, "content"), str):
+        delta = _plain(said)
+        if isinstance(content := delta.pop("content", None), str):
             self._texts.append(content)
-        if isinstance(refusal := _get(said, "refusal"), str):
-            self._refusals.append(refusal)
-        self._add_calls(_get(said, "tool_calls") or ())
+        for call in delta.pop("tool_calls", None) or ():
+            self._add_call(_plain(call))
+        delta.pop("role", None)
+        _merge(self._others, delta)
 
-    def _add_calls(self, deltas: Iterable[object]) -> None:
-        for delta in deltas:
-            place, id_ = _get(delta, "index"), _get(delta, "id")
-            if place is None:  # some servers leave it out, and give whole calls
-                place = id_ or next(reversed(self._calls), 0)
-            call = self._calls.setdefault(place, _Call())
-            function = _get(delta, "function")
-            call.id = call.id or id_ or ""
-            call.name = call.name or _get(function, "name") or ""
-            call.arguments.append(_get(function, "arguments") or "")
+    def _add_call(self, delta: dict[str, Any]) -> None:
+        for key in _NAMED & delta.keys():
+            delta[key] = _plain(delta[key])
+        place = delta.pop("index", None)
+        if place is None:  # some servers leave it out, and give whole calls
+            place = delta.get("id") or next(reversed(self._calls), 0)
+        call = self._calls.setdefault(place, {})
+        if call.get("id"):  # some servers repeat what they said of the call
+            delta.pop("id", None)
+            for key in _NAMED & delta.keys() & call.keys():
+                delta[key].pop("name", None)
+        _merge(call, delta)
 
     def _whole(self) -> ChatDict | None:
         """The reply as a message; None if nothing was said."""
         if not self._calls:
             return self._text()
-        calls = [one.to_chat() for one in self._calls.values()]
-        return {"role": "assistant", "content": "".join(self._texts) or None, "tool_calls": calls}
+        calls = [_called(one) for one in self._calls.values()]
+        content = "".join(self._texts) or None
+        return {"role": "assistant", "content": content, "tool_calls": calls, **self._others}
 
     def _text(self, **metadata: bool) -> ChatDict | None:
         """The reply without its tool calls, of which the last may be cut off."""
-        content: Any = "".join(self._texts)
-        if not content and self._refusals:
-            content = [{"type": "refusal", "refusal": "".join(self._refusals)}]
-        if not content:
+        content = "".join(self._texts)
+        if not content and not any(self._others.get(key) for key in _SAYING):
             return None
-        return {"role": "assistant", "content": content, "metadata": metadata}
+        chat: ChatDict = {"role": "assistant", "content": content or None, **self._others}
+        return {**chat, "metadata": metadata}
 
 
-class _Call:
-    """A tool call that is being streamed."""
+_SAYING = ("refusal", "audio", "function_call")
+"""Keys of a reply that has no text, and yet says something."""
+_DELTA = ("content", "refusal", "tool_calls", "index", "id", "type", "function", "custom")
+_NAMED = frozenset({"function", "custom"})
+_KINDS = frozenset({"id", "type", "index", "format"})
+"""Keys whose texts are given whole, and not piece by piece."""
 
-    __slots__ = ("arguments", "id", "name")
 
-    def __init__(self) -> None:
-        self.id = self.name = ""
-        self.arguments: list[str] = []
+def _called(call: dict[str, Any]) -> dict[str, Any]:
+    """A tool call of which all pieces are there; what a server left out is empty."""
+    kind = call.setdefault("type", "function")
+    key, text = ("custom", "input") if kind == "custom" else ("function", "arguments")
+    named = {"name": "", text: "", **call.get(key, {})}
+    return {**call, "id": call.get("id") or "", key: named}
 
-    def to_chat(self) -> ChatDict:
-        function = {"name": self.name, "arguments": "".join(self.arguments)}
-        return {"id": self.id, "type": "function", "function": function}
+
+def _merge(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add a piece, as the accumulator of OpenAI's client does.
+
+    Texts are joined, numbers replaced, dicts merged, and list items merged by their ``index``.
+    """
+    for key, value in delta.items():
+        before = whole.get(key)
+        if value is None:
+            whole.setdefault(key, None)
+        elif isinstance(before, str) and isinstance(value, str) and key not in _KINDS:
+            whole[key] = before + value
+        elif isinstance(before, dict) and isinstance(value, Mapping):
+            _merge(before, value)
+        elif isinstance(before, list) and isinstance(value, list):
+            _merge_lists(before, value)
+        else:
+            whole[key] = copy.deepcopy(value)
+
+
+def _merge_lists(whole: list[Any], delta: list[Any]) -> None:
+    places = {
+        one["index"]: one for one in whole if isinstance(one, dict) and one.get("index") is not None
+    }
+    for one in delta:
+        index = one.get("index") if isinstance(one, Mapping) else None
+        if index is not None and index in places:
+            _merge(places[index], one)
+        else:
+            whole.append(copy.deepcopy(one))
+
+
+def _plain(thing: object) -> dict[str, Any]:
+    """A fresh dict of a delta, whatever it came as."""
+    if thing is None:
+        return {}
+    if isinstance(thing, Mapping):
+        return dict(thing)
+    if is_message_object(thing):
+        dumped: dict[str, Any] = thing.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]
+        return dumped
+    found = {name: value for name in _DELTA if (value := getattr(thing, name, None)) is not None}
+    return {**getattr(thing, "__dict__", {}), **found}
 
 
 def _get(thing: object, name: str) -> Any:

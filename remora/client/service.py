@@ -23,6 +23,7 @@ from remora.errors import (
 )
 from remora.ids import validate_id
 from remora.messages import without_surrogates
+from remora.messages.entry import clean_message
 from remora.rest.operation import Asked, Operation
 from remora.rest.operations import OPERATIONS
 from remora.rest.problems import Problem
@@ -365,32 +366,25 @@ def _encode_json(given: msgspec.Struct) -> bytes:
         try:
             return msgspec.json.encode(given)
         except UnicodeEncodeError:
-            _check_messages(given)  # a runtime refuses half of an emoji there, and replaces it
-            fields = {name: _clean(getattr(given, name)) for name in given.__struct_fields__}
-            return msgspec.json.encode(type(given)(**fields))  # in texts that are no messages
+            fields = {name: _clean(name, getattr(given, name)) for name in given.__struct_fields__}
+            return msgspec.json.encode(type(given)(**fields))
     except errors.RemoraError:
         raise
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as e:
         raise InvalidInput(f"what is sent must be JSON: {e}; nothing was sent") from e
 
 
-def _check_messages(given: msgspec.Struct) -> None:
-    """Refuse messages that no JSON can hold.
+_MESSAGES = frozenset({"messages", "message", "reply", "override"})
+
+
+def _clean(name: str, value: Any) -> Any:
+    """A text, or a list of texts or messages, without halves of surrogate pairs.
 
     Raises:
-        InvalidMessage: one has half of a surrogate pair.
+        InvalidMessage: the id of a message has one.
     """
-    for name in ("messages", "message", "reply", "override"):
-        for index, one in enumerate(getattr(given, name, None) or ()):
-            try:
-                msgspec.json.encode(one)
-            except UnicodeEncodeError as e:
-                text = f"message {index} cannot be encoded: {e}"
-                raise errors.InvalidMessage(text, index=index) from e
-
-
-def _clean(value: Any) -> Any:
-    """A text, or a list of texts, without halves of surrogate pairs."""
+    if name in _MESSAGES and isinstance(value, list):
+        return [clean_message(msgspec.to_builtins(one), n) for n, one in enumerate(value)]
     match value:
         case str():
             return without_surrogates(value)

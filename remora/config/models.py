@@ -33,6 +33,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     summary_prompt: str = ""
     """Instructions before the conversation when a chat model writes a summary; empty means remora's
     own."""
+    context_window: int = 32_000
+    """Tokens that the model which summarizes can read and write. Longer input is clipped: the head
+    and tail of each long message are sent, and the size of what is between."""
     chat_model: str = "gpt-4o-mini"
     """The endpoint's name for the model that summarizes."""
     embedding_model: str = "text-embedding-3-small"

@@ -14,6 +14,7 @@ from remora.formats.plain import (
     data_url,
     dict_field,
     dicts_in,
+    is_same,
     json_text,
     merge,
     no_form,
@@ -26,12 +27,13 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["AnthropicPrompt", "from_anthropic", "to_anthropic"]
 
 _API = "anthropic"
 _REASONING = frozenset({"thinking", "redacted_thinking"})
+_MEDIA = frozenset({"image", "document"})
 _OPENING = "(The conversation began earlier.)"
 
 
@@ -83,38 +85,33 @@ def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
 def _read_assistant(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> list[ChatDict]:
     parts: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    exact = True
     for block in blocks:
         kind = text_field(block, "type", index)
         if kind == "text":
             parts.append({"type": "text", "text": block.get("text")})
-            exact = exact and not calls
         elif kind == "tool_use":
             function = {
                 "name": block.get("name"),
                 "arguments": json_text(block.get("input") or {}, "input", index),
             }
             calls.append({"id": block.get("id"), "type": "function", "function": function})
-        else:
-            exact = False
-            if kind not in _REASONING:
-                if not opaque:
-                    raise no_form("Anthropic", index, kind)
-                parts.append({"type": "text", "text": f"[{kind}]"})
-    if not parts and not calls:
-        if exact or not opaque:
-            return []
+        elif kind not in _REASONING:
+            if not opaque:
+                raise no_form("Anthropic", index, kind)
+            parts.append({"type": "text", "text": f"[{kind}]"})
+    if blocks and opaque and not parts and not calls:
         parts.append({"type": "text", "text": "[thinking]"})
     chat: ChatDict = {"role": "assistant", "content": chat_content(parts)}
     if calls:
         chat["tool_calls"] = calls
-    return [with_kept(chat, _API, blocks) if opaque and not exact else chat]
+    [chat] = checked([chat], index)
+    keep = opaque and not is_same(_assistant_blocks(chat), blocks)
+    return [with_kept(chat, _API, blocks) if keep else chat]
 
 
 def _read_user(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> list[ChatDict]:
     results: list[ChatDict] = []
     said: list[dict[str, Any]] = []
-    exact = True
     for block in blocks:
         if block.get("type") == "tool_result":
             results.append(_read_result(block, index, opaque=opaque))
@@ -125,12 +122,13 @@ def _read_user(blocks: list[dict[str, Any]], index: int, *, opaque: bool) -> lis
         if (part := _read_part(block, index)) is None:
             if not opaque:
                 raise no_form("Anthropic", index, block.get("type"))
-            exact, part = False, {"type": "text", "text": f"[{block.get('type')}]"}
+            part = {"type": "text", "text": f"[{block.get('type')}]"}
         parts.append(part)
     if not parts:
         return results
-    chat: ChatDict = {"role": "user", "content": chat_content(parts)}
-    return [*results, chat if exact else with_kept(chat, _API, said)]
+    [chat] = checked([{"role": "user", "content": chat_content(parts)}], index)
+    keep = opaque and not is_same(map(_block, parts_of(chat)), said)
+    return [*results, with_kept(chat, _API, said) if keep else chat]
 
 
 def _read_result(block: dict[str, Any], index: int, *, opaque: bool) -> ChatDict:
@@ -139,24 +137,27 @@ def _read_result(block: dict[str, Any], index: int, *, opaque: bool) -> ChatDict
         given = [{"type": "text", "text": content}]
     else:
         given = dicts_in(block, "content", index)
-    exact, parts = True, []
+    parts = []
     for one in given:
         if (part := _read_part(one, index)) is None:
             if not opaque:
                 raise no_form("Anthropic", index, one.get("type"))
-            exact, part = False, {"type": "text", "text": f"[{one.get('type')}]"}
+            part = {"type": "text", "text": f"[{one.get('type')}]"}
         parts.append(part)
     chat: ChatDict = {
         "role": "tool",
         "tool_call_id": block.get("tool_use_id"),
         "content": chat_content(parts) or "",
     }
-    return chat if exact and not block.get("is_error") else with_kept(chat, _API, [block])
+    [chat] = checked([chat], index)
+    keep = block.get("is_error") or (opaque and not is_same([_result_block(chat)], [block]))
+    return with_kept(chat, _API, [block]) if keep else chat
 
 
 def _read_part(block: dict[str, Any], index: int) -> dict[str, Any] | None:
     """The content part of a block; None if there is none."""
-    source = dict_field(block, "source", index)
+    has_source = block.get("type") in _MEDIA  # a search result's is a text
+    source = dict_field(block, "source", index) if has_source else {}
     media_type = text_field(source, "media_type", index)
     match block.get("type"), source.get("type"):
         case "text", _:
@@ -216,16 +217,9 @@ def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": text_of(part)} for part in parts_of(chat)
     ]
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        blocks.append(
-            {
-                "type": "tool_use",
-                "id": call["id"],
-                "name": function["name"],
-                "input": parse_arguments(function["arguments"]),
-            }
-        )
+    for id_, name, arguments in tool_calls(chat):
+        call = {"id": id_, "name": name, "input": parse_arguments(arguments)}
+        blocks.append({"type": "tool_use", **call})
     return blocks
 
 

@@ -18,6 +18,7 @@ from remora.formats.plain import (
     data_field,
     data_url,
     dict_field,
+    is_same,
     json_text,
     merge,
     no_form,
@@ -30,7 +31,7 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["GeminiPrompt", "from_gemini", "to_gemini"]
 
@@ -118,38 +119,37 @@ def _read(role: str, given: list[dict[str, Any]], index: int, *, opaque: bool) -
     calls: list[dict[str, Any]] = []
     results: list[ChatDict] = []
     named: Counter[str] = Counter()
-    exact = True
     for part in given:
-        exact = exact and _ABOUT.isdisjoint(part)
         if part.get("thought"):
             continue
         if call := dict_field(part, "function_call", index):
-            exact = exact and not results
             function = {
                 "name": call.get("name"),
                 "arguments": json_text(call.get("args") or {}, "args", index),
             }
             calls.append({"id": _id(call, named, index), "type": "function", "function": function})
         elif result := dict_field(part, "function_response", index):
-            results.append(_read_result(result, named, index))
-        elif (shown := _read_part(part, index)) is not None:
-            exact = exact and not calls
-            parts.append(shown)
+            answer = _read_result(result, named, index)
+            [shown] = checked([answer], index)
+            made = _result_part(shown, shown["tool_call_id"].partition("#")[0])
+            keep = opaque and not is_same([made], [part])
+            results.append(with_kept(answer, _API, [part]) if keep else answer)
+        elif (read := _read_part(part, index)) is not None:
+            parts.append(read)
         else:
             kind = next(iter(part.keys() - _ABOUT), "part")
-            exact = False
             if not opaque:
                 raise no_form("Gemini", index, kind)
             parts.append({"type": "text", "text": f"[{kind}]"})
-    keep = opaque and not exact
-    if keep and not (parts or calls or results):
-        parts.append({"type": "text", "text": "[thought]"})
+    said = [part for part in given if "function_response" not in part]
     if not parts and not calls:
-        return results
+        if results or role == "user":
+            return results
+        parts.append({"type": "text", "text": "[thought]" if opaque and said else ""})
     chat: ChatDict = {"role": role, "content": chat_content(parts)}
     if calls:
         chat["tool_calls"] = calls
-    said = [part for part in given if "function_response" not in part]
+    keep = opaque and not is_same(_model_parts(*checked([chat], index)), said)
     return [*results, with_kept(chat, _API, said) if keep else chat]
 
 
@@ -211,8 +211,7 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
     turns: list[tuple[str, list[Any]]] = []
     functions: dict[str, str] = {}
     for chat, kept in opened(messages, _API):
-        for call in chat.get("tool_calls") or ():
-            functions[call["id"]] = call["function"]["name"]
+        functions.update((one.id, one.name) for one in tool_calls(chat))
         match chat["role"]:
             case "system" | "developer":
                 system.extend(map(text_of, parts_of(chat)))
@@ -220,7 +219,8 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
                 turns.append(("model", _restored(kept) if kept else _model_parts(chat)))
             case "tool":
                 name = functions.get(chat["tool_call_id"]) or chat.get("name")
-                turns.append(("user", [_result_part(chat, name or chat["tool_call_id"])]))
+                made = _result_part(chat, name or chat["tool_call_id"])
+                turns.append(("user", _restored(kept) if kept else [made]))
             case _:
                 said = _restored(kept) if kept else [*map(_part, parts_of(chat))]
                 turns.append(("user", said))
@@ -234,13 +234,9 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
 
 def _model_parts(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [*map(_part, parts_of(chat))]
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        made: dict[str, Any] = {
-            "name": function["name"],
-            "args": parse_arguments(function["arguments"]),
-        }
-        parts.append({"function_call": _with_id(made, call["id"])})
+    for id_, name, arguments in tool_calls(chat):
+        made: dict[str, Any] = {"name": name, "args": parse_arguments(arguments)}
+        parts.append({"function_call": _with_id(made, id_)})
     return parts
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from remora.errors import InvalidMessage
 from remora.messages import KEPT_PREFIX, ChatDict, Message, is_message_object
 from remora.messages.entry import check_shape
+from remora.messages.objects import dump_object
 
 __all__ = [
     "ChatMessages",
@@ -20,6 +21,7 @@ __all__ = [
     "data_url",
     "dict_field",
     "dicts_in",
+    "is_same",
     "json_text",
     "merge",
     "no_form",
@@ -59,7 +61,7 @@ def plain(value: Any, levels: int = _MAX_DEPTH) -> Any:
     if not is_message_object(value):
         return value
     try:
-        dumped = value.model_dump()
+        dumped = dump_object(value)
     except Exception as e:
         raise InvalidMessage(
             f"the {type(value).__name__} cannot be read: {type(e).__name__}: {e}"
@@ -233,7 +235,7 @@ def merge(turns: Iterable[tuple[str, list[Any]]]) -> list[tuple[str, list[Any]]]
 
 
 def with_kept(chat: ChatDict, api: str, parts: Iterable[Any]) -> ChatDict:
-    """The message, with what it came from in its metadata."""
+    """The message, with what it came from in its metadata; bytes are base64, as in JSON."""
     kept = [_storable(part) for part in parts]
     return {**chat, "metadata": {**chat.get("metadata", {}), _key(api): kept}}
 
@@ -280,13 +282,28 @@ def _key(api: str) -> str:
 
 
 def _storable(part: Any) -> Any:
-    """A part without keys that are not set; bytes are base64, as in the API's own JSON."""
+    if isinstance(part, bytes):
+        return base64.b64encode(part).decode()
+    if isinstance(part, dict):
+        return {key: _storable(value) for key, value in part.items()}
+    return [_storable(one) for one in part] if isinstance(part, list) else part
+
+
+def is_same(made: Iterable[Any], given: Iterable[Any]) -> bool:
+    """Whether parts that were made of a chat message say all that was given.
+
+    A key without a value says as much as none.
+    """
+    return [*map(_canonical, made)] == [*map(_canonical, given)]
+
+
+def _canonical(part: Any) -> Any:
     if isinstance(part, bytes):
         return base64.b64encode(part).decode()
     if isinstance(part, dict):
         return {
-            key: value if key in _VERBATIM else _storable(value)
+            key: value if key in _VERBATIM else _canonical(value)
             for key, value in part.items()
             if value is not None
         }
-    return [_storable(one) for one in part] if isinstance(part, list) else part
+    return [_canonical(one) for one in part] if isinstance(part, list) else part

@@ -10,6 +10,7 @@ from remora.formats.plain import (
     ChatMessages,
     chat_content,
     checked,
+    is_same,
     no_form,
     opened,
     parts_of,
@@ -19,7 +20,7 @@ from remora.formats.plain import (
     text_of,
     with_kept,
 )
-from remora.messages import ChatDict
+from remora.messages import ChatDict, tool_calls
 
 __all__ = ["from_responses", "items_of", "read_part", "to_responses"]
 
@@ -72,7 +73,6 @@ class _Answer:
         self._items: list[dict[str, Any]] = []
         self._parts: list[dict[str, Any]] = []
         self._calls: list[dict[str, Any]] = []
-        self._exact = True
 
     def add(self, item: dict[str, Any], kind: object, index: int) -> None:
         if kind == "message":
@@ -85,12 +85,10 @@ class _Answer:
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             checked([{"role": "assistant", "tool_calls": [call]}], index)
             self._calls.append(call)
-        else:
-            self._exact = False
-            if kind != "reasoning":
-                if not self._opaque:
-                    raise no_form("the Responses API", index, kind)
-                self._parts.append({"type": "text", "text": f"[{kind or 'item'}]"})
+        elif kind != "reasoning":
+            if not self._opaque:
+                raise no_form("the Responses API", index, kind)
+            self._parts.append({"type": "text", "text": f"[{kind or 'item'}]"})
         self._items.append(item)
 
     def close(self) -> None:
@@ -100,7 +98,7 @@ class _Answer:
             chat: ChatDict = {"role": "assistant", "content": chat_content(self._parts)}
             if self._calls:
                 chat["tool_calls"] = self._calls
-            keep = self._opaque and not self._exact
+            keep = self._opaque and not is_same(items_of(chat), self._items)
             self._chats.append(with_kept(chat, _API, self._items) if keep else chat)
         self._begin()
 
@@ -137,6 +135,8 @@ def _with_content(
             raise
         words = [text_field(part, "text", index) or f"[{part.get('type')}]" for part in given]
         return with_kept({**chat, "content": "\n".join(words)}, _API, [item])
+    if opaque and not is_same(items_of(*checked([chat], index)), [item]):
+        return with_kept(chat, _API, [item])
     return chat
 
 
@@ -206,16 +206,9 @@ def items_of(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
         items.append({"role": role, "content": content})
     elif content:
         items.append({"role": role, "content": [*map(_part, parts_of(chat))]})
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        items.append(
-            {
-                "type": "function_call",
-                "call_id": call["id"],
-                "name": function["name"],
-                "arguments": function["arguments"],
-            }
-        )
+    for id_, name, arguments in tool_calls(chat):
+        call = {"call_id": id_, "name": name, "arguments": arguments}
+        items.append({"type": "function_call", **call})
     return items
 
 

@@ -21,7 +21,7 @@ import msgspec
 from remora.actors.policies.summary import refuses
 from remora.errors import ModelAnswerInvalid
 from remora.messages import plain_name, remove_hidden, without_surrogates
-from remora.models.answers import find_json, strip_fence
+from remora.models.answers import find_json, strip_fence, strip_thinking
 from remora.models.ports import Line, check_answer_length
 
 __all__ = [
@@ -292,7 +292,7 @@ def _decode(answer: object, kind: type[T]) -> T:
     check_answer_length(answer)
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no text where facts were asked for")
-    text = strip_fence(without_surrogates(answer))
+    text = strip_fence(strip_thinking(without_surrogates(answer)))
     found = find_json(text, kind)
     if found is not None:
         return found

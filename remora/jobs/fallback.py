@@ -22,6 +22,7 @@ from remora.messages import (
     speaker_of,
     without_surrogates,
 )
+from remora.models.clipping import clip, replace_data
 from remora.models.compression import add_tokens, prepare
 from remora.models.extractive import extracted_lines
 from remora.models.ports import Line, Summarizer
@@ -39,6 +40,7 @@ _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
 _INLINE = 4_000  # characters
 _LINES_INLINE = 64_000  # bytes of messages
+_RESULT_CHARACTERS = 4_000  # of a tool's result: who asked for it has read the whole
 _TRIES = 4  # a counter may find a text longer than the sum of its lines
 
 
@@ -197,7 +199,10 @@ async def lines_of(entries: Sequence[Entry]) -> list[Line]:
 
 def _line_of(entry: Entry) -> Line:
     chat = decode_chat(entry.chat)
-    return Line(entry.role, speaker_of(chat), remove_hidden(plain_text(chat)), entry.at_us)
+    text = replace_data(remove_hidden(plain_text(chat)))
+    if entry.role == "tool":
+        text = clip(text, _RESULT_CHARACTERS)
+    return Line(entry.role, speaker_of(chat), text, entry.at_us)
 
 
 def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:

@@ -9,6 +9,7 @@ __all__ = ["PROBES"]
 PROBES: Mapping[str, str] = {
     "compaction_without_summary": "even the fallback failed: the messages stay in the journal",
     "summary_degraded": "a fallback summary was made",
+    "summary_input_clipped": "what is to be summarized is longer than the model's window: clipped",
     "summary_too_long": "a model's summary was longer than it may be: it is asked again",
     "messages_lost": "a fallback summary had no room for messages, and names them",
     "prose_dropped": "a fallback summary had no room for what a model wrote before it: its "

@@ -14,7 +14,7 @@ import msgspec
 
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
-from remora.config import BufferConfig
+from remora.config import BufferConfig, ModelConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
 from remora.jobs.durations import CompactionDurations
@@ -23,11 +23,13 @@ from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, indent, without_surrogates
 from remora.models.breaker import CircuitBreaker
+from remora.models.clipping import clip_evenly
 from remora.models.compression import add_tokens, prepare
 from remora.models.ports import Line, Summarizer
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
+from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
 from remora.storage.records import (
     MessageRange,
@@ -43,6 +45,8 @@ __all__ = ["SummarizeHandler"]
 _logger = get_logger(__name__)
 _ASKS = 3  # calls of a model whose answers are too long, each with a stricter limit
 _STRICTEST = 8  # times as strict as the first one
+_PROMPT_TOKENS, _LINE_TOKENS = 500, 8  # for instructions, and for who speaks when
+_LEAST_ROOM, _HALVINGS = 1_000, 4
 
 
 class _TooLong(ModelAnswerInvalid):
@@ -86,6 +90,7 @@ class SummarizeHandler:
         resummarizer: told of sessions with lost messages.
         durations: told of each compaction.
         timeout_s: how long a model may take.
+        window: tokens that the model can read and write.
     """
 
     def __init__(
@@ -101,7 +106,9 @@ class SummarizeHandler:
         resummarizer: Resummarizer,
         durations: CompactionDurations,
         timeout_s: float = 60.0,
+        window: int = ModelConfig().context_window,
     ) -> None:
+        self._window = window
         self._journal = journal
         self._look = look
         self._summarizer = summarizer
@@ -168,7 +175,9 @@ class SummarizeHandler:
             return await self._write_fallback(attempt, given, self._summarizer)
         skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
         try:
-            text = "" if skip else await self._ask_model(given, last=attempt.last)
+            attempts = attempt.job.attempts
+            asking = partial(self._ask_model, given, last=attempt.last, attempts=attempts)
+            text = "" if skip else await asking()
         except _TooLong:
             text = ""
             self._resummarizer.postpone(key)
@@ -281,7 +290,25 @@ class SummarizeHandler:
         content = self._buffer.summary_prefix + text
         return self._counter.message_overhead + await self._writer.count(content)
 
-    async def _ask_model(self, given: _Input, *, last: bool) -> str:
+    def _bound(self, previous: str, lines: list[Line], attempts: int) -> list[Line]:
+        """The lines, the longest clipped so that all fit into the model's window.
+
+        What may have failed for its size is not sent again: each attempt has half of the room.
+        """
+        room = self._window - self._counter.count(previous) - self._max_tokens - _PROMPT_TOKENS
+        room = max(room >> min(attempts, _HALVINGS), _LEAST_ROOM)
+        texts = [line.text for line in lines]
+        tokens = sum(map(self._counter.count, texts)) + _LINE_TOKENS * len(lines)
+        if tokens <= room:
+            return lines
+        probe("summary_input_clipped")
+        most = sum(map(len, texts)) * room // tokens
+        return [
+            msgspec.structs.replace(line, text=text)
+            for line, text in zip(lines, clip_evenly(texts, most), strict=True)
+        ]
+
+    async def _ask_model(self, given: _Input, *, last: bool, attempts: int = 0) -> str:
         """The model's summary; empty if the last attempt failed.
 
         Raises:
@@ -290,6 +317,7 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
+        lines = await compute_in_thread(self._bound, previous or "", lines, attempts)
         ask = prepare(self._summarizer, previous, lines)
         name, most = self._summarizer.name, self._max_tokens
         limit = most

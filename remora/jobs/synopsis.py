@@ -27,7 +27,7 @@ from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import UserKey
 from remora.logging import get_logger
 from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, without_surrogates
-from remora.models.answers import find_json, strip_fence
+from remora.models.answers import find_json, strip_fence, strip_thinking
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
 from remora.runtime.clock import Clock
@@ -263,7 +263,9 @@ def parse_synopsis(answer: object) -> tuple[str, str]:
     """
     if not isinstance(answer, str) or not answer.strip():
         raise ModelAnswerInvalid("the model returned no synopsis")
-    text = strip_fence(without_surrogates(answer))
+    text = strip_fence(strip_thinking(without_surrogates(answer)))
+    if not text:
+        raise ModelAnswerInvalid("the model only thought aloud: it returned no synopsis")
     found: Any = find_json(text, object)
     if isinstance(found, dict) and found.keys() & {"identity", "context"}:
         try:

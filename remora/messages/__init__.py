@@ -37,6 +37,7 @@ from remora.messages.text import (
     plain_text,
     speaker_of,
     split_tool_calls,
+    tool_calls,
     without_surrogates,
 )
 from remora.messages.typed import (
@@ -88,6 +89,7 @@ __all__ = [
     "restore_message",
     "speaker_of",
     "split_tool_calls",
+    "tool_calls",
     "without_surrogates",
 ]
 

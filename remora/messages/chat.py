@@ -1,5 +1,6 @@
 """The public message type, in the OpenAI chat format."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, Self, TypeAlias
 
@@ -19,19 +20,57 @@ ChatDict: TypeAlias = dict[str, Any]
 """One message as a chat API takes it."""
 
 
-class ToolFunction(msgspec.Struct, frozen=True):
-    """The function that a model wants to call; `arguments` is JSON text, as the model wrote it."""
+class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The function that a model wants to call.
+
+    Attributes:
+        name: of the function, or of the custom tool.
+        arguments: JSON text, as the model wrote it; of a custom tool, any text.
+        extra: what else a provider says of it, unchanged.
+    """
 
     name: str
     arguments: str
+    extra: dict[str, Any] | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool call of an assistant message. Different calls of a conversation may share an id."""
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One tool call of an assistant message. Different calls of a conversation may share an id.
+
+    Attributes:
+        id: pairs the call with its result.
+        function: what is called.
+        type: ``function``, or ``custom``.
+        extra: what else a provider says of the call, unchanged: Gemini's thought signatures.
+    """
 
     id: str
     function: ToolFunction
-    type: str = "function"
+    type: str = msgspec.field(default_factory=lambda: "function")  # so it is not omitted
+    extra: dict[str, Any] | None = None
+
+    @classmethod
+    def from_chat(cls, call: Mapping[str, Any]) -> Self:
+        """The call of a chat dict, which was checked."""
+        rest = {**call}
+        kind = rest.pop("type", "function")
+        named = rest.pop("custom" if kind == "custom" else "function")
+        function = {**named}
+        name, text = function.pop("name"), function.pop(_TEXT_KEYS.get(kind, "arguments"))
+        of_function = ToolFunction(name, text, function or None)
+        return cls(id=rest.pop("id"), function=of_function, type=kind, extra=rest or None)
+
+    def to_chat(self) -> ChatDict:
+        """The plain dict that a chat API takes."""
+        kind, function = self.type, self.function
+        text_key = _TEXT_KEYS.get(kind, "arguments")
+        named = {"name": function.name, text_key: function.arguments, **(function.extra or {})}
+        key = "custom" if kind == "custom" else "function"
+        return {"id": self.id, "type": kind, key: named, **(self.extra or {})}
+
+
+_TEXT_KEYS = {"custom": "input"}
+"""Under which key a tool's input is, by the type of the call."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,7 +137,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.name is not None:
             chat["name"] = self.name
         if self.tool_calls is not None:
-            chat["tool_calls"] = msgspec.to_builtins(self.tool_calls)
+            chat["tool_calls"] = [call.to_chat() for call in self.tool_calls]
         if self.tool_call_id is not None:
             chat["tool_call_id"] = self.tool_call_id
         if self.extra:

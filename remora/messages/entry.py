@@ -13,11 +13,13 @@ from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
 from remora.messages.chat import ChatDict, Message, Role, ToolCall
 from remora.messages.objects import chat_of_object, is_message_object
+from remora.messages.text import clean_texts, without_surrogates
 
 __all__ = [
     "KEPT_PREFIX",
     "Entry",
     "check_shape",
+    "clean_message",
     "counted_chat",
     "decode_chat",
     "decode_chats",
@@ -114,14 +116,34 @@ class _File(msgspec.Struct, tag_field="type", tag="file"):
     file: dict[str, Any]
 
 
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _Custom(msgspec.Struct):
+    name: str
+    input: str
+
+
+class _Call(msgspec.Struct):
+    id: str
+    type: str = "function"
+    function: _Function | None = None
+    custom: _Custom | None = None
+
+
 class _Chat(msgspec.Struct):
     """The shape that a chat message must have; unknown keys are kept unchanged."""
 
     role: Role
     content: str | list[_Text | _Refusal | _Image | _Audio | _File] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
+    refusal: str | None = None
+    audio: dict[str, Any] | None = None
+    function_call: _Function | None = None
 
 
 KEPT_PREFIX = "remora."
@@ -235,10 +257,15 @@ def encode_message(
                 key: value for key, value in chat.items() if value is not None or key == "content"
             }
         checked = msgspec.convert(chat, _Chat)
-        encoded = _shrink(_encoder.encode(chat))
-        meta = None
+        if checked.role == "assistant" and _is_empty(checked):
+            chat["content"] = ""  # as a model answers that has nothing to say; no API takes None
         if metadata:
-            meta = _shrink(_encoder.encode(msgspec.convert(metadata, dict[str, Any])))
+            metadata = msgspec.convert(metadata, dict[str, Any])
+        try:
+            encoded, meta = _encode(chat, metadata)
+        except UnicodeEncodeError:
+            chat, metadata = clean_message(chat, index), clean_texts(metadata)
+            encoded, meta = _encode(chat, metadata)
         for value in chat.values():
             if type(value) not in _PLAIN:
                 chat = _decoder.decode(encoded)  # count what will be read back
@@ -247,6 +274,8 @@ def encode_message(
         else:
             if metadata:
                 _check_depth((), metadata, index)
+    except InvalidMessage:
+        raise
     except msgspec.ValidationError as e:
         problem = _role_problem(chat.get("role")) or str(e)
         raise InvalidMessage(
@@ -267,6 +296,34 @@ def encode_message(
     calls = tuple(call.id for call in checked.tool_calls) if checked.tool_calls else ()
     answers = checked.tool_call_id if checked.role == "tool" else None
     return Entry(0, at_us, 0, checked.role, encoded, meta, id_, calls, answers), chat
+
+
+def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
+    return _shrink(_encoder.encode(chat)), _shrink(_encoder.encode(metadata)) if metadata else None
+
+
+def _is_empty(checked: _Chat) -> bool:
+    said = (checked.tool_calls, checked.refusal, checked.audio, checked.function_call)
+    return checked.content is None and not any(said)
+
+
+def clean_message(chat: Mapping[str, Any], index: int) -> ChatDict:
+    """A copy whose texts UTF-8 can encode; see `without_surrogates`.
+
+    Raises:
+        InvalidMessage: an id has half of a surrogate pair: replaced, two could become equal.
+    """
+    ids = [(name, chat.get(name)) for name in ("id", "tool_call_id")]
+    calls = chat.get("tool_calls")
+    for place, call in enumerate(calls if isinstance(calls, (list, tuple)) else ()):
+        ids.append((f"tool_calls[{place}].id", call.get("id")))
+    for name, id_ in ids:
+        if isinstance(id_, str) and without_surrogates(id_) != id_:
+            raise InvalidMessage(
+                f"message {index}: {name} {id_!r} has half of a surrogate pair", index=index
+            )
+    cleaned: ChatDict = clean_texts(chat)
+    return cleaned
 
 
 def _split_envelope(message: object, index: int) -> tuple[ChatDict, Any, Any, Any]:
@@ -305,10 +362,14 @@ def _check_calls(checked: _Chat, index: int) -> None:
     if checked.role == "tool":
         if not checked.tool_call_id:
             problem = " has the role tool but no tool_call_id"
-    elif checked.content is None and not (checked.role == "assistant" and checked.tool_calls):
-        problem = " has no content; only an assistant message with tool_calls may leave it out"
+    elif checked.content is None and checked.role != "assistant":
+        problem = " has no content; only an assistant's message may leave it out"
     if problem is None and checked.tool_calls and checked.role != "assistant":
         problem = ": only an assistant may have tool_calls"
+    for place, call in enumerate(checked.tool_calls or ()):
+        if (call.custom if call.type == "custom" else call.function) is None:
+            wanted = "custom" if call.type == "custom" else "function"
+            problem = f": tool_calls[{place}] of the type {call.type} has no {wanted}"
     if problem is not None:
         raise InvalidMessage(f"message {index}{problem}", index=index)
 
@@ -368,7 +429,7 @@ def restore_message(entry: Entry, id_: str) -> Message:
         role=chat["role"],
         content=chat.get("content"),
         name=chat.get("name"),
-        tool_calls=msgspec.convert(calls, list[ToolCall]) if calls else None,
+        tool_calls=[ToolCall.from_chat(call) for call in calls] if calls else None,
         tool_call_id=chat.get("tool_call_id"),
         id=id_,
         created_at=_EPOCH + entry.at_us * _MICROSECOND,

@@ -7,10 +7,10 @@ from typing import Any
 from remora.errors import InvalidMessage
 from remora.messages.chat import ChatDict
 
-__all__ = ["chat_of_object", "is_message_object"]
+__all__ = ["chat_of_object", "dump_object", "is_message_object"]
 
-_ANSWERED_ONLY = ("annotations", "parsed")
-"""What a chat API adds to its answer, and does not take back."""
+_PARSED = ("parsed", "parsed_arguments")
+"""What a client library adds to an answer: objects of the application's own."""
 
 
 def is_message_object(given: object) -> bool:
@@ -25,7 +25,7 @@ def chat_of_object(message: Any) -> ChatDict:
         InvalidMessage: it is no message, but a whole response, for instance.
     """
     try:
-        chat: object = message.model_dump(mode="json", exclude_none=True)
+        chat = dump_object(message, mode="json")
     except Exception as e:
         raise InvalidMessage(
             f"the {type(message).__name__} cannot be read: {type(e).__name__}: {e}"
@@ -36,13 +36,35 @@ def chat_of_object(message: Any) -> ChatDict:
         raise InvalidMessage(
             f"the {type(message).__name__} is a whole response; append its choices[0].message"
         )
-    for key in _ANSWERED_ONLY:
+    return _without_parsed(chat)
+
+
+def dump_object(thing: Any, *, mode: str = "python") -> Any:
+    """What a pydantic object holds: defaults are among it, and nulls that a provider sent."""
+    dumped = thing.model_dump(mode=mode, exclude_none=True)
+    _add_nulls(dumped, thing.model_dump(mode=mode, exclude_unset=True))
+    return dumped
+
+
+def _add_nulls(dumped: Any, given: Any) -> None:
+    """Add the nulls that a provider sent; other nulls are defaults of the library's."""
+    if isinstance(dumped, dict) and isinstance(given, dict):
+        for key, value in given.items():
+            if value is None:
+                dumped.setdefault(key, None)
+            else:
+                _add_nulls(dumped.get(key), value)
+    elif isinstance(dumped, list) and isinstance(given, list):
+        for one, other in zip(dumped, given, strict=False):
+            _add_nulls(one, other)
+
+
+def _without_parsed(chat: ChatDict) -> ChatDict:
+    for key in _PARSED:
         chat.pop(key, None)
     for call in chat.get("tool_calls") or ():
         if isinstance(function := call.get("function"), dict):
             function.pop("parsed_arguments", None)
-    if isinstance(audio := chat.get("audio"), dict):
-        chat["audio"] = {"id": audio.get("id")}  # the API has the sound under its id
-    if chat.get("role") == "assistant" and chat.get("tool_calls"):
+    if chat.get("role") == "assistant":
         chat.setdefault("content", None)
     return chat

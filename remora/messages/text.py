@@ -5,27 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from remora.messages.chat import ChatDict
-from remora.messages.quoting import plain_name
+from remora.messages.quoting import plain_name, remove_hidden
 
 __all__ = [
+    "CalledTool",
+    "clean_texts",
     "dated_line",
     "media_parts",
     "plain_text",
     "speaker_of",
     "split_tool_calls",
+    "tool_calls",
     "without_surrogates",
 ]
 
 _DAY_US = 86_400_000_000
 
 
+class CalledTool(NamedTuple):
+    """A tool call of a chat dict: its arguments are JSON text, or any text for a custom tool."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+def tool_calls(chat: Mapping[str, Any]) -> list[CalledTool]:
+    """The tool calls of a chat dict that was checked."""
+    found = []
+    for call in chat.get("tool_calls") or ():
+        if (custom := call.get("custom")) is not None:
+            found.append(CalledTool(call["id"], custom["name"], custom["input"]))
+        else:
+            function = call["function"]
+            found.append(CalledTool(call["id"], function["name"], function["arguments"]))
+    return found
+
+
 def plain_text(chat: Mapping[str, Any]) -> str:
     """A message as text: its content, a word for each part that is not text, its tool calls."""
     content = chat.get("content")
-    if isinstance(content, str) and not chat.get("tool_calls"):
+    if isinstance(content, str) and len(chat) == 2:
         return content
     pieces: list[str] = []
     if isinstance(content, str):
@@ -33,17 +57,56 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     elif content:
         for part in content:
             kind = part["type"]
-            is_text = kind in {"text", "refusal"}
-            pieces.append(part[kind] if is_text else f"[{kind.removesuffix('_url')}]")
-    for call in chat.get("tool_calls") or ():
-        function = call["function"]
-        pieces.append(f"[calls {function['name']} {function['arguments']}]")
+            pieces.append(part[kind] if kind in {"text", "refusal"} else _attachment(part))
+    if refusal := chat.get("refusal"):
+        pieces.append(refusal)
+    if (audio := chat.get("audio")) is not None:
+        pieces.append(str(audio.get("transcript") or "[audio]"))
+    pieces.extend(f"[calls {one.name} {one.arguments}]" for one in tool_calls(chat))
+    if (called := chat.get("function_call")) is not None:
+        pieces.append(f"[calls {called['name']} {called['arguments']}]")
     return "\n".join(piece for piece in pieces if piece)
 
 
+def _attachment(part: Mapping[str, Any]) -> str:
+    """A part that is not text, by its kind and its name: ``[file lease-2026.pdf]``."""
+    kind = part["type"]
+    of_kind = part.get(kind)
+    named = [one for one in (of_kind, part) if isinstance(one, Mapping)]
+    given = [one[key] for one in named for key in _NAMES if isinstance(one.get(key), str)]
+    name = next(filter(None, given), "")
+    if not name and kind == "image_url":
+        url = part["image_url"]["url"]
+        path = url[:_LONGEST_URL].partition("?")[0].partition("#")[0]
+        name = "" if url.startswith("data:") else unquote(path.rpartition("/")[2])
+    shown = " ".join(
+        remove_hidden(name[:_LONGEST_NAME]).replace("[", "(").replace("]", ")").split()
+    )
+    return f"[{_KINDS.get(kind, kind)}{f' {shown}' if shown else ''}]"
+
+
+_NAMES = ("filename", "name", "title")
+_KINDS = {"image_url": "image", "input_audio": "audio"}
+_LONGEST_NAME, _LONGEST_URL = 100, 2_000
+
+
 def without_surrogates(text: str) -> str:
-    """`text` with lone surrogates replaced: UTF-8 cannot encode them, and models cut emoji."""
-    return text.encode("utf-8", "replace").decode()
+    """`text` with halves of surrogate pairs joined, and lone ones replaced by U+FFFD.
+
+    UTF-8 cannot encode them; models cut emoji, and files are read with ``surrogateescape``.
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_texts(value: Any) -> Any:
+    """A copy of JSON-like data, in which each text is `without_surrogates`."""
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, Mapping):
+        return {clean_texts(key): clean_texts(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean_texts(one) for one in value]
+    return value
 
 
 def split_tool_calls(messages: Sequence[ChatDict]) -> int:

@@ -16,6 +16,7 @@ import msgspec
 
 from remora.api.health import Health
 from remora.errors import KeyRefused, RateLimited
+from remora.models.answers import mend_escapes
 from remora.rest import memory_shapes, shapes
 from remora.rest.keys import KeyFile
 from remora.rest.limits import AddressLimit, RateLimit
@@ -40,6 +41,9 @@ _LARGE = 1 << 16
 _MANY = 20  # values of keyed state
 _TOKEN = 4  # characters, about
 _PAIR = 12  # bytes of two escapes; where fewer follow, msgspec reports that the body ends too early
+_ID = re.compile(rb'"(?:id|tool_call_id|key)"\s*:\s*"(?:[^"\\]|\\.)*"')
+_TEXTS = frozenset({"messages", "message", "reply", "override", "content", "query", "text"})
+"""Fields of requests in whose texts half of a character is replaced; ids are refused."""
 _HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
@@ -364,7 +368,11 @@ def _read_headers(given: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def _decode(body: bytes, kind: type) -> Any:
+def _ids_in(body: bytes) -> list[bytes]:
+    return _ID.findall(body)
+
+
+def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as e:
@@ -376,6 +384,9 @@ def _decode(body: bytes, kind: type) -> Any:
     except msgspec.DecodeError as e:
         if "surrogate" not in str(e) and not _HALF_PAIR.search(body[-_PAIR:]):
             raise
+        mended = mend_escapes(body)
+        if not _TEXTS.isdisjoint(kind.__struct_fields__) and _ids_in(body) == _ids_in(mended):
+            return _decode(mended, kind)
         where = str(e).partition("(")[2].rstrip(")") or f"byte {len(body) - _PAIR}"
         detail = (
             f"half of a surrogate pair (near {where} of the body) is no text: nothing was written"

@@ -18,7 +18,7 @@ from remora.cluster.reading import MemoryReader, find_journals
 from remora.cluster.sharding import shard_of
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
-from remora.messages import Entry, decode_chat, plain_text, restore_message
+from remora.messages import Entry, decode_chat, plain_text, restore_message, tool_calls
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_page
 from remora.storage.erasure_notes import WaitingErasure
@@ -252,6 +252,6 @@ def _line(entry: Entry, *, cut: int, alone: bool) -> MessageLine:
         message.created_at,
         entry.importance,
         message.id or "",
-        [call["function"]["name"] for call in decode_chat(entry.chat).get("tool_calls") or ()],
+        [one.name for one in tool_calls(decode_chat(entry.chat))],
         message.metadata if alone else None,
     )

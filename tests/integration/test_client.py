@@ -323,19 +323,22 @@ async def test_long_lists_come_in_pages(tmp_path: Path) -> None:
 
 
 async def test_half_of_an_emoji(tmp_path: Path) -> None:
-    """It is refused in a message, and replaced in a memory, as by a runtime."""
+    """It is replaced in a message and in a memory, and refused in an id, as by a runtime."""
     async with opened() as runtime, connected(runtime, tmp_path) as client:
         handles: Any
         for handles in (runtime, client):
-            with pytest.raises(
-                errors.InvalidMessage, match="message 1 cannot be encoded"
-            ) as caught:
-                await handles.session("bob", "chat").append([said("whole"), said("half \ud83d")])
+            chat = handles.session("bob", "chat")
+            result = {"role": "tool", "tool_call_id": "half \ud83d", "content": "x"}
+            with pytest.raises(errors.InvalidMessage, match="half of a surrogate pair") as caught:
+                await chat.append([said("whole"), result])
             assert caught.value.index == 1
+            await chat.append([said("joined \ud83d\ude00"), said("half \ud83d")])
+            texts = [one.content for one in await chat.history()]
+            assert texts[-2:] == ["joined \U0001f600", "half \ufffd"]
             with pytest.raises(errors.InvalidInput):
                 await handles.user("bob").remember("x", metadata={"a": ["\ud83d"]})
             (id_,) = await handles.user("bob").remember("half \ud83d")
-            assert (await handles.user("bob").memory(id_)).text == "half ?"
+            assert (await handles.user("bob").memory(id_)).text == "half \ufffd"
 
 
 async def test_an_exception_of_the_block_is_raised_as_it_is(tmp_path: Path) -> None:

@@ -615,13 +615,17 @@ async def test_whatever_is_stored_can_be_read_again(shop: httpx.AsyncClient) -> 
 
 
 async def test_half_of_a_surrogate_pair(service: Service, shop: httpx.AsyncClient) -> None:
-    """The problem says what is wrong, and where, also at the end of a body."""
+    """In a text it is replaced. In an id or a name it is refused: the problem says what is wrong,
+    and where, also at the end of a body.
+    """
     escapes = ("\\ud800", "\\udc00", "\\ud83d\\ud83d", "\\\\\\ud800")
     texts = [f"{one}{rest}" for one in escapes for rest in ("", " and a text that goes on")]
     for text in texts:
         for path, body in (
-            (f"{CHAT}/messages", f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'),
-            ("/v1/users/alice/memories", f'{{"content": ["{text}"]}}'),
+            (
+                f"{CHAT}/messages",
+                f'{{"messages": [{{"role": "user", "content": "", "id": "{text}"}}]}}',
+            ),
             (f"{CHAT}/state", f'{{"put": {{"{text}": 1}}}}'),
         ):
             answer = await shop.post(path, content=body, headers=JSON)
@@ -631,6 +635,16 @@ async def test_half_of_a_surrogate_pair(service: Service, shop: httpx.AsyncClien
     answer = await shop.post(f"{CHAT}/messages", content=body, headers=JSON)
     assert "surrogate" not in refused(answer, 400, "InvalidRequest").detail
     assert await contents(service) == []
+    for text in texts:
+        for path, body in (
+            (f"{CHAT}/messages", f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'),
+            ("/v1/users/alice/memories", f'{{"content": ["{text}"]}}'),
+        ):
+            answer = await shop.post(path, content=body, headers=JSON)
+            assert answer.status_code == 200, body
+    stored = await contents(service)
+    assert len(stored) == len(texts)
+    assert all("\ufffd" in one for one in stored)
 
 
 async def test_a_header_that_is_given_twice(service: Service, shop: httpx.AsyncClient) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from remora import BufferPolicy, Config, Message, Runtime
 from remora.cli.render import print_session
+from remora.errors import ModelError
 from remora.models.ports import Line
 from remora.storage.memory import MemoryStore
 from remora.storage.records import SummarizeSpec
@@ -42,11 +43,14 @@ async def test_the_prompt() -> None:
         await chat.settle()
         await chat.append(user("d"))
         await chat.settle()
-    assert model.requests[0][-1]["content"] == (
+    asked = model.requests[0][-1]["content"]
+    assert asked.endswith(
         "Summarize the following conversation concisely, focusing on key facts and important "
         "information:\n\n"
         "User: I like tea.\nAssistant: Noted."
     )
+    for wanted in ("language", "names", "identifiers", "dates", "numbers", "decided", "open"):
+        assert wanted in asked
     assert all("Previous summary" not in str(message["content"]) for message in model.requests[0])
     assert model.requests[1][0] == {"role": "system", "content": "Previous summary: first"}
     assert model.requests[1][-1]["content"].endswith("User: b")
@@ -325,3 +329,36 @@ async def test_stale_summary_is_dropped_after_a_delete() -> None:
         assert (await chat.load()).summary == "clean"
         jobs = await runtime.internals.journal.jobs()
         assert [job for job in jobs if isinstance(job.payload, SummarizeSpec)] == []
+
+
+async def test_a_summary_of_more_than_a_model_can_read() -> None:
+    """G6: no request is above the window, and none is sent again that failed for its size. What
+    users say is word for word in it; long results, and bytes, are clipped or named by their size.
+    """
+    window = 4_000
+    config = replace(FAST, models=replace(PLAIN.models, context_window=window))
+    model = ScriptedChatModel([ModelError("too long"), "<think>Hm.</think>Order 4711 is late."])
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+    result = "row of a table, " * 160_000
+    picture = "iVBORw0K" * 10_000
+    said = [
+        user("My order 4711 is late."),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": result},
+        user(f"A photo: {picture}"),
+        *(user(f"{n} " + "And this is what happened on that day. " * 100) for n in range(20)),
+        user("Well?"),
+    ]
+    async with session(BY_WINDOW, config, chat_model=model) as chat:
+        await chat.append(said)
+        await chat.settle()
+        context = await chat.load()
+        assert context.summary == "Order 4711 is late."
+    first, second = (sum(len(one["content"]) for one in sent) // 4 for sent in model.requests)
+    assert second < first * 0.7 < window * 0.7
+    for sent in model.requests:
+        text = sent[-1]["content"]
+        assert "My order 4711 is late." in text
+        assert "kB are left out]" in text
+        assert "of data]" in text
+        assert "iVBORw0K" not in text

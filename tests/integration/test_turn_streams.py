@@ -150,9 +150,8 @@ async def test_other_shapes(open_runtime: Open) -> None:
             refused = [chunk(refusal="I can"), chunk(refusal="not."), chunk("stop")]
             assert [one async for one in turn.stream(Model(refused).stream())] == refused
             assert [one async for one in turn.stream(Model([chunk("stop")]).stream())]
-        assert [content for _, content, _ in await stored(chat)] == [
-            "hi", "Hello", [{"type": "refusal", "refusal": "I cannot."}],
-        ]  # fmt: skip
+        assert [content for _, content, _ in await stored(chat)] == ["hi", "Hello", None]
+        assert (await chat.history())[-1].extra == {"refusal": "I cannot."}
 
 
 async def drop(turn: Turn, model: Model, **options: Any) -> None:

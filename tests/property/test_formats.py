@@ -205,3 +205,96 @@ def test_the_error_says_which_message() -> None:
         with pytest.raises(InvalidMessage) as raised:
             convert([one, bad, one])
         assert raised.value.index == 1, convert
+
+
+keys = st.dictionaries(st.sampled_from(["x", "cache_control", "id"]), words, max_size=2)
+
+
+def blocks(*kinds: dict[str, Any]) -> st.SearchStrategy[list[Any]]:
+    """Some of these, with keys that remora does not know."""
+    one = st.builds(lambda kind, more: {**more, **kind}, st.sampled_from(kinds), keys)
+    return st.lists(one, min_size=1, max_size=4)
+
+
+def source(kind: str, **values: str) -> dict[str, Any]:
+    return {"source": {"type": kind, **values}}
+
+
+PDF = source("base64", media_type="application/pdf", data="JVBERi0=")
+SEARCHED = {"type": "search_result", "source": "s", "title": "t", "content": []}
+SAID_TO_CLAUDE = blocks(
+    {"type": "text", "text": "hi"},
+    {"type": "text", "text": "hi", "citations": [{"type": "char_location"}]},
+    {"type": "image", **source("file", file_id="file_1")},
+    {"type": "image", **source("url", url="https://e.org/a.png")},
+    {"type": "document", "citations": {"enabled": True}, "context": "C", **PDF},
+    SEARCHED,
+)
+SAID_BY_CLAUDE = blocks(
+    {"type": "thinking", "thinking": "hm", "signature": "s"},
+    {"type": "redacted_thinking", "data": "d"},
+    {"type": "text", "text": "hi"},
+    {"type": "tool_use", "id": "t", "name": "f", "input": {"at": 1}},
+    {"type": "server_tool_use", "id": "t", "name": "web_search", "input": {}},
+)
+ITEMS = blocks(
+    {"type": "reasoning", "id": "r", "summary": []},
+    {"type": "function_call", "id": "f", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+    {
+        "type": "message",
+        "role": "assistant",
+        "phase": "final_answer",
+        "content": [
+            {"type": "output_text", "text": "a", "annotations": [{"type": "url_citation"}]},
+            {"type": "refusal", "refusal": "b"},
+        ],
+    },
+    {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "ls"},
+    {"type": "function_call_output", "call_id": "c", "output": "done"},
+)
+PARTS = blocks(
+    {"text": "hi"},
+    {"text": "hm", "thought": True},
+    {"file_data": {"file_uri": "gs://b/f", "mime_type": "video/mp4"}},
+    {"function_call": {"name": "f", "args": {"a": 1}}, "thought_signature": b"sig"},
+    {"executable_code": {"code": "1", "language": "PYTHON"}},
+)
+RESPONSES_OF_TOOLS = blocks(
+    {"function_response": {"name": "f", "response": {"r": 1}}},
+    {"function_response": {"id": "i", "name": "f", "response": {"output": "x"}}},
+)
+
+
+@given(SAID_TO_CLAUDE, SAID_BY_CLAUDE, blocks(SEARCHED, {"type": "text", "text": "r"}))
+def test_what_anthropic_understands(asked: Any, said: Any, result: Any) -> None:
+    """G15: with `opaque`, each block comes back as it came, whatever is in it."""
+    answer = {"type": "tool_result", "tool_use_id": "t", "content": result}
+    given = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": [answer]},
+    ]
+    assert to_anthropic(from_anthropic(given, opaque=True))["messages"] == given
+
+
+@given(ITEMS, st.booleans())
+def test_what_the_responses_api_understands(items: Any, together: bool) -> None:
+    """G15: all at once, or item by item."""
+    batches = [items] if together else [[item] for item in items]
+    stored = [chat for batch in batches for chat in from_responses(batch, opaque=True)]
+    assert to_responses(stored) == items
+
+
+@given(PARTS, PARTS, RESPONSES_OF_TOOLS)
+def test_what_gemini_understands(asked: Any, said: Any, results: Any) -> None:
+    """G15: contents, and the objects that tools answered."""
+    asked = [one for one in asked if {"function_call", "thought"}.isdisjoint(one)] or [
+        {"text": "hi"}
+    ]
+    given = [
+        {"role": "user", "parts": asked},
+        {"role": "model", "parts": said},
+        {"role": "user", "parts": results},
+    ]
+    assert to_gemini(from_gemini(given, opaque=True))["contents"] == given

@@ -40,7 +40,7 @@ async def test_answers_of_the_client_are_appended() -> None:
         assert shown[1:] == [
             CALLED_CHAT,
             result,
-            {"role": "assistant", "content": "hello"},
+            {"role": "assistant", "content": "hello", "annotations": []},
             {"role": "user", "content": "and?"},
             {"role": "assistant", "content": "hello", "annotations": []},
         ]

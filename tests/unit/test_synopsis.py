@@ -45,7 +45,7 @@ def test_what_an_answer_says() -> None:
         ('{"context": "Bees."}', "", "Bees."),
         ('{"identity": null, "context": ""}', "", ""),
         ("Ada likes tea and keeps {three} hives.", "Ada likes tea and keeps {three} hives.", ""),
-        ("An emoji cut in half: \ud83d", "An emoji cut in half: ?", ""),
+        ("An emoji cut in half: \ud83d", "An emoji cut in half: \ufffd", ""),
     ):
         assert parse_synopsis(answer) == (identity, context)
     bad: list[Any] = [

@@ -18,7 +18,7 @@ from remora.actors.blocks.base import BaseMemoryBlock, ChatMessage
 from remora.errors import ConfigError, ModelAnswerInvalid
 from remora.logging import get_logger
 from remora.messages import escape_tags, without_surrogates
-from remora.models.answers import strip_fence
+from remora.models.answers import strip_fence, strip_thinking
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import ChatModel, ChatModelLike, Line, as_chat_model
 from remora.runtime.concurrency import run_in_thread_if
@@ -194,6 +194,7 @@ class FactExtractionMemoryBlock(BaseMemoryBlock[str], kw_only=True):
 
 def parse_facts(answer: str) -> list[str]:
     """The facts in a model's answer: tagged, as JSON, or in a bulleted list."""
+    answer = strip_thinking(answer)
     if tagged := list(_list_tagged(answer)):
         return _deduplicate(html.unescape(fact) for fact in tagged)
     if _FACTS.search(answer):

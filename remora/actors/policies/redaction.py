@@ -46,8 +46,12 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     if calls := chat.get("tool_calls"):
         fresh["tool_calls"] = [
             {
-                **_mapping(call, redact, but=_CALL | {"function"}),
-                "function": _mapping(call["function"], redact, but=_FUNCTION),
+                **_mapping(call, redact, but=_CALL | {"function", "custom"}),
+                **{
+                    key: _mapping(call[key], redact, but=_FUNCTION)
+                    for key in ("function", "custom")
+                    if call.get(key) is not None
+                },
             }
             for call in calls
         ]

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 
 from remora.errors import ModelAnswerInvalid
 from remora.messages import ChatDict
+from remora.models.answers import strip_fence, strip_thinking
 from remora.models.ports import ChatModel, Line
 from remora.tokens import TokenCounter
 
 __all__ = ["DEFAULT_PROMPT", "ChatSummarizer", "refuses", "shorten"]
 
 DEFAULT_PROMPT = (
-    "Summarize the following conversation concisely, "
-    "focusing on key facts and important information:\n\n"
+    "Write in the language of the conversation. Keep names, identifiers, dates and numbers as they "
+    "are written, what was decided or promised, and the tasks that are still open. Of a previous "
+    "summary, keep all that the conversation does not change. "
+    "Summarize the following conversation concisely, focusing on key facts and important "
+    "information:\n\n"
 )
 """Comes before the conversation's lines; `models.summary_prompt` replaces it."""
 _REFUSAL = re.compile(
@@ -54,10 +58,10 @@ class ChatSummarizer:
         )
         said = "\n".join(line.spoken for line in lines)
         messages.append({"role": "user", "content": self._prompt + said})
-        text = await self._model.complete(messages)
-        if not isinstance(text, str) or not text.strip():
+        answer = await self._model.complete(messages)
+        text = strip_fence(strip_thinking(answer)) if isinstance(answer, str) else ""
+        if not text:
             raise ModelAnswerInvalid(f"{self.name} returned no summary")
-        text = text.strip()
         if refuses(text):
             raise ModelAnswerInvalid(f"{self.name} refused to summarize")
         return text

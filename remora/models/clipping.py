@@ -1,0 +1,56 @@
+"""Long texts that a model is to read: their head and tail, and the size of what is between.
+
+Encoded bytes say nothing to a model and cost it dearly, so their size stands in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["clip", "clip_evenly", "replace_data"]
+
+_LEAST_DATA = 512
+_DATA = re.compile(
+    r"(?:data:[\w.+/;=-]{1,100};base64,)?"
+    rf"(?:[A-Za-z0-9+/_-]{{{_LEAST_DATA},}}"
+    r"|(?:[A-Za-z0-9+/]{60,80}(?:\r?\n|\\r?\\n|\\n)){7,}[A-Za-z0-9+/]*)={0,2}"
+)
+"""Base64 in one line, or in lines as mail has it; also within JSON, where a line ends with \\n."""
+_TAIL = 3  # a third of a clipped text is from its end
+
+
+def replace_data(text: str) -> str:
+    """`text` with the size of encoded bytes in their place: ``[12 kB of data]``."""
+    if len(text) < _LEAST_DATA:
+        return text
+    return _DATA.sub(lambda found: f"[{_size(len(found[0]) * 3 // 4)} of data]", text)
+
+
+def clip(text: str, most: int) -> str:
+    """The head and the tail of a text of more than `most` characters, and how much is between."""
+    if len(text) <= most:
+        return text
+    tail = most // _TAIL
+    head = most - tail
+    left_out = f" … [{_size(len(text) - most)} are left out] … "
+    return text[:head].rstrip() + left_out + text[len(text) - tail :].lstrip()
+
+
+def clip_evenly(texts: Sequence[str], most: int) -> list[str]:
+    """Texts of at most about `most` characters in all: the longest are clipped, to one length."""
+    left, longest = most, 0
+    lengths = sorted(map(len, texts))
+    for place, length in enumerate(lengths):
+        share = left // (len(lengths) - place)
+        if length > share:
+            longest = max(share, 1)
+            break
+        left -= length
+    else:
+        return list(texts)
+    return [clip(text, longest) for text in texts]
+
+
+def _size(count: int) -> str:
+    return f"{count} B" if count < 1_000 else f"{count / 1_000:.0f} kB"

@@ -1,0 +1,137 @@
+"""What a provider sent comes back, whatever keys it has, by every path (G15)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessage
+
+from remora import Runtime, Session
+from tests.configs import PLAIN
+
+texts = st.text(st.characters(codec="utf-8"), max_size=6)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    max_leaves=4,
+)
+unknown = st.dictionaries(st.sampled_from(["x", "extra_content", "cache"]), values, max_size=2)
+said = st.none() | texts
+calls = st.builds(
+    lambda kind, name, text, of_call, of_function: (
+        {"type": "custom", "custom": {"name": name, "input": text, **of_function}, **of_call}
+        if kind
+        else {"type": "function", "function": {"name": name, "arguments": text, **of_function}}
+        | of_call
+    ),
+    st.booleans(), texts, texts, unknown, unknown,
+)  # fmt: skip
+top = unknown.map(lambda keys: {k: v for k, v in keys.items() if v is not None})
+
+
+def assistant(content: str | None, called: list[Any], extra: dict[str, Any]) -> dict[str, Any]:
+    numbered = [{"id": f"c{n}", **one} for n, one in enumerate(called)]
+    chat = {"role": "assistant", "content": content, **extra}
+    return chat | ({"tool_calls": numbered} if numbered else {"content": content or ""})
+
+
+replies = st.builds(assistant, said, st.lists(calls, max_size=2), top)
+
+
+def conversation(reply: dict[str, Any], part: dict[str, Any]) -> list[dict[str, Any]]:
+    """A question with a part that has unknown keys, the reply, and results of its calls."""
+    results = [
+        {"role": "tool", "tool_call_id": one["id"], "content": "done"}
+        for one in reply.get("tool_calls", ())
+    ]
+    asked = {"role": "user", "content": [{"type": "text", "text": "hi", **part}]}
+    return [asked, reply, *results]
+
+
+async def shown(session: Session) -> list[Any]:
+    return list((await session.load()).messages)
+
+
+@given(replies, unknown)
+def test_unknown_keys(reply: dict[str, Any], part: dict[str, Any]) -> None:
+    """G15: in a context, in a history that is appended again, a state, a fork and an export."""
+    given = conversation(reply, part)
+
+    async def run() -> None:
+        async with Runtime.in_memory(config=PLAIN) as runtime:
+            first = runtime.session("ada", "first")
+            await first.append(given)
+            assert await shown(first) == given
+            assert [one.to_chat() for one in await first.history()] == given
+            again, restored = runtime.session("ada", "again"), runtime.session("ada", "restored")
+            await again.append(await first.history())
+            assert await shown(again) == given
+            await restored.load_state_dict(json.loads(json.dumps(await first.state_dict())))
+            assert await shown(restored) == given
+            assert await shown(await first.fork("fork")) == given
+            imported = await runtime.user("bob").import_session(await first.export())
+            assert await shown(imported) == given
+
+    anyio.run(run)
+
+
+@given(replies)
+def test_an_object_is_as_its_dump(reply: dict[str, Any]) -> None:
+    """G15: what `append` keeps of a client's message is what it keeps of the dict."""
+
+    async def run() -> None:
+        async with Runtime.in_memory(config=PLAIN) as runtime:
+            of_dict, of_object = runtime.session("ada", "dict"), runtime.session("ada", "object")
+            await of_dict.append(conversation(reply, {}))
+            made = ChatCompletionMessage.model_validate(reply)
+            await of_object.append(conversation({**reply, "x": 1}, {})[:1])
+            await of_object.append([made, *conversation(reply, {})[2:]])
+            assert await shown(of_object) == await shown(of_dict)
+
+    anyio.run(run)
+
+
+@given(replies, st.integers(1, 3))
+def test_a_stream_is_as_its_whole(reply: dict[str, Any], size: int) -> None:
+    """G15: pieces of text, arguments and reasoning are joined; other keys are kept as they are."""
+    reply = {**reply, "reasoning_content": "first this, then that"}
+    pieces = [reply["reasoning_content"][n : n + size] for n in range(0, 21, size)]
+    deltas: list[dict[str, Any]] = [
+        {key: value for key, value in reply.items() if key not in _IN_PIECES},
+        *({"reasoning_content": piece} for piece in pieces),
+        *({"content": letter} for letter in reply["content"] or ""),
+    ]
+    for index, call in enumerate(reply.get("tool_calls", ())):
+        key, text = ("custom", "input") if call["type"] == "custom" else ("function", "arguments")
+        begun = {**call, key: {**call[key], text: ""}}
+        deltas.append({"tool_calls": [{"index": index, **begun}]})
+        rest = ({"index": index, key: {text: letter}} for letter in call[key][text])
+        deltas.extend({"tool_calls": [one]} for one in rest)
+
+    async def chunks() -> AsyncIterator[ChatCompletionChunk]:
+        for delta in deltas:
+            choice = {"index": 0, "delta": delta, "finish_reason": None}
+            yield ChatCompletionChunk.construct(  # as the client does: it validates nothing
+                id="i", object="chat.completion.chunk", created=1, model="m", choices=[choice]
+            )
+
+    async def run() -> None:
+        async with Runtime.in_memory(config=PLAIN) as runtime:
+            chat = runtime.session("ada", "s")
+            async with chat.turn("hi", key="k", query=False) as turn:
+                async for _ in turn.stream(chunks()):
+                    pass
+            stored = await chat.history()
+            said = [one.to_chat() for one in stored[1:]]
+            if reply["content"] or reply.get("tool_calls"):
+                assert said == [{**reply, "content": reply["content"] or None}]
+
+    anyio.run(run)
+
+
+_IN_PIECES = frozenset({"content", "tool_calls", "reasoning_content"})
