@@ -12,6 +12,7 @@ __all__ = ["clip", "clip_evenly", "replace_data"]
 
 _LEAST_DATA = 512
 _DATA = re.compile(
+    r"(?<![A-Za-z0-9+/_-])"  # where a run begins, and nowhere within: in time with its length
     r"(?:data:[\w.+/;=-]{1,100};base64,)?"
     rf"(?:[A-Za-z0-9+/_-]{{{_LEAST_DATA},}}"
     r"|(?:[A-Za-z0-9+/]{60,80}(?:\r?\n|\\r?\\n|\\n)){7,}[A-Za-z0-9+/]*)={0,2}"

@@ -65,3 +65,27 @@ def test_a_type_for_each_role() -> None:
         for role in typing.get_args(typing.get_type_hints(one)["role"])
     }
     assert roles == {"system", "developer", "user", "assistant", "tool"}
+
+
+async def test_answers_without_a_text() -> None:
+    """G15: refusals, sounds, legacy calls and empty answers of the client are stored whole, and
+    shown as its API takes them back. A sound weighs what a sound does, not what base64 does.
+    """
+    sound = {"id": "audio_1", "data": "AAAA" * 9_000, "expires_at": 3, "transcript": "Hello"}
+    called = {"name": "f", "arguments": "{}"}
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        for keys, kept in (
+            ({"refusal": "I cannot."}, {"refusal": "I cannot."}),
+            ({"audio": sound}, {"audio": {"id": "audio_1"}}),
+            ({"function_call": called}, {"function_call": called}),
+            ({}, {"content": ""}),
+        ):
+            answer = ChatCompletionMessage.model_validate(
+                {"role": "assistant", "content": None, **keys}
+            )
+            chat = runtime.session("alice", "-".join(["s", *keys]))
+            await chat.append([{"role": "user", "content": "hi"}, answer])
+            context = await chat.load()
+            assert context.messages[1] == {"role": "assistant", "content": None, **kept}
+            assert context.tokens < 600
+            assert ((await chat.history())[1].extra or {}) == keys
