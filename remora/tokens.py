@@ -107,11 +107,12 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
                 texts.append(_as_text(value))
     if answered := chat.get("tool_call_id"):
         texts.append(answered)
-    if (audio := chat.get("audio")) is not None:  # the sound itself has no text
+    sound = chat.get("audio")
+    if counted := isinstance(sound, Mapping):  # by its transcript, and not by its bytes
         total += MEDIA_TOKENS["input_audio"]
-        texts.append(str(audio.get("transcript") or ""))
+        texts.append(str(sound.get("transcript") or ""))
     for key, value in chat.items():
-        if value is not None and key not in _COUNTED:
+        if value is not None and key not in _COUNTED and (key != "audio" or not counted):
             texts.append(_as_text(value))
     return total, texts
 
@@ -121,7 +122,7 @@ def _as_text(value: Any) -> str:
 
 
 _NAMED = frozenset({"function", "custom"})
-_COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "audio"})
+_COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
 def _suffix(media_tokens: Mapping[str, int]) -> str:

@@ -177,10 +177,11 @@ class StreamedReply:
         if place is None:  # some servers leave it out, and give whole calls
             place = delta.get("id") or next(reversed(self._calls), 0)
         call = self._calls.setdefault(place, {})
-        if call.get("id"):  # some servers repeat what they said of the call
-            delta.pop("id", None)
-            for key in _NAMED & delta.keys() & call.keys():
+        for key in _NAMED & delta.keys() & call.keys():  # some servers repeat the name
+            if call[key].get("name"):
                 delta[key].pop("name", None)
+        if call.get("id"):
+            delta.pop("id", None)
         _merge(call, delta)
 
     def _whole(self) -> ChatDict | None:

@@ -46,7 +46,7 @@ _logger = get_logger(__name__)
 _ASKS = 3  # calls of a model whose answers are too long, each with a stricter limit
 _STRICTEST = 8  # times as strict as the first one
 _PROMPT_TOKENS, _LINE_TOKENS = 500, 8  # for instructions, and for who speaks when
-_LEAST_ROOM, _HALVINGS = 1_000, 4
+_LEAST_ROOM = 1_000
 
 
 class _TooLong(ModelAnswerInvalid):
@@ -293,10 +293,12 @@ class SummarizeHandler:
     def _bound(self, previous: str, lines: list[Line], attempts: int) -> list[Line]:
         """The lines, the longest clipped so that all fit into the model's window.
 
-        What may have failed for its size is not sent again: each attempt has half of the room.
+        What may have failed for its size is not sent again: each attempt has half of the room, down
+        to what a compaction has by itself.
         """
         room = self._window - self._counter.count(previous) - self._max_tokens - _PROMPT_TOKENS
-        room = max(room >> min(attempts, _HALVINGS), _LEAST_ROOM)
+        least = max(min(room // 2, self._repair_tokens), _LEAST_ROOM)
+        room = max(room >> attempts, least)
         texts = [line.text for line in lines]
         tokens = sum(map(self._counter.count, texts)) + _LINE_TOKENS * len(lines)
         if tokens <= room:

@@ -141,9 +141,9 @@ class _Chat(msgspec.Struct):
     name: str | None = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
-    refusal: str | None = None
-    audio: dict[str, Any] | None = None
-    function_call: _Function | None = None
+    refusal: Any = None
+    audio: Any = None
+    function_call: Any = None
 
 
 KEPT_PREFIX = "remora."

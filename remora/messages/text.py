@@ -38,7 +38,8 @@ def tool_calls(chat: Mapping[str, Any]) -> list[CalledTool]:
     """The tool calls of a chat dict that was checked."""
     found = []
     for call in chat.get("tool_calls") or ():
-        if (custom := call.get("custom")) is not None:
+        if call.get("type") == "custom":
+            custom = call["custom"]
             found.append(CalledTool(call["id"], custom["name"], custom["input"]))
         else:
             function = call["function"]
@@ -58,13 +59,13 @@ def plain_text(chat: Mapping[str, Any]) -> str:
         for part in content:
             kind = part["type"]
             pieces.append(part[kind] if kind in {"text", "refusal"} else _attachment(part))
-    if refusal := chat.get("refusal"):
+    if isinstance(refusal := chat.get("refusal"), str):
         pieces.append(refusal)
-    if (audio := chat.get("audio")) is not None:
+    if isinstance(audio := chat.get("audio"), Mapping):
         pieces.append(str(audio.get("transcript") or "[audio]"))
     pieces.extend(f"[calls {one.name} {one.arguments}]" for one in tool_calls(chat))
-    if (called := chat.get("function_call")) is not None:
-        pieces.append(f"[calls {called['name']} {called['arguments']}]")
+    if isinstance(called := chat.get("function_call"), Mapping):
+        pieces.append(f"[calls {called.get('name')} {called.get('arguments')}]")
     return "\n".join(piece for piece in pieces if piece)
 
 

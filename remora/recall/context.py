@@ -126,8 +126,9 @@ def build_context(
     entries = [*[None] * first, *_identify(snapshot, shown.entries)]
     messages.extend(decode_chats(shown.entries))
     for chat in [one for one in messages if "audio" in one]:
-        if "id" in chat["audio"]:  # the API has the sound under its id, and takes no more
-            chat["audio"] = {"id": chat["audio"]["id"]}
+        sound = chat["audio"]
+        if isinstance(sound, dict) and "id" in sound:  # the API has it under its id
+            chat["audio"] = {"id": sound["id"]}
     if shown.summaries and needs_user_before(shown.entries):
         messages[first - 1]["role"] = "user"
     newest = first + newest_user(shown.entries)

@@ -21,6 +21,7 @@ from remora.messages import (
     remove_hidden,
     restore_message,
 )
+from remora.tokens import HeuristicCounter, count_message
 
 BAD: list[Any] = [
     None,
@@ -205,3 +206,14 @@ def test_a_character_is_hidden_or_not() -> None:
     }
     assert {0, 0x1B, 0x7F, 0xAD, 0x200B, 0x202E, 0x2066, 0xFE0D, 0xFEFF, 0xE0041} <= hidden
     assert not hidden & {*range(32, 127), 9, 10, 0xA0, 0x200D, 0x2014, 0x3000, 0xFE0F, 0x1F600}
+
+
+def test_known_keys_of_another_shape() -> None:
+    """Another provider may mean something else by the name of a key: it is kept, and counted."""
+    given = {"role": "user", "content": "x", "audio": "a.wav", "refusal": ["no"]}
+    entry, chat = encode_message(given)
+    assert decode_chat(entry.chat) == chat == given
+    assert plain_text(chat) == "x"
+    assert count_message(HeuristicCounter(), chat) > count_message(
+        HeuristicCounter(), {"role": "user", "content": "x"}
+    )

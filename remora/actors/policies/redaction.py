@@ -46,14 +46,11 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     if calls := chat.get("tool_calls"):
         fresh["tool_calls"] = [
             {
-                **_mapping(call, redact, but=_CALL | {"function", "custom"}),
-                **{
-                    key: _mapping(call[key], redact, but=_FUNCTION)
-                    for key in ("function", "custom")
-                    if call.get(key) is not None
-                },
+                **_mapping(call, redact, but={*_CALL, key}),
+                key: _mapping(call[key], redact, but=_FUNCTION),
             }
             for call in calls
+            for key in ["custom" if call.get("type") == "custom" else "function"]
         ]
     return fresh
 
