@@ -539,12 +539,14 @@ export interface ToolCall {
   id: string;
   function: ToolFunction;
   type?: string;
+  extra?: Record<string, unknown> | null;
 }
 
-/** The function that a model wants to call; `arguments` is JSON text, as the model wrote it. */
+/** The function that a model wants to call. */
 export interface ToolFunction {
   name: string;
   arguments: string;
+  extra?: Record<string, unknown> | null;
 }
 
 /** How many messages stay in the buffer at most. */

@@ -26,10 +26,10 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.clipping import clip_evenly
 from remora.models.compression import add_tokens, prepare
 from remora.models.ports import Line, Summarizer
+from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
-from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
 from remora.storage.records import (
     MessageRange,
@@ -38,7 +38,7 @@ from remora.storage.records import (
     find_lost,
     model_name,
 )
-from remora.tokens import TokenCounter
+from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
 __all__ = ["SummarizeHandler"]
 
@@ -319,7 +319,10 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
-        lines = await compute_in_thread(self._bound, previous or "", lines, attempts)
+        characters = len(previous or "") + sum(len(line.text) for line in lines)
+        lines = await run_in_thread_if(
+            characters > INLINE_CHARACTERS, self._bound, previous or "", lines, attempts
+        )
         ask = prepare(self._summarizer, previous, lines)
         name, most = self._summarizer.name, self._max_tokens
         limit = most
