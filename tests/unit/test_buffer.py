@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from remora.actors.policies.units import (
     cut_to_keep,
     length_before_open_call,
+    newest_start,
     newest_units,
     presentable_units,
     units,
@@ -71,7 +72,12 @@ def test_units_keep_calls_with_results() -> None:
 def test_units_from_the_back(messages: list[dict[str, Any]]) -> None:
     """They are those from the front, whichever message a reader stops at."""
     found = entries(*messages)
-    assert list(newest_units(found)) == [(u.start, u.tokens) for u in reversed(units(found))]
+    backwards = [(u.start, u.tokens) for u in reversed(units(found))]
+    assert list(newest_units(found)) == backwards
+    used = 0
+    for start, tokens in backwards:
+        used += tokens
+        assert newest_start(found, used) == start, "what takes all of the room fits"
 
 
 def test_what_reaches_a_chat_api() -> None:
