@@ -45,7 +45,7 @@ def clip_evenly(texts: Sequence[str], most: int) -> list[str]:
     for place, length in enumerate(lengths):
         share = left // (len(lengths) - place)
         if length > share:
-            longest = max(share, 1)
+            longest = share
             break
         left -= length
     else:
