@@ -268,7 +268,7 @@ RESPONSES_OF_TOOLS = blocks(
 
 @given(SAID_TO_CLAUDE, SAID_BY_CLAUDE, blocks(SEARCHED, {"type": "text", "text": "r"}))
 def test_what_anthropic_understands(asked: Any, said: Any, result: Any) -> None:
-    """G15: with `opaque`, each block comes back as it came, whatever is in it."""
+    """With `opaque`, each block comes back as it came, whatever is in it."""
     answer = {"type": "tool_result", "tool_use_id": "t", "content": result}
     given = [
         {"role": "user", "content": asked},
@@ -280,7 +280,7 @@ def test_what_anthropic_understands(asked: Any, said: Any, result: Any) -> None:
 
 @given(ITEMS, st.booleans())
 def test_what_the_responses_api_understands(items: Any, together: bool) -> None:
-    """G15: all at once, or item by item."""
+    """All at once, or item by item."""
     batches = [items] if together else [[item] for item in items]
     stored = [chat for batch in batches for chat in from_responses(batch, opaque=True)]
     assert to_responses(stored) == items
@@ -288,7 +288,7 @@ def test_what_the_responses_api_understands(items: Any, together: bool) -> None:
 
 @given(PARTS, PARTS, RESPONSES_OF_TOOLS)
 def test_what_gemini_understands(asked: Any, said: Any, results: Any) -> None:
-    """G15: contents, and the objects that tools answered."""
+    """Contents, and the objects that tools answered."""
     asked = [one for one in asked if {"function_call", "thought"}.isdisjoint(one)] or [
         {"text": "hi"}
     ]

@@ -1,4 +1,4 @@
-"""What a provider sent comes back, whatever keys it has, by every path (G15)."""
+"""What a provider sent comes back, whatever keys it has, by every path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def shown(session: Session) -> list[Any]:
 
 @given(replies, unknown)
 def test_unknown_keys(reply: dict[str, Any], part: dict[str, Any]) -> None:
-    """G15: in a context, in a history that is appended again, a state, a fork and an export."""
+    """In a context, in a history that is appended again, a state, a fork and an export."""
     given = conversation(reply, part)
 
     async def run() -> None:
@@ -82,7 +82,7 @@ def test_unknown_keys(reply: dict[str, Any], part: dict[str, Any]) -> None:
 
 @given(replies)
 def test_an_object_is_as_its_dump(reply: dict[str, Any]) -> None:
-    """G15: what `append` keeps of a client's message is what it keeps of the dict."""
+    """What `append` keeps of a client's message is what it keeps of the dict."""
 
     async def run() -> None:
         async with Runtime.in_memory(config=PLAIN) as runtime:
@@ -98,7 +98,7 @@ def test_an_object_is_as_its_dump(reply: dict[str, Any]) -> None:
 
 @given(replies, st.integers(1, 3))
 def test_a_stream_is_as_its_whole(reply: dict[str, Any], size: int) -> None:
-    """G15: pieces of text, arguments and reasoning are joined; other keys are kept as they are."""
+    """Pieces of text, arguments and reasoning are joined; other keys are kept as they are."""
     reply = {**reply, "reasoning_content": "first this, then that"}
     pieces = [reply["reasoning_content"][n : n + size] for n in range(0, 21, size)]
     deltas: list[dict[str, Any]] = [

@@ -68,7 +68,7 @@ def test_a_type_for_each_role() -> None:
 
 
 async def test_answers_without_a_text() -> None:
-    """G15: refusals, sounds, legacy calls and empty answers of the client are stored whole, and
+    """Refusals, sounds, legacy calls and empty answers of the client are stored whole, and
     shown as its API takes them back. A sound weighs what a sound does, not what base64 does.
     """
     sound = {"id": "audio_1", "data": "AAAA" * 9_000, "expires_at": 3, "transcript": "Hello"}
