@@ -87,6 +87,7 @@ def count_message(counter: TokenCounter, chat: Mapping[str, Any]) -> int:
 def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, list[str]]:
     """The tokens of a message beyond those of its texts, and its texts."""
     total = counter.message_overhead
+    media: Mapping[str, int] = getattr(counter, "media_tokens", MEDIA_TOKENS)
     content = chat.get("content")
     texts: list[str] = []
     if isinstance(content, str):
@@ -95,7 +96,6 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
             return total, texts
     elif content:
         texts += [part[part["type"]] for part in content if part["type"] in {"text", "refusal"}]
-        media: Mapping[str, int] = getattr(counter, "media_tokens", MEDIA_TOKENS)
         total += sum(media.get(kind, 0) for kind in media_parts(chat))
     if name := chat.get("name"):
         texts.append(name)
@@ -107,12 +107,13 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
                 texts.append(_as_text(value))
     if answered := chat.get("tool_call_id"):
         texts.append(answered)
-    sound = chat.get("audio")
-    if counted := isinstance(sound, Mapping):  # by its transcript, and not by its bytes
-        total += MEDIA_TOKENS["input_audio"]
-        texts.append(str(sound.get("transcript") or ""))
     for key, value in chat.items():
-        if value is not None and key not in _COUNTED and (key != "audio" or not counted):
+        if value is None or key in _COUNTED:
+            continue
+        if key == "audio" and isinstance(value, Mapping):  # its bytes are no text
+            total += media.get("input_audio", 0)
+            texts.append(str(value.get("transcript") or ""))
+        else:
             texts.append(_as_text(value))
     return total, texts
 

@@ -14,6 +14,7 @@ import anyio
 from remora.errors import InvalidInput, RuntimeClosed
 from remora.logging import get_logger
 from remora.messages import ChatDict, is_message_object
+from remora.messages.chat import call_keys
 from remora.runtime.loops import HomeLoop
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
@@ -211,8 +212,7 @@ _KINDS = frozenset({"id", "type", "index", "format"})
 
 def _called(call: dict[str, Any]) -> dict[str, Any]:
     """A tool call of which all pieces are there; what a server left out is empty."""
-    kind = call.setdefault("type", "function")
-    key, text = ("custom", "input") if kind == "custom" else ("function", "arguments")
+    key, text = call_keys(call.setdefault("type", "function"))
     named = {"name": "", text: "", **call.get(key, {})}
     return {**call, "id": call.get("id") or "", key: named}
 

@@ -78,7 +78,7 @@ def from_anthropic(messages: Any, *, opaque: bool = False) -> list[ChatDict]:
                 index=index,
             )
         read = _read_assistant if role == "assistant" else _read_user
-        chats.extend(checked(read(blocks, index, opaque=opaque), index))
+        chats.extend(read(blocks, index, opaque=opaque))
     return chats
 
 

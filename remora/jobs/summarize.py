@@ -14,7 +14,7 @@ import msgspec
 
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
-from remora.config import BufferConfig, ModelConfig
+from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
 from remora.jobs.durations import CompactionDurations
@@ -26,10 +26,10 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.clipping import clip_evenly
 from remora.models.compression import add_tokens, prepare
 from remora.models.ports import Line, Summarizer
-from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.probes import probe
+from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
 from remora.storage.records import (
     MessageRange,
@@ -38,7 +38,7 @@ from remora.storage.records import (
     find_lost,
     model_name,
 )
-from remora.tokens import INLINE_CHARACTERS, TokenCounter
+from remora.tokens import TokenCounter
 
 __all__ = ["SummarizeHandler"]
 
@@ -106,7 +106,7 @@ class SummarizeHandler:
         resummarizer: Resummarizer,
         durations: CompactionDurations,
         timeout_s: float = 60.0,
-        window: int = ModelConfig().context_window,
+        window: int = 32_000,
     ) -> None:
         self._window = window
         self._journal = journal
@@ -175,9 +175,10 @@ class SummarizeHandler:
             return await self._write_fallback(attempt, given, self._summarizer)
         skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
         try:
-            attempts = attempt.job.attempts
-            asking = partial(self._ask_model, given, last=attempt.last, attempts=attempts)
-            text = "" if skip else await asking()
+            text = ""
+            if not skip:
+                attempts = attempt.job.attempts
+                text = await self._ask_model(given, last=attempt.last, attempts=attempts)
         except _TooLong:
             text = ""
             self._resummarizer.postpone(key)
@@ -290,15 +291,18 @@ class SummarizeHandler:
         content = self._buffer.summary_prefix + text
         return self._counter.message_overhead + await self._writer.count(content)
 
-    def _bound(self, previous: str, lines: list[Line], attempts: int) -> list[Line]:
-        """The lines, the longest clipped so that all fit into the model's window.
+    def _room(self, given: _Input, attempts: int) -> int:
+        """Tokens of the model's window for messages.
 
         What may have failed for its size is not sent again: each attempt has half of the room, down
         to what a compaction has by itself.
         """
-        room = self._window - self._counter.count(previous) - self._max_tokens - _PROMPT_TOKENS
-        least = max(min(room // 2, self._repair_tokens), _LEAST_ROOM)
-        room = max(room >> attempts, least)
+        told = sum(one.tokens for one in given.priors)
+        room = self._window - told - self._max_tokens - _PROMPT_TOKENS
+        return max(room >> attempts, min(room // 2, self._repair_tokens), _LEAST_ROOM)
+
+    def _clip(self, lines: list[Line], room: int) -> list[Line]:
+        """The lines, the longest clipped so that all take at most `room` tokens."""
         texts = [line.text for line in lines]
         tokens = sum(map(self._counter.count, texts)) + _LINE_TOKENS * len(lines)
         if tokens <= room:
@@ -319,10 +323,9 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in given.priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
-        characters = len(previous or "") + sum(len(line.text) for line in lines)
-        lines = await run_in_thread_if(
-            characters > INLINE_CHARACTERS, self._bound, previous or "", lines, attempts
-        )
+        room = self._room(given, attempts)
+        if given.tokens + _LINE_TOKENS * len(lines) > room:  # by what was counted already
+            lines = await compute_in_thread(self._clip, lines, room)
         ask = prepare(self._summarizer, previous, lines)
         name, most = self._summarizer.name, self._max_tokens
         limit = most

@@ -13,6 +13,7 @@ __all__ = [
     "Role",
     "ToolCall",
     "ToolFunction",
+    "call_keys",
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -54,23 +55,23 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The call of a chat dict, which was checked."""
         rest = {**call}
         kind = rest.pop("type", "function")
-        named = rest.pop("custom" if kind == "custom" else "function")
-        function = {**named}
-        name, text = function.pop("name"), function.pop(_TEXT_KEYS.get(kind, "arguments"))
+        key, text_key = call_keys(kind)
+        function = {**rest.pop(key)}
+        name, text = function.pop("name"), function.pop(text_key)
         of_function = ToolFunction(name, text, function or None)
         return cls(id=rest.pop("id"), function=of_function, type=kind, extra=rest or None)
 
     def to_chat(self) -> ChatDict:
         """The plain dict that a chat API takes."""
-        kind, function = self.type, self.function
-        text_key = _TEXT_KEYS.get(kind, "arguments")
+        function = self.function
+        key, text_key = call_keys(self.type)
         named = {"name": function.name, text_key: function.arguments, **(function.extra or {})}
-        key = "custom" if kind == "custom" else "function"
-        return {"id": self.id, "type": kind, key: named, **(self.extra or {})}
+        return {"id": self.id, "type": self.type, key: named, **(self.extra or {})}
 
 
-_TEXT_KEYS = {"custom": "input"}
-"""Under which key a tool's input is, by the type of the call."""
+def call_keys(kind: str | None) -> tuple[str, str]:
+    """Under which key a tool call of a type names its tool, and under which its input is there."""
+    return ("custom", "input") if kind == "custom" else ("function", "arguments")
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

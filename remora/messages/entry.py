@@ -11,7 +11,7 @@ import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
-from remora.messages.chat import ChatDict, Message, Role, ToolCall
+from remora.messages.chat import ChatDict, Message, Role, ToolCall, call_keys
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.text import clean_texts, without_surrogates
 
@@ -367,8 +367,8 @@ def _check_calls(checked: _Chat, index: int) -> None:
     if problem is None and checked.tool_calls and checked.role != "assistant":
         problem = ": only an assistant may have tool_calls"
     for place, call in enumerate(checked.tool_calls or ()):
-        if (call.custom if call.type == "custom" else call.function) is None:
-            wanted = "custom" if call.type == "custom" else "function"
+        wanted, _ = call_keys(call.type)
+        if getattr(call, wanted) is None:
             problem = f": tool_calls[{place}] of the type {call.type} has no {wanted}"
     if problem is not None:
         raise InvalidMessage(f"message {index}{problem}", index=index)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from remora.messages.chat import ChatDict
+from remora.messages.chat import ChatDict, call_keys
 from remora.messages.quoting import plain_name, remove_hidden
 
 __all__ = [
@@ -38,12 +38,8 @@ def tool_calls(chat: Mapping[str, Any]) -> list[CalledTool]:
     """The tool calls of a chat dict that was checked."""
     found = []
     for call in chat.get("tool_calls") or ():
-        if call.get("type") == "custom":
-            custom = call["custom"]
-            found.append(CalledTool(call["id"], custom["name"], custom["input"]))
-        else:
-            function = call["function"]
-            found.append(CalledTool(call["id"], function["name"], function["arguments"]))
+        key, text_key = call_keys(call.get("type"))
+        found.append(CalledTool(call["id"], call[key]["name"], call[key][text_key]))
     return found
 
 

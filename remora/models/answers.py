@@ -61,7 +61,8 @@ def strip_thinking(answer: str) -> str:
     if _CHANNEL in answer:
         finals = list(_FINAL.finditer(answer))
         return answer[finals[-1].end() :].partition("<|")[0].strip() if finals else ""
-    if not any(word in answer.lower() for word in _WORDS):
+    lowered = answer.lower()
+    if not any(word in lowered for word in _WORDS):
         return answer.strip()
     if answer.startswith(_BARE_ANALYSIS) and _BARE_FINAL in answer:
         return answer.rpartition(_BARE_FINAL)[2].strip()

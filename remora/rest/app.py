@@ -368,10 +368,6 @@ def _read_headers(given: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return headers
 
 
-def _ids_in(body: bytes) -> list[bytes]:
-    return _ID.findall(body)
-
-
 def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
@@ -385,7 +381,8 @@ def _decode(body: bytes, kind: Any) -> Any:
         if "surrogate" not in str(e) and not _HALF_PAIR.search(body[-_PAIR:]):
             raise
         mended = mend_escapes(body)
-        if not _TEXTS.isdisjoint(kind.__struct_fields__) and _ids_in(body) == _ids_in(mended):
+        has_texts = not _TEXTS.isdisjoint(kind.__struct_fields__)
+        if mended != body and has_texts and _ID.findall(body) == _ID.findall(mended):
             return _decode(mended, kind)
         where = str(e).partition("(")[2].rstrip(")") or f"byte {len(body) - _PAIR}"
         detail = (

@@ -12,6 +12,7 @@ from typing import Any
 
 from remora.errors import ConfigError, RedactionFailed
 from remora.messages import ChatDict
+from remora.messages.chat import call_keys
 from remora.runtime.guard import is_requested
 
 __all__ = ["redact_chat", "redact_metadata", "redact_text", "redact_value", "validate_hook"]
@@ -46,11 +47,11 @@ def redact_chat(chat: ChatDict, redact: Callable[[str], str]) -> ChatDict:
     if calls := chat.get("tool_calls"):
         fresh["tool_calls"] = [
             {
-                **_mapping(call, redact, but={*_CALL, key}),
+                **_mapping(call, redact, but=_CALL | {key}),
                 key: _mapping(call[key], redact, but=_FUNCTION),
             }
             for call in calls
-            for key in ["custom" if call.get("type") == "custom" else "function"]
+            for key, _ in [call_keys(call.get("type"))]
         ]
     return fresh
 
