@@ -288,6 +288,18 @@ class MailboxFull(RemoraError):
         self.limit = limit
 
 
+class BudgetTooSmall(InvalidInput):
+    """Not even a few words of the newest message fit into a context. Allow more tokens.
+
+    Attributes:
+        needed: the tokens that would suffice; 0 if that is not known.
+    """
+
+    def __init__(self, text: str, *, needed: int = 0) -> None:
+        super().__init__(text)
+        self.needed = needed
+
+
 class OverdraftReached(RemoraError):
     """The session has too much that is not summarized yet. Nothing was written; retry later.
 

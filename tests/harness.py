@@ -14,7 +14,7 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.compaction import SUMMARIZE_QUEUE
 from remora.actors.session.messages import Append, Inspect, SessionView
-from remora.config import BufferConfig
+from remora.config import BufferConfig, Config
 from remora.ids import SessionKey, key_digest
 from remora.jobs.durations import CompactionDurations
 from remora.jobs.repair import Resummarizer
@@ -22,6 +22,7 @@ from remora.jobs.summarize import SummarizeHandler
 from remora.messages import Entry, decode_chat, encode_message
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import Line
+from remora.recall.excerpts import window_rules
 from remora.runtime.actor import Decision
 from remora.runtime.clock import Clock
 from remora.runtime.jobs import JobQueue, RetryPolicy
@@ -35,6 +36,7 @@ from remora.storage.sqlite.journal import SqliteJournal
 from remora.tokens import HeuristicCounter, count_message
 
 COUNTER = HeuristicCounter()
+WINDOWS = window_rules(Config(), COUNTER)
 
 
 class LoopClock:
@@ -177,7 +179,9 @@ async def kernel(
     policy = BufferPolicy(
         above_tokens=fold_above, keep_tokens=fold_above // 2, overdraft_tokens=fold_above * 4
     )
-    behavior = behavior or SessionBehavior(lambda _: policy, instance="0", flushes=False)
+    behavior = behavior or SessionBehavior(
+        lambda _: policy, instance="0", flushes=False, windows=WINDOWS
+    )
     holder: list[Supervisor] = []
 
     def decided(turn: Decision) -> None:

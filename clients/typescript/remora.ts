@@ -457,6 +457,8 @@ export interface Source {
   degraded?: MessageRange | null;
   omitted?: number;
   omitted_tokens?: number;
+  shortened?: number;
+  messages?: MessageRange | null;
 }
 
 /** The status of each tier in a context: `context.sources.long_term.status`. By name as well, for logs and loops: `sources["long_term"]`, `sources["block:NAME"]`, `sources.items()`, `dict(sources)`. A type checker finds a misspelt field, not a misspelt name. */

@@ -21,7 +21,7 @@ async def main() -> None:
             )
         await runtime.settle()  # until summaries are written; a server need not wait
         stored, context = await chat.history(), await chat.load(max_tokens=500)
-        print(f"{len(stored)} messages stored, {len(context.messages)} in the context")
+        print(f"{len(stored)} messages stored, fewer shown: {len(context.messages) < 60}")
         print(f"within 500 tokens: {context.tokens <= 500}")
         print(f"summary: {context.sources.summary.status}")
         print(f"recent messages: {context.sources.recent.status}")

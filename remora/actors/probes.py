@@ -39,8 +39,13 @@ PROBES: Mapping[str, str] = {
     "group_cut_whole": "a compaction ended within a tool-call group: it takes the whole group",
     "abandoned_call_cut": "a tool call whose agent seems dead was cut like single messages",
     "orphan_result_dropped": "a tool result without its call is left out of a context",
-    "orphan_call_dropped": "a tool call that was never answered is left out of a context, with its "
-    "results",
+    "open_call_closed": "a message stands for the result that a tool call never got",
+    "late_result_found_its_call": "a tool result is shown with its call, although others spoke "
+    "between them",
+    "summary_planned_for_reader": "a budget has no room for the whole buffer: it gets a summary",
+    "shown_behind_own_summary": "a context shows the summary that was made for its budget",
+    "instructions_pinned": "a context begins with a system message that has left the buffer",
+    "question_kept": "the newest message of the user is shown, although messages behind it are not",
     "awaiting_call_withheld": "a tool call without all its results is withheld from a context",
     # a user
     "working_memory_overfull": "working memory is far over its limit: the oldest items leave at "

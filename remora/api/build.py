@@ -48,6 +48,7 @@ from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter
 from remora.models.ports import embed_texts, embedder_name
+from remora.recall.excerpts import window_rules
 from remora.recall.gather import Tiers
 from remora.recall.planner import Planner
 from remora.recall.recall import Recall
@@ -202,6 +203,8 @@ def _build_kernel(
         recount=recount,
         repairs=not models.summarizer.extracts,
         facts=extracts_facts(config, models),
+        windows=window_rules(config, models.counter),
+        token_limit=config.buffer.token_limit,
     )
     users = UserBehavior(
         models.embedder.dimension if models.embedder else None,
@@ -397,7 +400,14 @@ def _build_internals(
             counting,
         ),
         contexts=LocalContexts(
-            registry, journal, planner, supervisor, clock, config.mailbox.timeout_s, verbs
+            registry,
+            journal,
+            planner,
+            supervisor,
+            clock,
+            config.mailbox.timeout_s,
+            verbs,
+            window_rules(config, base.models.counter),
         ),
         turns=turns,
         archive=LocalArchive(journal, registry, recall, models.cached),

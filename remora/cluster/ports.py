@@ -204,11 +204,12 @@ class RemoteContexts:
             snapshot: Snapshot = await self._line.ask(key, request, timeout_s=timeout_s)
             config = self._line.config.context
             context = await show_snapshot(
-                snapshot, self._counter, config, prefix_changed=snapshot.prefix_changed
+                snapshot, self._counter, config, budget, prefix_changed=snapshot.prefix_changed
             )
             if context.summary is not None:
-                count = context.sources.summary.count
-                self._shown.note(key.user, shown_digests(context.messages[:count]))
+                first, count = snapshot.pinned, context.sources.summary.count
+                shown = context.messages[first : first + count]
+                self._shown.note(key.user, shown_digests(shown))
             return context
         loaded: Context = await self._line.call(
             "contexts.load",

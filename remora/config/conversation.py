@@ -38,6 +38,11 @@ class BufferConfig(Section, frozen=True, kw_only=True):
     it: when the buffer is compacted, `summary_tokens` by default, and the user profile."""
     fold_ratio: float = 0.7
     """The buffer is compacted above this share of `token_limit`, down to half of that."""
+    result_tokens: int = 64
+    """Most tokens that the result of a tool counts for in `fold_ratio` and `overdraft_ratio`:
+    contexts show old results as stubs (`context.stub_tokens`) before anything is summarized."""
+    max_bytes: int = 4_194_304
+    """The buffer of a session is compacted above this size, whatever its tokens count for."""
     overdraft_ratio: float = 2.0
     """Unsummarized tokens, as a multiple of `token_limit`, that a session may have while a slow
     summarizer works; `overdraft` says what happens beyond."""
@@ -78,6 +83,12 @@ class ContextConfig(Section, frozen=True, kw_only=True):
 
     recent: int = 10
     """The newest messages, which are in every context that has room for them."""
+    whole_results: int = 3
+    """Where a conversation does not fit: so many of the newest results of tools, at least, are not
+    reduced to a stub, before any message is left out."""
+    stub_tokens: int = 64
+    """Most tokens of such a stub: how the result begins and ends, its size, and its message's
+    number."""
     insert_method: Literal["system", "user", "tail"] = "system"
     """Where memory blocks go: into the system message, into the newest user message, or (`tail`)
     into a message before that one, which keeps the provider's prompt cache valid. What a block

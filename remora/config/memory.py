@@ -71,6 +71,9 @@ class ImportanceConfig(Section, frozen=True, kw_only=True):
     """How much a memory's own importance moves its rank; an importance of 0.5 moves nothing."""
 
 
+_LEAST_ROOM = 300  # tokens
+
+
 class RecallConfig(Section, frozen=True, kw_only=True):
     """How lists of candidates become one ranking; measured on LoCoMo, REALTALK, BFCL and BEAM."""
 
@@ -153,8 +156,9 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     insert_method: Literal["tail", "user"] = "tail"
     """Where recalled memories go: into a message of `context.quoted_role` before the newest user
     message, or into that message, at its start."""
-    context_share: float = 0.25
-    """Share of the budget for recalled memories, taken from older messages."""
+    context_share: float = 0.1
+    """Share of the budget that is reserved for recalled memories; of a small budget a quarter, up
+    to 300 tokens, if that is more. While the conversation is short, they get what it leaves."""
     cache: int = 1_000
     """Recalls whose results are kept until something is written about their user."""
     unindexed_rows: int = 1_000
@@ -167,6 +171,10 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     the store: for one that other processes write to, or that searches in its own way."""
     hot_rows: int = 5_000
     """A user with more rows than this is always searched in the store."""
+
+    def room(self, budget: int) -> int:
+        """The tokens of a context's budget that are reserved for recalled memories."""
+        return max(int(budget * self.context_share), min(budget // 4, _LEAST_ROOM))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ recognized by their methods. Ids of tool calls, texts and their order are kept.
 What only one API understands (its reasoning, calls of tools that it runs itself) has no form in a
 chat. ``opaque=True`` keeps such a message as it came, in the stored message's metadata: only the
 same API's `to_…` shows it, if it is given messages with their metadata, as `Session.history` and
-`Session.contents` return them.
+`Session.contents` return them, or a `Context`, which has those of the current calls of tools.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from remora.faces import publish
 from remora.formats.anthropic import AnthropicPrompt, from_anthropic, to_anthropic
 from remora.formats.gemini import GeminiPrompt, from_gemini, to_gemini
+from remora.formats.openai import to_openai
 from remora.formats.plain import ChatMessages
 from remora.formats.recognize import as_chats
 from remora.formats.responses import from_responses, to_responses
@@ -29,6 +30,7 @@ __all__ = [
     "from_responses",
     "to_anthropic",
     "to_gemini",
+    "to_openai",
     "to_responses",
 ]
 

@@ -34,6 +34,7 @@ __all__ = ["AnthropicPrompt", "from_anthropic", "to_anthropic"]
 _API = "anthropic"
 _REASONING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
+_EPHEMERAL = {"type": "ephemeral"}
 _OPENING = "(The conversation began earlier.)"
 
 
@@ -43,7 +44,7 @@ class AnthropicPrompt(TypedDict):
     ``system`` is left out if there is none.
     """
 
-    system: NotRequired[str]
+    system: NotRequired[str | list[Any]]
     messages: list[Any]
 
 
@@ -177,7 +178,7 @@ def _read_part(block: dict[str, Any], index: int) -> dict[str, Any] | None:
     return None
 
 
-def to_anthropic(messages: ChatMessages) -> AnthropicPrompt:
+def to_anthropic(messages: ChatMessages, *, cache: bool = False) -> AnthropicPrompt:
     """The system prompt and the messages for ``client.messages.create(…, **prompt)``.
 
     System messages are joined, wherever they stand. Roles alternate: neighbours of one role are one
@@ -185,7 +186,9 @@ def to_anthropic(messages: ChatMessages) -> AnthropicPrompt:
     user message in front. Names of speakers have no place there; sounds are shown as a word.
 
     Args:
-        messages: of a context or of a history.
+        messages: a context, or messages of a context or of a history.
+        cache: mark with ``cache_control`` what the next call begins with as well: the system prompt
+            and everything before the newest message of the user.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -210,7 +213,32 @@ def to_anthropic(messages: ChatMessages) -> AnthropicPrompt:
     }
     if system:
         prompt["system"] = "\n\n".join(system)
+    if cache:
+        _mark(prompt)
     return prompt
+
+
+def _mark(prompt: AnthropicPrompt) -> None:
+    """Set the breakpoints of Anthropic's prompt cache, of which four are allowed.
+
+    Tools come before the system prompt, and the system prompt before the messages.
+    """
+    system, messages = prompt.get("system"), prompt["messages"]
+    if isinstance(system, str):
+        prompt["system"] = [{"type": "text", "text": system, "cache_control": _EPHEMERAL}]
+    last = len(messages) - 1
+    asked = next((n for n in range(last, -1, -1) if _asks(messages[n])), 0)
+    for place in {asked - 1, last}:
+        blocks = messages[place]["content"] if place >= 0 else []
+        if blocks and blocks[-1].get("type") not in _REASONING:
+            blocks[-1] = {**blocks[-1], "cache_control": _EPHEMERAL}
+
+
+def _asks(message: dict[str, Any]) -> bool:
+    """Whether it is what a user says, and not only results of tools."""
+    return message["role"] == "user" and any(
+        block.get("type") != "tool_result" for block in message["content"]
+    )
 
 
 def _assistant_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:

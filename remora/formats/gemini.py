@@ -202,7 +202,7 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
     content, and tool results are the user's. Names of speakers have no place there.
 
     Args:
-        messages: of a context or of a history.
+        messages: a context, or messages of a context or of a history.
 
     Raises:
         InvalidMessage: one of them is not a chat message.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from remora.errors import InvalidMessage
 from remora.messages import KEPT_PREFIX, ChatDict, Message, is_message_object
@@ -36,8 +36,23 @@ __all__ = [
     "with_kept",
 ]
 
-ChatMessages: TypeAlias = Iterable[Message | Mapping[str, Any]]
-"""Messages of a context, or of a history."""
+
+class PromptMessages(Protocol):
+    """Messages for a model, with what one API needs back; a `remora.Context` is one."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """In the OpenAI chat format."""
+        ...
+
+    @property
+    def kept(self) -> Mapping[int, Mapping[str, Any]]:
+        """Metadata of some of them, by their places."""
+        ...
+
+
+ChatMessages: TypeAlias = Iterable[Message | Mapping[str, Any]] | PromptMessages
+"""A context, or messages of a context or of a history."""
 
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _FILE_KEYS = ("file_data", "file_id", "filename")
@@ -247,7 +262,13 @@ def opened(messages: ChatMessages, api: str) -> Iterator[tuple[ChatDict, list[An
         InvalidMessage: one of them is not a chat message.
     """
     if not isinstance(messages, Iterable):
-        raise InvalidMessage(f"messages must be a list, not {type(messages).__name__}")
+        kept = getattr(messages, "kept", None)
+        if kept is None:
+            raise InvalidMessage(f"messages must be a list, not {type(messages).__name__}")
+        messages = [
+            {**chat, "metadata": kept[place]} if place in kept else chat
+            for place, chat in enumerate(messages.messages)
+        ]
     for index, message in enumerate(messages):
         if isinstance(message, Message):
             chat, metadata = _chat_of(message, index), message.metadata

@@ -13,7 +13,7 @@ from remora.messages import ChatDict, chat_of_object, is_message_object
 
 __all__ = ["as_chats"]
 
-_MODULES: dict[str, Callable[[Any], list[ChatDict]]] = {
+_MODULES: dict[str, Callable[..., list[ChatDict]]] = {
     "anthropic.": from_anthropic,
     "google.genai.": from_gemini,
     "openai.types.responses.": from_responses,
@@ -24,7 +24,7 @@ def as_chats(given: Iterable[Any]) -> list[Any]:
     """The messages of a batch: objects of client libraries become chat dicts, others stay.
 
     Objects of the same API that follow each other are converted together: calls of several tools
-    are one message.
+    are one message. What has no form in a chat is kept as it came.
 
     Raises:
         InvalidMessage: an object is no message.
@@ -34,11 +34,11 @@ def as_chats(given: Iterable[Any]) -> list[Any]:
         if convert is None:
             messages.extend(chat_of_object(one) if is_message_object(one) else one for one in run)
         else:
-            messages.extend(convert(list(run)))
+            messages.extend(convert(list(run), opaque=True))
     return messages
 
 
-def _converter(one: object) -> Callable[[Any], list[ChatDict]] | None:
+def _converter(one: object) -> Callable[..., list[ChatDict]] | None:
     module = f"{type(one).__module__}."
     for prefix, convert in _MODULES.items():
         if module.startswith(prefix):

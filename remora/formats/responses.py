@@ -181,7 +181,7 @@ def to_responses(messages: ChatMessages) -> list[Any]:
     Several texts of one answer are joined. Names of speakers have no place there.
 
     Args:
-        messages: of a context or of a history.
+        messages: a context, or messages of a context or of a history.
 
     Raises:
         InvalidMessage: one of them is not a chat message.

@@ -14,6 +14,7 @@ import msgspec
 
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
+from remora.actors.session.window import leading_instructions
 from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
@@ -47,6 +48,7 @@ _ASKS = 3  # calls of a model whose answers are too long, each with a stricter l
 _STRICTEST = 8  # times as strict as the first one
 _PROMPT_TOKENS, _LINE_TOKENS = 500, 8  # for instructions, and for who speaks when
 _LEAST_ROOM = 1_000
+_SHARE = 4  # of a budget, for the summary that is made for it
 
 
 class _TooLong(ModelAnswerInvalid):
@@ -63,6 +65,7 @@ class _Input(msgspec.Struct, frozen=True):
         repaired: lost messages that are summarized as well; they come before `entries`.
         lost: messages that stay lost.
         tokens: of all that.
+        most: tokens of the summary.
     """
 
     priors: Sequence[Summary]
@@ -71,6 +74,7 @@ class _Input(msgspec.Struct, frozen=True):
     repaired: Sequence[Entry]
     lost: tuple[MessageRange, ...]
     tokens: int
+    most: int
 
 
 class SummarizeHandler:
@@ -170,6 +174,7 @@ class SummarizeHandler:
         extracts = _extracts(self._summarizer) or self._summarizer is self._fallback
         # An attempt that failed may have failed on what was added to it.
         repairs = not extracts and attempt.job.attempts == 0 and not attempt.expedited
+        repairs = repairs and spec.kind != "ahead"
         given = await self._input(key, spec, repairs=repairs)
         if extracts:
             return await self._write_fallback(attempt, given, self._summarizer)
@@ -198,10 +203,15 @@ class SummarizeHandler:
         priors = [view.summary] if view.summary else []
         condensed: list[Summary] = []
         entries: Sequence[Entry] = ()
-        if spec.kind == "condense":
+        most = self._max_tokens
+        if spec.kind == "ahead":
+            most = max(min(most, spec.budget // _SHARE - self._overhead), 1)
+            priors, first = _newest_summaries(view, spec)
+            entries = await self._read(key, view, first, spec.through)
+        elif spec.kind == "condense":
             condensed = [one for one in view.summaries if one.through <= spec.through]
         else:
-            entries = await self._journal.read(key, spec.first, spec.through)
+            entries = await self._read(key, view, spec.first, spec.through)
             # A running summary includes entries made under another policy; an entry includes
             # nothing.
             priors = [] if spec.kind == "entry" else [*priors, *view.summaries]
@@ -212,7 +222,17 @@ class SummarizeHandler:
             repaired, lost = await read_lost(self._journal, key, lost, self._repair_tokens)
         tokens = sum(one.tokens for one in (*priors, *condensed))
         tokens += sum(entry.tokens for entry in (*entries, *repaired))
-        return _Input(priors, condensed, entries, repaired, lost, tokens)
+        return _Input(priors, condensed, entries, repaired, lost, tokens, most)
+
+    async def _read(
+        self, key: SessionKey, view: SessionView, first: int, through: int
+    ) -> Sequence[Entry]:
+        """Messages, without instructions at the session's beginning: contexts show them."""
+        entries = await self._journal.read(key, first, through)
+        watermarks = view.watermarks
+        if first == watermarks.archived_through + 1 == watermarks.cleared_through + 1:
+            return entries[leading_instructions(entries) :]
+        return entries
 
     @property
     def _repair_tokens(self) -> int:
@@ -233,7 +253,7 @@ class SummarizeHandler:
                 self._journal, key, find_lost(prior), self._repair_tokens
             )
             tokens = prior.tokens + sum(entry.tokens for entry in repaired)
-            given = _Input([prior], [], (), repaired, lost, tokens)
+            given = _Input([prior], [], (), repaired, lost, tokens, self._max_tokens)
             try:
                 text = await self._ask_model(given, last=True)
             except _TooLong:
@@ -260,6 +280,9 @@ class SummarizeHandler:
         assert isinstance(key, SessionKey)
         replaced = given.tokens - sum(entry.tokens for entry in given.repaired)
         most = max(self._buffer.fallback_tokens(replaced) - self._overhead, 1)
+        budget = attempt.job.payload.budget
+        if budget:
+            most = max(min(most, budget // _SHARE - self._overhead), 1)
         priors = [*given.priors, *given.condensed]
         written = await self._writer.write(summarizer, key, priors, given.entries, most)
         # A fallback summary of tool output may be empty; a summary must not be.
@@ -320,14 +343,17 @@ class SummarizeHandler:
         Raises:
             _TooLong: each answer was longer than a summary may be.
         """
-        previous = "\n".join(one.text for one in given.priors) or None
-        lines = [Line("system", "Summary", one.text, 0) for one in given.condensed]
+        priors, condensed = given.priors, given.condensed
+        if not (condensed or given.entries or given.repaired):  # only a shorter one is wanted
+            priors, condensed = [], priors
+        previous = "\n".join(one.text for one in priors) or None
+        lines = [Line("system", "Summary", one.text, 0) for one in condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
         room = self._room(given, attempts)
         if given.tokens + _LINE_TOKENS * len(lines) > room:  # by what was counted already
             lines = await compute_in_thread(self._clip, lines, room)
         ask = prepare(self._summarizer, previous, lines)
-        name, most = self._summarizer.name, self._max_tokens
+        name, most = self._summarizer.name, given.most
         limit = most
         for _ in range(_ASKS):
             try:
@@ -346,6 +372,22 @@ class SummarizeHandler:
             _logger.info("summary_too_long", model=name, tokens=tokens, most=most)
             limit = max(limit * most * 9 // (tokens * 10), most // _STRICTEST, 1)
         raise _TooLong(f"{name} answered {_ASKS} times with more than {most} tokens")
+
+
+def _newest_summaries(view: SessionView, spec: SummarizeSpec) -> tuple[list[Summary], int]:
+    """What a summary for a smaller budget continues, and the first message behind that."""
+    running = [*([view.summary] if view.summary else []), *view.summaries]
+    archived = view.watermarks.archived_through
+    size = spec.budget.bit_length()  # a summary for a smaller budget has lost too much
+    own = [one.summary for one in view.readers if one.budget.bit_length() >= size and one.summary]
+    newest = max(
+        (one for one in own if archived < one.through <= spec.through),
+        key=lambda one: (one.through, one.tokens),
+        default=None,
+    )
+    if newest is None:
+        return running, max(archived + 1, spec.first)
+    return [newest], newest.through + 1
 
 
 def _extracts(summarizer: Summarizer) -> bool:

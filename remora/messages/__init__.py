@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from remora.faces import publish
 from remora.messages.chat import (
+    INSTRUCTING_ROLES,
     ChatDict,
     Message,
     Receipt,
@@ -27,6 +28,7 @@ from remora.messages.entry import (
     encode_message,
     encode_plain,
     is_same_chat,
+    kept_metadata,
     restore_message,
 )
 from remora.messages.objects import chat_of_object, is_message_object
@@ -53,6 +55,7 @@ from remora.messages.typed import (
 )
 
 __all__ = [
+    "INSTRUCTING_ROLES",
     "KEPT_PREFIX",
     "AssistantMessageDict",
     "ChatDict",
@@ -81,6 +84,7 @@ __all__ = [
     "indent",
     "is_message_object",
     "is_same_chat",
+    "kept_metadata",
     "media_parts",
     "plain_name",
     "plain_text",

@@ -17,6 +17,8 @@ __all__ = [
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+INSTRUCTING_ROLES = frozenset({"system", "developer"})
+"""The roles of messages that a model obeys."""
 ChatDict: TypeAlias = dict[str, Any]
 """One message as a chat API takes it."""
 

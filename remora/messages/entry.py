@@ -26,6 +26,7 @@ __all__ = [
     "encode_message",
     "encode_plain",
     "is_same_chat",
+    "kept_metadata",
     "restore_message",
 ]
 
@@ -176,10 +177,16 @@ def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
     """What a message's tokens are counted of: its chat dict, and what it keeps for another API."""
     if meta is None or KEPT_PREFIX.encode() not in meta:
         return chat
-    kept = {
-        key: value for key, value in _decoder.decode(meta).items() if key.startswith(KEPT_PREFIX)
-    }
-    return {**chat, **kept}
+    kept = _decoder.decode(meta).items()
+    return {**chat, **{key: value for key, value in kept if key.startswith(KEPT_PREFIX)}}
+
+
+def kept_metadata(entry: Entry) -> dict[str, Any]:
+    """What a message keeps for one API, by the keys of its metadata."""
+    if entry.meta is None or KEPT_PREFIX.encode() not in entry.meta:
+        return {}
+    metadata: dict[str, Any] = _decoder.decode(entry.meta)
+    return {key: value for key, value in metadata.items() if key.startswith(KEPT_PREFIX)}
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:

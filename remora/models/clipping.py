@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["clip", "clip_evenly", "replace_data"]
+__all__ = ["clip", "clip_evenly", "replace_data", "size_words"]
 
 _LEAST_DATA = 512
 _DATA = re.compile(
@@ -25,17 +25,23 @@ def replace_data(text: str) -> str:
     """`text` with the size of encoded bytes in their place: ``[12 kB of data]``."""
     if len(text) < _LEAST_DATA:
         return text
-    return _DATA.sub(lambda found: f"[{_size(len(found[0]) * 3 // 4)} of data]", text)
+    return _DATA.sub(lambda found: f"[{size_words(len(found[0]) * 3 // 4)} of data]", text)
 
 
-def clip(text: str, most: int) -> str:
-    """The head and the tail of a text of more than `most` characters, and how much is between."""
+def clip(text: str, most: int, note: str = "") -> str:
+    """The head and the tail of a text of more than `most` characters, and how much is between.
+
+    Args:
+        text: to be clipped.
+        most: characters that stay.
+        note: what stands between them, in place of their size.
+    """
     if len(text) <= most:
         return text
     tail = most // _TAIL
     head = most - tail
-    left_out = f" … [{_size(len(text) - most)} are left out] … "
-    return text[:head].rstrip() + left_out + text[len(text) - tail :].lstrip()
+    between = note or f"… [{size_words(len(text) - most)} are left out] …"
+    return f"{text[:head].rstrip()} {between} {text[len(text) - tail :].lstrip()}".strip()
 
 
 def clip_evenly(texts: Sequence[str], most: int) -> list[str]:
@@ -53,5 +59,6 @@ def clip_evenly(texts: Sequence[str], most: int) -> list[str]:
     return [clip(text, longest) for text in texts]
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
+    """A number of bytes or characters, for people: ``12 kB``."""
     return f"{count} B" if count < 1_000 else f"{count / 1_000:.0f} kB"

@@ -32,6 +32,7 @@ from remora.languages.function_words import FUNCTION_WORDS
 from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
 from remora.models.sentences import cut_sentences
+from remora.models.turn_list import TurnList, is_turn_list, without_calls
 from remora.runtime.threads import compute_in_thread
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ _STOP = frozenset(
         "yes you your"
     ).split()
 )
+_TELL_NOTHING = _STOP.union(
+    ["please", "thanks", "thank", "yes", "okay", "ok", "hi", "hello", "sure", "much", "also"],
+    *FUNCTION_WORDS.values(),
+)
 
 
 class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collector need not visit
@@ -86,12 +91,14 @@ class _Read(NamedTuple):
     """What was read of the lines.
 
     Attributes:
+        turns: of an agent's conversation; None of another.
         sentences: all of them, in their order.
         worded: those that have words.
         shortened: the same, each as it may be chosen; of most it is the same object.
         candidates: their places are those in `shortened`; None if there are none.
     """
 
+    turns: TurnList | None
     sentences: Sequence[_Sentence]
     worded: Sequence[_Sentence]
     shortened: Sequence[_Sentence]
@@ -99,10 +106,21 @@ class _Read(NamedTuple):
 
 
 def _read(previous: str | None, lines: Sequence[Line]) -> _Read:
-    sentences = _previous_sentences(previous) + _sentences(lines)
+    earlier, listed = _previous_sentences(previous)
+    sentences = earlier + _sentences(lines)
     worded = [one for one in sentences if one.words]
-    shortened = [_shorten(one) for one in worded]
-    return _Read(sentences, worded, shortened, _candidates(shortened) if shortened else None)
+    turns, candidates = None, worded
+    if listed or any(line.role == "tool" for line in lines):
+        turns = TurnList(listed, lines, _head, _TELL_NOTHING)
+        said = [
+            msgspec.structs.replace(line, text=without_calls(line.text))
+            for line in lines
+            if line.role != "tool"
+        ]
+        candidates = [one for one in earlier + _sentences(said) if one.words]
+    shortened = [_shorten(one) for one in candidates]
+    found = _candidates(shortened) if shortened else None
+    return _Read(turns, sentences, worded, shortened, found)
 
 
 class ExtractiveSummarizer:
@@ -170,13 +188,22 @@ class _Extract:
         with self._calling:
             if self._read is None:
                 self._read = _read(self._previous, self._lines)
-            if self._fit(self._read, max_tokens):
-                return "\n".join([one.line for one in self._read.sentences])
-            return "\n".join([one.line for one in self._choose(self._read, max_tokens)])
+            read = self._read
+            if self._fit(read, max_tokens):
+                return "\n".join([one.line for one in read.sentences])
+            turns: list[str] = []
+            if read.turns is not None:
+                turns = read.turns.fit(max_tokens, self._count)
+                max_tokens -= self._count("\n".join([*turns, ""])) if turns else 0
+            return "\n".join([*turns, *[one.line for one in self._choose(read, max_tokens)]])
 
     def _fit(self, read: _Read, max_tokens: int) -> bool:
         """Whether all sentences do. The best are counted first: they may be chosen."""
         left = max_tokens
+        if read.turns is not None:
+            if read.turns.continues:  # nobody knows what it left out
+                return False
+            return sum([self._cost(one) for one in read.sentences]) <= left
         best = [] if read.candidates is None else read.candidates.ranking
         wordless = (one for one in read.sentences if not one.words)
         for sentence in chain((read.worded[place] for place in best), wordless):
@@ -250,14 +277,17 @@ def _shorten(sentence: _Sentence) -> _Sentence:
     return _make_sentence(sentence.head, text, sentence.language)
 
 
-def _previous_sentences(previous: str | None) -> list[_Sentence]:
-    found = []
+def _previous_sentences(previous: str | None) -> tuple[list[_Sentence], list[tuple[str, str]]]:
+    """The sentences of a summary, and the heads and texts of its turns."""
+    found, listed = [], []
     for line in (previous or "").splitlines():
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
-        if text:
+        if match and is_turn_list(head):
+            listed.append((head, text))
+        elif text:
             found.append(_make_sentence(head, text, _language_of(text)))
-    return found
+    return found, listed
 
 
 def _sentences(lines: Sequence[Line]) -> list[_Sentence]:

@@ -12,7 +12,7 @@ message, where it moves nothing in front of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from remora.actors.policies.units import needs_user_before
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import ContextConfig
-from remora.messages import ChatDict, ContextMessages, Entry, decode_chats
+from remora.messages import ChatDict, ContextMessages, Entry, decode_chats, kept_metadata
 from remora.recall.conversation import Conversation
 from remora.recall.memory import Memory
 from remora.recall.quotes import is_quotation, summary_message
@@ -62,14 +62,20 @@ class Context(msgspec.Struct, frozen=True):
         sources: what each tier gave, and what became of it.
         prefix_changed: the front of `messages` differs from the last load of this session.
         pending: messages among them that wait for their summary.
-        omitted: messages of the buffer, the oldest, that did not fit.
-        awaiting: ids of tool calls without a result; these calls, and the results that they have,
-            are withheld until all results are there.
-        orphans: tool calls and results that lost their counterpart, left out.
+        omitted: messages of the buffer that are not among them: the oldest, which did not fit, and
+            those that wait for the results of `awaiting`.
+        awaiting: ids of the newest tool calls that have no result. If nothing was said since, these
+            calls and the results that they have are withheld until all results are there. If
+            somebody has spoken, a message that says so stands for the result that is missing.
+        orphans: results of tools that lost their call, left out.
         entries: for each of `messages`, in the same order, which stored message it is. None for a
-            message that remora wrote (summary, user profile, recalled memories, memory blocks) and
-            for one that `load(override=…)` was given. What was recalled has its session and number
-            in `memories`. A message keeps its entry if recalled memories or blocks are put into it.
+            message that remora wrote (summary, user profile, recalled memories, memory blocks, the
+            result of a call that has none) and for one that `load(override=…)` was given. What was
+            recalled has its session and number in `memories`. A message keeps its entry if recalled
+            memories or blocks are put into it.
+        kept: what one API needs back with the calls of tools that the newest message of the user
+            led to, such as signed reasoning: metadata of these messages, by their places in
+            `messages`. The functions of `remora.formats` take the whole context, and use it.
     """
 
     messages: ContextMessages
@@ -85,6 +91,7 @@ class Context(msgspec.Struct, frozen=True):
     working: tuple[ScoredItem, ...] = ()
     synopsis: Synopsis | None = None
     entries: tuple[ContextEntry | None, ...] = ()
+    kept: dict[int, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -118,26 +125,33 @@ def build_context(
 ) -> Context:
     """Build the context from a selection."""
     shown = chosen.conversation
-    messages: list[ChatDict] = []
+    pinned, rest = shown.entries[: snapshot.pinned], shown.entries[snapshot.pinned :]
+    messages: list[ChatDict] = decode_chats(pinned)
     if chosen.synopsis_message is not None:
         messages.append(chosen.synopsis_message)
     messages.extend([summary_message(one, config) for one in shown.summaries])
     first = len(messages)
-    entries = [*[None] * first, *_identify(snapshot, shown.entries)]
-    messages.extend(decode_chats(shown.entries))
+    entries = _identify(snapshot, shown.entries)
+    entries[snapshot.pinned : snapshot.pinned] = [None] * (first - snapshot.pinned)
+    messages.extend(decode_chats(rest))
     for chat in [one for one in messages if "audio" in one]:
         sound = chat["audio"]
         if isinstance(sound, dict) and "id" in sound:  # the API has it under its id
             chat["audio"] = {"id": sound["id"]}
-    if shown.summaries and needs_user_before(shown.entries):
+    if shown.summaries and needs_user_before(rest):
         messages[first - 1]["role"] = "user"
-    newest = first + newest_user(shown.entries)
+    asked = newest_user(rest)
+    newest, recalled = first + asked, chosen.recalled_message is not None
+    kept = {
+        first + place + recalled: metadata
+        for place, entry in enumerate(rest)
+        if place >= asked and (metadata := kept_metadata(entry))
+    }
     if chosen.newest is not None:
         messages[newest] = chosen.newest
     if chosen.recalled_message is not None:
         messages.insert(newest, chosen.recalled_message)
         entries.insert(newest, None)
-    omitted = len(snapshot.entries) - len(shown.entries)
     return Context(
         messages=cast("ContextMessages", messages),
         tokens=chosen.tokens,
@@ -149,11 +163,12 @@ def build_context(
             chosen.sources, summary=shown.summary_source, recent=shown.recent_source
         ),
         prefix_changed=prefix_changed,
-        pending=max(snapshot.pending - omitted, 0),
-        omitted=snapshot.omitted + omitted,
+        pending=snapshot.pending,
+        omitted=snapshot.omitted,
         awaiting=snapshot.awaiting,
         orphans=snapshot.orphans,
         entries=tuple(entries),
+        kept=kept,
     )
 
 
@@ -166,31 +181,33 @@ def _identify(snapshot: Snapshot, entries: Sequence[Entry]) -> list[ContextEntry
     ids = list(map(f"{prefix}%x".__mod__, seqs))
     if any(given):
         ids = [one or derived for one, derived in zip(given, ids, strict=True)]
-    return list(map(ContextEntry, seqs, ids))
+    found: list[ContextEntry | None] = list(map(ContextEntry, seqs, ids))
+    return found if all(seqs) else [one if one.seq else None for one in found if one is not None]
 
 
-def conversation_range(chosen: Selection) -> range:
+def conversation_range(snapshot: Snapshot, chosen: Selection) -> range:
     """Where the conversation's own messages are in the context of a selection.
 
-    Recalled lines may be among them, before the newest user message.
+    Recalled lines may be among them, before the newest user message. Instructions at the beginning
+    of the session come before them.
     """
-    first = len(chosen.conversation.summaries) + (chosen.synopsis_message is not None)
-    entries = chosen.conversation.entries
+    first = snapshot.pinned + len(chosen.conversation.summaries)
+    first += chosen.synopsis_message is not None
+    entries = chosen.conversation.entries[snapshot.pinned :]
     among = chosen.recalled_message is not None and newest_user(entries) < len(entries)
     return range(first, first + len(entries) + among)
 
 
-def quoted_places(chosen: Selection) -> set[int]:
+def quoted_places(snapshot: Snapshot, chosen: Selection) -> set[int]:
     """Which messages in the context of a selection repeat stored text."""
-    first = int(chosen.synopsis_message is not None)
-    places = set(range(first))
+    first = snapshot.pinned + int(chosen.synopsis_message is not None)
+    places = set(range(snapshot.pinned, first))
     places.update(
         n for n, one in enumerate(chosen.conversation.summaries, first) if is_quotation(one)
     )
     if chosen.recalled_message is not None:
-        places.add(
-            first + len(chosen.conversation.summaries) + newest_user(chosen.conversation.entries)
-        )
+        entries = chosen.conversation.entries[snapshot.pinned :]
+        places.add(first + len(chosen.conversation.summaries) + newest_user(entries))
     return places
 
 

@@ -9,12 +9,11 @@ import msgspec
 from remora.actors.blocks.source import Source
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import Snapshot
-from remora.actors.session.window import Window
 from remora.messages import Entry
 from remora.storage.records import MessageRange, Summary
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["Conversation", "list_summaries", "show_conversation", "sum_tokens"]
+__all__ = ["Conversation", "list_summaries", "show_conversation"]
 
 _TRIES = 3  # a counter may find a text longer than the sum of its parts
 
@@ -28,7 +27,6 @@ class Conversation(msgspec.Struct, frozen=True):
         tokens: of all that.
         summary_source: what became of the summaries.
         recent_source: what became of the messages.
-        narrowed: it is less than the session showed.
     """
 
     summaries: Sequence[Summary]
@@ -36,53 +34,33 @@ class Conversation(msgspec.Struct, frozen=True):
     tokens: int
     summary_source: Source
     recent_source: Source
-    narrowed: bool = False
 
 
-def show_conversation(
-    snapshot: Snapshot, window: Snapshot | Window, entries: Sequence[Entry], counter: TokenCounter
-) -> Conversation:
-    """Show a part of a conversation.
+def show_conversation(snapshot: Snapshot, counter: TokenCounter) -> Conversation:
+    """Show what a session showed, its messages shortened already (`shorten_messages`).
 
     Args:
         snapshot: what the session showed.
-        window: that, or what fits into less room.
-        entries: the newest messages of the window, or all of them.
         counter: for a summary that is cut.
     """
-    narrowed = len(entries) < len(snapshot.entries) or window is not snapshot
-    tokens = window.tokens
-    if len(entries) < len(window.entries):
-        tokens += sum_tokens(entries) - sum_tokens(window.entries)
-    omitted_tokens = snapshot.omitted_tokens
-    if narrowed:
-        omitted_tokens += sum_tokens(snapshot.entries) - sum_tokens(entries)
-    left_out = [*snapshot.left_out, *(window.left_out if window is not snapshot else ())]
-    running, room = window.summary, 0
-    if running is not None and window.cut_summary:
-        room = running.tokens
-        running = _cut(running, counter)
-        tokens += (running.tokens if running is not None else 0) - room
-        if running is None and window.summary is not None:
-            full = msgspec.structs.replace(window.summary, tokens=window.shortened_from)
-            left_out.append(full)
+    tokens = snapshot.tokens
+    left_out = list(snapshot.left_out)
+    running = snapshot.summary
+    if running is not None and snapshot.cut_summary:
+        cut = _cut(running, counter)
+        tokens += (cut.tokens if cut is not None else 0) - running.tokens
+        if cut is None:
+            left_out.append(msgspec.structs.replace(running, tokens=snapshot.shortened_from))
+        running = cut
+    shown = (*((running,) if running is not None else ()), *snapshot.summaries)
+    shorter = running is not None and snapshot.shortened_from > running.tokens
+    cut_from = snapshot.shortened_from if shorter else 0
     return Conversation(
-        summaries=(*((running,) if running is not None else ()), *window.summaries),
-        entries=entries,
+        summaries=shown,
+        entries=snapshot.entries,
         tokens=tokens,
-        summary_source=_summary_source(
-            running,
-            len(window.summaries),
-            left_out,
-            max(snapshot.shortened_from, window.shortened_from),
-            snapshot.degraded,
-        ),
-        recent_source=_recent_source(
-            len(entries),
-            snapshot.omitted + len(snapshot.entries) - len(entries),
-            omitted_tokens,
-        ),
-        narrowed=narrowed,
+        summary_source=_summary_source(shown, cut_from, left_out, snapshot.degraded),
+        recent_source=_recent_source(snapshot),
     )
 
 
@@ -103,31 +81,32 @@ def _cut(summary: Summary, counter: TokenCounter) -> Summary | None:
 
 
 def _summary_source(
-    running: Summary | None,
-    listed: int,
+    shown: Sequence[Summary],
+    cut_from: int,
     left_out: Sequence[Summary],
-    shortened_from: int,
     degraded: MessageRange | None,
 ) -> Source:
-    count = listed + (running is not None)
+    count = len(shown)
+    covered = None
+    if shown:
+        first, last = shown[0].first, shown[-1].through
+        covered = MessageRange(first, last, last - first + 1)
     notes: list[str] = []
     lost_tokens = sum(one.tokens for one in left_out)
     messages = sum(max(one.through - one.first + 1, 0) for one in left_out)
     if left_out:
         notes.append(f"summaries of {messages} messages do not fit: they have {lost_tokens} tokens")
-    cut = running is not None and shortened_from > running.tokens
-    if running is not None and cut:
-        notes.append(
-            f"the summary does not fit: shortened from {shortened_from} to {running.tokens} tokens"
-        )
-        lost_tokens += shortened_from - running.tokens
+    if cut_from:
+        tokens = shown[0].tokens
+        notes.append(f"the summary does not fit: shortened from {cut_from} to {tokens} tokens")
+        lost_tokens += cut_from - tokens
     if degraded is not None:
         notes.append(
             f"{degraded.count} of the messages {degraded.first} to {degraded.last} are in no "
             "summary; history() has them"
         )
     if not notes:
-        return Source("ok", count) if count else Source("off")
+        return Source("ok", count, messages=covered) if count else Source("off")
     return Source(
         "omitted" if left_out else "degraded",
         count,
@@ -135,23 +114,40 @@ def _summary_source(
         degraded,
         omitted=messages,
         omitted_tokens=lost_tokens,
+        messages=covered,
     )
 
 
-def _recent_source(count: int, omitted: int, omitted_tokens: int) -> Source:
-    if not omitted:
+def _recent_source(snapshot: Snapshot) -> Source:
+    count = sum(1 for entry in snapshot.entries if entry.seq)
+    notes = []
+    if older := snapshot.omitted - snapshot.withheld:
+        notes.append(f"{older} messages are left out to fit the budget, and not summarized yet")
+    if snapshot.withheld:
+        notes.append(
+            f"{snapshot.withheld} messages wait for the results of {len(snapshot.awaiting)} calls"
+        )
+    if snapshot.omitted:
+        notes[-1] += f": {snapshot.omitted_tokens} tokens"
+    if snapshot.shortened:
+        notes.append(
+            f"{snapshot.shortened} messages are shortened by {snapshot.shortened_tokens} tokens"
+        )
+    if not notes:
         return Source("ok", count)
-    detail = f"{omitted} older messages with {omitted_tokens} tokens are left out to fit the budget"
-    return Source("omitted", count, detail, omitted=omitted, omitted_tokens=omitted_tokens)
+    return Source(
+        "omitted" if snapshot.omitted else "degraded",
+        count,
+        "; ".join(notes),
+        omitted=snapshot.omitted,
+        omitted_tokens=snapshot.omitted_tokens + snapshot.shortened_tokens,
+        shortened=snapshot.shortened,
+        messages=snapshot.gap,
+    )
 
 
-def list_summaries(window: Snapshot | Window) -> Sequence[Summary]:
+def list_summaries(window: Snapshot) -> Sequence[Summary]:
     """The running summary and the summary entries, oldest first."""
     if window.summary is None:
         return window.summaries
     return (window.summary, *window.summaries)
-
-
-def sum_tokens(entries: Sequence[Entry]) -> int:
-    """Tokens of messages."""
-    return sum([entry.tokens for entry in entries])  # a generator takes twice as long

@@ -2,11 +2,11 @@
 
 1. Memory blocks of priority 0 are always shown.
 2. The synopsis is shown if it fits into a quarter of the budget, without lines that a summary has.
-3. The conversation gets what is left, by the rule of `remora.actors.session.window`: summaries,
-   then the newest messages.
-4. Other memory blocks, and then recalled memories, each get their share of the budget, or more if
-   the conversation leaves more. Only messages older than the newest `context.recent` give way, and
-   nothing is recalled that the context says already.
+3. Other memory blocks get their share of the budget, or more if the conversation leaves more.
+4. The conversation gets what is left but for the share of recalled memories, by the rule of
+   `remora.actors.session.window`: summaries, then the newest messages.
+5. Recalled memories get their share, or more while the conversation is short. Nothing is recalled
+   that the context says already.
 
 Every piece is counted by the configured counter before it is taken.
 """
@@ -21,9 +21,7 @@ import msgspec
 from remora.actors.blocks.fit import BlockView, FittedBlocks
 from remora.actors.blocks.render import join_contents
 from remora.actors.blocks.source import Source
-from remora.actors.policies.units import newest_start, newest_units, user_start
 from remora.actors.session.messages import Snapshot
-from remora.actors.session.window import Window, fit_buffer
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
 from remora.messages import ChatDict, Entry, decode_chat, decode_chats, plain_text
@@ -34,7 +32,7 @@ from remora.recall.context import (
     newest_user,
     quoted_places,
 )
-from remora.recall.conversation import list_summaries, show_conversation, sum_tokens
+from remora.recall.conversation import list_summaries, show_conversation
 from remora.recall.gather import Gathered
 from remora.recall.memory import Memory
 from remora.recall.quotes import LINE_TOKENS, recalled_text, synopsis_text, working_line
@@ -43,7 +41,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["ContextFitter", "profile_room"]
+__all__ = ["ContextFitter", "Surroundings", "profile_room"]
 
 _ENTRIES_ON_LOOP = 250  # each is compared with what was recalled: 2 ms
 _BYTES_IN_THREAD = 500_000  # of messages, from which on comparing their texts is a thread's work
@@ -83,6 +81,24 @@ class _RecallMessage(msgspec.Struct, frozen=True):
     left_out: Sequence[_RecallLine] = ()
 
 
+class Surroundings(msgspec.Struct, frozen=True):
+    """What stands around a conversation.
+
+    Attributes:
+        synopsis: as a message; None for none.
+        synopsis_source: what became of it.
+        blocks: memory blocks.
+        tokens: of both.
+        profile_tokens: of the synopsis.
+    """
+
+    synopsis: ChatDict | None
+    synopsis_source: Source
+    blocks: FittedBlocks
+    tokens: int
+    profile_tokens: int
+
+
 class ContextFitter:
     """Selects what goes into a context.
 
@@ -94,31 +110,17 @@ class ContextFitter:
 
     def __init__(self, counter: TokenCounter, config: Config, blocks: BlockView | None) -> None:
         self._counter = counter
-        self._recent = config.context.recent
         self._quoted_role = config.context.quoted_role
         self._recalled_at = config.recall.insert_method
-        self._recall_share = config.recall.context_share
+        self._recall_reserve = config.recall.room
         self._blocks_share = config.context.blocks_share if blocks is not None else 0.0
         self._blocks = blocks
 
-    def always_shown(self, snapshot: Snapshot, budget: int) -> Sequence[Entry]:
-        """Messages that are shown in any case, so that they need not be recalled.
-
-        Those that just fit now may have to give way.
-        """
-        least = int(budget * (1 - self._recall_share - self._blocks_share))
-        least -= sum(one.tokens for one in list_summaries(snapshot))
-        entries = snapshot.entries
-        return entries[user_start(entries, newest_start(entries, least)) :]
-
-    async def fit(
-        self, session: str | None, snapshot: Snapshot, gathered: Gathered, budget: int
-    ) -> tuple[Selection, FittedBlocks]:
-        """Select what fits.
+    async def fit_around(self, snapshot: Snapshot, gathered: Gathered, budget: int) -> Surroundings:
+        """Select what stands around the conversation, and does not depend on it.
 
         Args:
-            session: the session, if the snapshot is of its own conversation.
-            snapshot: the conversation within the budget.
+            snapshot: the conversation, as it was when the tiers were asked.
             gathered: what the tiers gave.
             budget: in tokens.
 
@@ -128,52 +130,79 @@ class ContextFitter:
         kept = await self._size_of_kept_blocks(gathered, budget)
         left = budget - kept
         synopsis, cost, about = self._fit_synopsis(gathered, min(left, profile_room(budget)))
-        window = _narrow(snapshot, left - cost)
-        if synopsis is not None and list_summaries(window):
-            synopsis, cost = self._trim_synopsis(gathered, window, synopsis, cost)
+        if synopsis is not None and list_summaries(snapshot):
+            synopsis, cost = self._trim_synopsis(gathered, snapshot, synopsis, cost)
         left -= cost
-        entries = window.entries
-        first = _recent_start(entries, self._recent)
-        recent = sum_tokens(entries[first:])
-        older = sum_tokens(snapshot.entries) - recent  # these messages may give way
-        left -= window.tokens - sum_tokens(entries[:first])
-        recall_share = int(budget * self._recall_share)
-        wanted = recall_share if gathered.memories or gathered.working else 0
-        blocks = FittedBlocks()
+        blocks, spent = FittedBlocks(), kept
         if self._blocks is not None:
-            room = max(left - older - wanted, min(left, int(budget * self._blocks_share)))
-            blocks = await self._blocks.fit(gathered.blocks, kept + room)
-            left -= self._blocks.insert((), blocks).tokens - kept
-        room = max(left - older, min(left, recall_share))
-        said = SaidTexts([one.text for one in list_summaries(window)])
-        said.add(_texts_of(synopsis, blocks))
-        recalled, start = await run_in_thread_if(
+            recalls = self._recall_reserve(budget) if gathered.recalls else 0
+            room = max(left - snapshot.tokens - recalls, int(budget * self._blocks_share))
+            blocks = await self._blocks.fit(gathered.blocks, kept + min(left, room))
+            spent = self._blocks.insert((), blocks).tokens
+        return Surroundings(synopsis, about, blocks, cost + spent, cost)
+
+    async def fit(
+        self,
+        session: str | None,
+        snapshot: Snapshot,
+        gathered: Gathered,
+        around: Surroundings,
+        budget: int,
+    ) -> Selection:
+        """Select what fits.
+
+        Args:
+            session: the session, if the snapshot is of its own conversation.
+            snapshot: the conversation, in what `around` leaves.
+            gathered: what the tiers gave.
+            around: the synopsis and the memory blocks.
+            budget: in tokens.
+        """
+        shown = show_conversation(snapshot, self._counter)
+        said = SaidTexts([one.text for one in shown.summaries])
+        said.add(_texts_of(around.synopsis, around.blocks))
+        entries = snapshot.entries
+        recalled = await run_in_thread_if(
             snapshot.size > _BYTES_IN_THREAD or len(entries) > _ENTRIES_ON_LOOP,
-            partial(self._fit_recalled, session, gathered, entries, first, left, room, said),
+            partial(
+                self._fit_recalled,
+                session,
+                gathered,
+                entries,
+                self._recall_room(budget, around.tokens, shown.tokens),
+                said,
+            ),
         )
-        shown = show_conversation(snapshot, window, entries[start:], self._counter)
-        recalled_message, newest, spent = self._place(recalled, shown.entries)
-        chosen = Selection(
+        recalled_message, newest, spent = self._place(recalled, entries[snapshot.pinned :])
+        return Selection(
             conversation=shown,
-            tokens=cost + spent + shown.tokens,
+            tokens=around.profile_tokens + spent + shown.tokens,
             sources=msgspec.structs.replace(
                 gathered.sources,
-                synopsis=about,
+                synopsis=around.synopsis_source,
                 long_term=_recall_source(gathered.sources.long_term, recalled, working=False),
                 working=_recall_source(gathered.sources.working, recalled, working=True),
             ),
-            synopsis_message=synopsis,
-            synopsis=None if synopsis is None else gathered.synopsis,
+            synopsis_message=around.synopsis,
+            synopsis=None if around.synopsis is None else gathered.synopsis,
             recalled_message=recalled_message,
             newest=newest,
             memories=tuple(one.memory for one in recalled.lines if one.memory is not None),
             working=tuple(one.working for one in recalled.lines if one.working is not None),
         )
-        return chosen, blocks
+
+    def _recall_room(self, budget: int, around: int, conversation: int) -> int:
+        """Tokens for what is recalled: its share, or more while the conversation is short.
+
+        It is other text each time, which no prompt cache keeps.
+        """
+        most = max(self._recall_reserve(budget), budget - 4 * conversation)
+        return min(budget - around - conversation, most)
 
     async def insert_blocks(
         self,
         context: Context,
+        snapshot: Snapshot,
         chosen: Selection,
         gathered: Gathered,
         fitted: FittedBlocks,
@@ -182,18 +211,20 @@ class ContextFitter:
         """Put memory blocks into a context."""
         if self._blocks is None:
             return context
-        own, quoted = conversation_range(chosen), quoted_places(chosen)
+        own, quoted = conversation_range(snapshot, chosen), quoted_places(snapshot, chosen)
         inserted = self._blocks.insert(context.messages, fitted, own, quoted)
         if context.tokens + inserted.tokens > budget:
             # two texts joined may take more than both alone
             room = budget - context.tokens
             fitted = await self._blocks.fit(gathered.blocks, room, context.messages, own, quoted)
             inserted = self._blocks.insert(context.messages, fitted, own, quoted)
-        entries = list(context.entries)
-        if inserted.place is not None:
-            entries.insert(inserted.place, None)
+        entries, kept, place = list(context.entries), context.kept, inserted.place
+        if place is not None:
+            entries.insert(place, None)
+            kept = {before + (before >= place): one for before, one in kept.items()}
         return msgspec.structs.replace(
             context,
+            kept=kept,
             messages=inserted.messages,
             entries=tuple(entries),
             tokens=context.tokens + inserted.tokens,
@@ -222,10 +253,10 @@ class ContextFitter:
         return message, cost, msgspec.structs.replace(source, count=1)
 
     def _trim_synopsis(
-        self, gathered: Gathered, window: Snapshot | Window, message: ChatDict, cost: int
+        self, gathered: Gathered, snapshot: Snapshot, message: ChatDict, cost: int
     ) -> tuple[ChatDict | None, int]:
         """The synopsis without lines that the summaries have, and its tokens."""
-        said = SaidTexts([one.text for one in list_summaries(window)])
+        said = SaidTexts([one.text for one in list_summaries(snapshot)])
         shorter = self._synopsis_message(gathered.synopsis, said)
         if shorter is None:
             return None, 0
@@ -241,30 +272,12 @@ class ContextFitter:
         session: str | None,
         gathered: Gathered,
         entries: Sequence[Entry],
-        first: int,
-        left: int,
         room: int,
         said: SaidTexts,
-    ) -> tuple[_RecallMessage, int]:
-        """The recalled lines that fit, and the index of the first message that is shown.
-
-        A message that is shown is not recalled as well; but which of the messages before `first`
-        are shown depends on the room that the recalled ones leave.
-        """
-        lines = _rank_lines(gathered)
-        always = user_start(entries, first) if first else 0
-        lines = _leave_out(lines, session, entries[always:], said)
-        recalled = self._fit_lines(lines, room)
-        start = newest_start(entries[:first], left - recalled.tokens)
-        if start:
-            start = user_start(entries, start)
-        kept = _leave_out(recalled.lines, session, entries[start:always], SaidTexts())
-        if len(kept) < len(recalled.lines):
-            probe("recalled_already_shown")
-            again = self._fit_lines(kept, recalled.tokens)
-            left_out = (*recalled.left_out, *again.left_out)
-            recalled = msgspec.structs.replace(again, left_out=left_out)
-        return recalled, start
+    ) -> _RecallMessage:
+        """The recalled lines that fit, without those that the context says already."""
+        lines = _leave_out(_rank_lines(gathered), session, entries, said)
+        return self._fit_lines(lines, room)
 
     def _place(
         self, recalled: _RecallMessage, entries: Sequence[Entry]
@@ -307,35 +320,6 @@ def profile_room(budget: int) -> int:
     return budget // 4
 
 
-def _narrow(snapshot: Snapshot, room: int) -> Snapshot | Window:
-    """What the session would show within `room`."""
-    if snapshot.tokens <= room:
-        return snapshot
-    entries, summary = snapshot.entries, snapshot.summary
-    if summary is not None and snapshot.cut_summary:
-        summary = msgspec.structs.replace(summary, tokens=snapshot.shortened_from)
-    return fit_buffer(
-        entries,
-        # of a buffer that did not fit before, it suffices that it is more than the room
-        room + 1 if snapshot.omitted else sum_tokens(entries),
-        summary,
-        snapshot.summaries,
-        room,
-        tools=any(entry.calls for entry in entries),
-        cut=snapshot.omitted > 0 or bool(list_summaries(snapshot)),
-    )
-
-
-def _recent_start(entries: Sequence[Entry], count: int) -> int:
-    """Where the newest whole units begin that hold at least `count` messages."""
-    start = len(entries)
-    for unit_start, _ in newest_units(entries):
-        if len(entries) - start >= count:
-            break
-        start = unit_start
-    return start
-
-
 def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
     """Lines of both tiers, best first: scaled by the best of their tier."""
     scored: list[tuple[float, int, _RecallLine]] = []
@@ -362,6 +346,7 @@ def _leave_out(
     for one in lines:
         memory = one.memory
         if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in ids:
+            probe("recalled_already_shown")
             continue
         if not said.has_words(one.words):
             left.setdefault(one.words, one)

@@ -65,6 +65,11 @@ class Gathered:
         self.blocks = GatheredBlocks()
         self.sources = Sources()
 
+    @property
+    def recalls(self) -> bool:
+        """Whether anything was found for the question."""
+        return bool(self.memories or self.working)
+
     def report(self, tier: _Tier, source: Source) -> None:
         """Say what became of a tier."""
         self.sources = msgspec.structs.replace(self.sources, **{tier: source})

@@ -8,27 +8,48 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
+from itertools import repeat
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from remora.actors.session.messages import Snapshot
 from remora.config import Config, ContextConfig
+from remora.errors import BudgetTooSmall
 from remora.ids import SessionKey
-from remora.messages import Entry
+from remora.messages import INSTRUCTING_ROLES, ChatDict, Entry
 from remora.recall.context import (
     Context,
     Selection,
     build_context,
 )
 from remora.recall.conversation import show_conversation
+from remora.recall.excerpts import shorten_messages
 from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
 from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.concurrency import run_in_thread_if
 from remora.tokens import TokenCounter
 
-__all__ = ["Planner", "show_snapshot"]
+__all__ = ["Planner", "Show", "show_snapshot"]
 
 _BYTES_IN_THREAD = 500_000  # of messages, from which on decoding them is a thread's work
 _MAX_FRONTS = 10_000  # sessions whose last front is remembered
+
+
+class Show(Protocol):
+    """Shows a conversation within a budget; see `remora.actors.session.messages.Load`."""
+
+    async def __call__(self, budget: int, /, *, recalls: bool, again: bool) -> Snapshot:
+        """The conversation."""
+        ...
+
+
+class _Front(NamedTuple):
+    """What the last context of a session began with, and the tokens of what is around it."""
+
+    texts: int
+    tokens: int
 
 
 class Planner:
@@ -57,7 +78,7 @@ class Planner:
         self._config = config
         self._counter = counter
         self._fitter = ContextFitter(counter, config, tiers.blocks)
-        self._fronts: OrderedDict[SessionKey, int] = OrderedDict()
+        self._fronts: OrderedDict[SessionKey, _Front] = OrderedDict()
 
     @property
     def has_fronts(self) -> bool:
@@ -66,7 +87,7 @@ class Planner:
 
     def drop_front(self, key: SessionKey) -> bool:
         """The session is shown its conversation alone; whether the last load showed more."""
-        return bool(self._fronts) and self._fronts.pop(key, 0) != 0
+        return bool(self._fronts) and self._fronts.pop(key, None) is not None
 
     def forget(self, user: str) -> None:
         """Hold nothing of this user's sessions."""
@@ -77,7 +98,7 @@ class Planner:
     async def assemble(
         self,
         key: SessionKey,
-        snapshot: Snapshot,
+        show: Show,
         query: str | None,
         max_tokens: int,
         *,
@@ -88,33 +109,35 @@ class Planner:
 
         Args:
             key: the session.
-            snapshot: the conversation within `max_tokens`.
+            show: shows the conversation.
             query: what to recall for; without one, only memory blocks are asked.
             max_tokens: the budget.
             about: messages to show to memory blocks instead of the conversation.
             own: whether the snapshot is the session's own conversation.
 
         Raises:
+            BudgetTooSmall: nothing of the conversation fits.
             InvalidInput: memory blocks of priority 0 do not fit.
         """
-        if query is None and self.tiers.blocks is None:
+        tiers, counter = self.tiers, self._counter
+        if query is None and tiers.blocks is None:
+            snapshot = await show(max_tokens, recalls=False, again=False)
             changed = self.drop_front(key) or snapshot.prefix_changed
             context = await show_snapshot(
-                snapshot, self._counter, self._config.context, prefix_changed=changed
+                snapshot, counter, self._config.context, max_tokens, prefix_changed=changed
             )
-            self._note_summaries(key, context, 0)
+            self._note_summaries(key, context, snapshot.pinned)
             return context
+        recalls = query is not None and (tiers.recall is not None or tiers.working is not None)
+        last = self._fronts.get(key)
+        taken = last.tokens if last is not None and own else 0
+        snapshot = await show(max_tokens - taken, recalls=recalls, again=False)
+        if taken and snapshot.least_tokens:
+            snapshot = await show(max_tokens, recalls=recalls, again=True)
         session = key.session if own else None
-        shown = (
-            await run_in_thread_if(
-                snapshot.size > _BYTES_IN_THREAD,
-                partial(self._always_shown, key, snapshot, max_tokens),
-            )
-            if own
-            else set()
-        )
+        shown = _shown_whole(key, snapshot) if own else set()
         gathered = await gather(
-            self.tiers,
+            tiers,
             self._config,
             key,
             snapshot,
@@ -123,19 +146,24 @@ class Planner:
             shown=shown,
             budget=max_tokens,
         )
-        chosen, blocks = await self._fitter.fit(session, snapshot, gathered, max_tokens)
-        changed = self._record_front(key, snapshot, chosen)
+        around = await self._fitter.fit_around(snapshot, gathered, max_tokens)
+        if around.tokens != taken:
+            left = max_tokens - around.tokens
+            snapshot = await show(left, recalls=recalls, again=True)
+        snapshot = await shorten_messages(snapshot, counter)
+        check_room(snapshot, max_tokens - around.tokens)
+        chosen = await self._fitter.fit(session, snapshot, gathered, around, max_tokens)
         options = self._config.context
-        make = partial(build_context, snapshot, chosen, options, prefix_changed=changed)
+        make = partial(build_context, snapshot, chosen, options, prefix_changed=False)
         context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, make)
-        self._note_summaries(key, context, int(chosen.synopsis_message is not None))
-        return await self._fitter.insert_blocks(context, chosen, gathered, blocks, max_tokens)
-
-    def _always_shown(
-        self, key: SessionKey, snapshot: Snapshot, max_tokens: int
-    ) -> set[tuple[str, int]]:
-        always = self._fitter.always_shown(snapshot, max_tokens)
-        return {(key.session, entry.seq) for entry in always}
+        self._note_summaries(
+            key, context, snapshot.pinned + int(chosen.synopsis_message is not None)
+        )
+        context = await self._fitter.insert_blocks(
+            context, snapshot, chosen, gathered, around.blocks, max_tokens
+        )
+        changed = self._record_front(key, context, around.tokens)
+        return msgspec.structs.replace(context, prefix_changed=changed or snapshot.prefix_changed)
 
     def _note_summaries(self, key: SessionKey, context: Context, first: int) -> None:
         if context.summary is not None:
@@ -143,30 +171,71 @@ class Planner:
             shown = shown_digests(context.messages[first : first + count])
             self.summaries.note(key.user, shown)
 
-    def _record_front(self, key: SessionKey, snapshot: Snapshot, chosen: Selection) -> bool:
+    def _record_front(self, key: SessionKey, context: Context, tokens: int) -> bool:
         """Remember the front; says whether it differs from the last load."""
-        front = 0
-        shown = chosen.conversation
-        if chosen.synopsis_message is not None or shown.narrowed:
-            text = chosen.synopsis_message["content"] if chosen.synopsis_message else ""
-            first = shown.entries[0].seq if shown.entries else 0
-            front = hash((text, first, *(one.tokens for one in shown.summaries)))
-        changed = snapshot.prefix_changed or self._fronts.get(key, 0) != front
-        self._fronts.pop(key, None)
-        if front:
-            self._fronts[key] = front
-            if len(self._fronts) > _MAX_FRONTS:
-                self._fronts.popitem(last=False)
+        roles = [one["role"] for one in context.messages]
+        first = next(
+            (
+                n
+                for n, one in enumerate(context.entries)
+                if one and roles[n] not in INSTRUCTING_ROLES
+            ),
+            0,
+        )
+        texts = [str(one["content"]) for one in context.messages[:first]]
+        front = _Front(hash(tuple(texts)), tokens)
+        changed = self._fronts.pop(key, front) != front
+        self._fronts[key] = front
+        if len(self._fronts) > _MAX_FRONTS:
+            self._fronts.popitem(last=False)
         return changed
 
 
+def _instructs(chat: ChatDict) -> bool:
+    """Whether a message has the authority of the application."""
+    return chat["role"] in INSTRUCTING_ROLES
+
+
+def _shown_whole(key: SessionKey, snapshot: Snapshot) -> set[tuple[str, int]]:
+    """The messages that are shown as they are, so that they need not be recalled."""
+    shares = snapshot.shares or repeat(0)
+    pairs = zip(snapshot.entries, shares, strict=False)
+    return {(key.session, one.seq) for one, share in pairs if not 0 < share < one.tokens}
+
+
+def check_room(snapshot: Snapshot, room: int) -> None:
+    """Refuse to show nothing of a conversation.
+
+    Raises:
+        BudgetTooSmall: nothing of it fits.
+    """
+    needed = snapshot.least_tokens or (snapshot.tokens if snapshot.tokens > room else 0)
+    if needed:
+        raise BudgetTooSmall(
+            f"the newest message does not fit into {max(room, 0)} tokens, not even a few words of "
+            f"it: it needs {needed}. Raise max_tokens, or buffer.token_limit",
+            needed=needed,
+        )
+
+
 async def show_snapshot(
-    snapshot: Snapshot, counter: TokenCounter, config: ContextConfig, *, prefix_changed: bool
+    snapshot: Snapshot,
+    counter: TokenCounter,
+    config: ContextConfig,
+    max_tokens: int,
+    *,
+    prefix_changed: bool,
 ) -> Context:
-    """The context of a conversation alone; its size is known already."""
+    """The context of a conversation alone.
+
+    Raises:
+        BudgetTooSmall: nothing of it fits.
+    """
+    snapshot = await shorten_messages(snapshot, counter)
+    check_room(snapshot, max_tokens)
 
     def build() -> Context:
-        shown = show_conversation(snapshot, snapshot, snapshot.entries, counter)
+        shown = show_conversation(snapshot, counter)
         chosen = Selection(shown, shown.tokens)
         return build_context(snapshot, chosen, config, prefix_changed=prefix_changed)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
+    # contexts
+    "message_shortened": "a message is larger than its share of a context: it is shown in part",
     # finding
     "stale_memories_left_out": "memories that were found are changed or deleted by now: more are "
     "looked at",

@@ -16,17 +16,18 @@ from remora.actors.session.messages import (
     Snapshot,
     TurnView,
 )
-from remora.actors.session.window import fit_buffer
+from remora.actors.session.window import WindowRules, fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey, message_id_prefix
 from remora.messages import Entry
 from remora.recall.context import Context
-from remora.recall.planner import Planner
+from remora.recall.planner import Planner, Show
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.meters import VerbMeters
+from remora.storage.past import leading_instructions
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
@@ -44,6 +45,7 @@ class LocalContexts:
         clock: says when memories were retrieved.
         timeout_s: seconds to wait for a synopsis where the caller gives none.
         meters: count how long contexts took, and what their sources gave.
+        windows: how contexts are fitted.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class LocalContexts:
         clock: Clock,
         timeout_s: float,
         meters: VerbMeters,
+        windows: WindowRules,
     ) -> None:
+        self._windows = windows
         self._meters = meters
         self._actors = actors
         self._journal = journal
@@ -78,15 +82,15 @@ class LocalContexts:
     ) -> Context:
         """See `remora.Session.load`; `about` is its argument `messages`."""
         began_s = perf_counter()
-        snapshot: Snapshot
-        if turn is not None:
-            snapshot = await self._turn_snapshot(key, budget, turn, timeout_s)
-        elif override is None and at is None:
-            snapshot = await self._actors.ask(key, Load(budget), timeout_s=timeout_s)
+        show: Show
+        if override is not None or at is not None:
+            show = await self._show_other(key, override, at)
+        elif turn is not None and turn.at:
+            show = await self._show_turn(key, turn, timeout_s)
         else:
-            snapshot = await self._snapshot(key, budget, override, at)
+            show = self._show_present(key, turn, timeout_s)
         context = await self._planner.assemble(
-            key, snapshot, query, budget, about=about, own=override is None
+            key, show, query, budget, about=about, own=override is None
         )
         if query is not None:  # its embedder or reranker may have taken long
             check_owned(self._journal)
@@ -100,56 +104,99 @@ class LocalContexts:
         (meters.load_s if query is None else meters.query_s).add(perf_counter() - began_s)
         return context
 
-    async def _snapshot(
-        self, key: SessionKey, budget: int, override: Sequence[Entry] | None, at: int | None
-    ) -> Snapshot:
+    def _show_present(
+        self, key: SessionKey, turn: TurnView | None, timeout_s: float | None
+    ) -> Show:
+        """Show the session as it is, without what `turn` leaves out."""
+        without, sid = (turn.without, turn.sid) if turn is not None else (0, 0)
+
+        async def show(budget: int, *, recalls: bool, again: bool) -> Snapshot:
+            load = Load(budget, without, sid, recalls, again)
+            snapshot: Snapshot = await self._actors.ask(key, load, timeout_s=timeout_s)
+            return snapshot
+
+        return show
+
+    async def _show_other(
+        self, key: SessionKey, override: Sequence[Entry] | None, at: int | None
+    ) -> Show:
         """Show another buffer than the session's present one."""
         view: SessionView = await self._actors.ask(key, Inspect())
         if override is not None:
             entries = [entry.with_seq(n) for n, entry in enumerate(override, start=1)]
-            return _show(entries, None, (), budget, view.blocks, cut=False, id_prefix="")
+            return self._show(entries, None, (), view.blocks, cut=False, id_prefix="")
         assert at is not None
         if at > view.last_seq:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
-        return await self._earlier_snapshot(key, budget, view, at)
+        return await self._show_earlier(key, view, at)
 
-    async def _turn_snapshot(
-        self, key: SessionKey, budget: int, turn: TurnView, timeout_s: float | None
-    ) -> Snapshot:
+    async def _show_turn(self, key: SessionKey, turn: TurnView, timeout_s: float | None) -> Show:
         """Show what a turn that is resumed is about."""
-        if turn.at:
-            view: SessionView = await self._actors.ask(key, Inspect(), timeout_s=timeout_s)
-            if view.sid == turn.sid:  # otherwise it was erased
-                with suppress(InvalidInput):  # what is not kept any more cannot be shown
-                    return await self._earlier_snapshot(key, budget, view, turn.at, turn.replies)
-        snapshot: Snapshot = await self._actors.ask(
-            key, Load(budget, turn.without, turn.sid), timeout_s=timeout_s
-        )
-        return snapshot
+        view: SessionView = await self._actors.ask(key, Inspect(), timeout_s=timeout_s)
+        if view.sid == turn.sid:  # otherwise it was erased
+            with suppress(InvalidInput):  # what is not kept any more cannot be shown
+                return await self._show_earlier(key, view, turn.at, turn.replies)
+        return self._show_present(key, turn, timeout_s)
 
-    async def _earlier_snapshot(
-        self,
-        key: SessionKey,
-        budget: int,
-        view: SessionView,
-        at: int,
-        then: Sequence[Entry] = (),
-    ) -> Snapshot:
+    async def _show_earlier(
+        self, key: SessionKey, view: SessionView, at: int, then: Sequence[Entry] = ()
+    ) -> Show:
         """Show the session as it was when message `at` was its newest, and `then` these messages.
 
         Raises:
             InvalidInput: that is not kept any more.
         """
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
-        return _show(
+        pinned = await leading_instructions(self._journal, key, earlier.cleared, earlier.front)
+        return self._show(
             (*earlier.entries, *then),
             earlier.summary,
             earlier.summaries,
-            budget,
             view.blocks,
+            pinned=pinned,
             cut=earlier.front > earlier.cleared,
             id_prefix=message_id_prefix(self._journal.instance, view.sid),
         )
+
+    def _show(
+        self,
+        entries: Sequence[Entry],
+        summary: Summary | None,
+        summaries: Sequence[Summary],
+        blocks: tuple[StateItem, ...],
+        *,
+        cut: bool,
+        id_prefix: str,
+        pinned: Sequence[Entry] = (),
+    ) -> Show:
+        tools = any(entry.calls or entry.answers for entry in entries)
+        tokens = sum(entry.tokens for entry in entries)
+        listed = (*((summary,) if summary else ()), *summaries)
+
+        async def show(budget: int, *, recalls: bool, again: bool) -> Snapshot:  # noqa: ARG001
+            window = fit_buffer(
+                entries,
+                tokens,
+                summary,
+                summaries,
+                budget,
+                self._windows,
+                tools=tools,
+                recalls=recalls,
+                cut=cut,
+                pinned=pinned,
+            )
+            return Snapshot(
+                **window.shown(),
+                pending=0,
+                prefix_changed=True,
+                blocks=blocks,
+                degraded=join_lost(part for one in listed for part in find_lost(one)),
+                size=sum(entry.size for entry in window.entries),
+                id_prefix=id_prefix,
+            )
+
+        return show
 
     def note_summaries(self, user: str, digests: Sequence[bytes]) -> None:
         """Remember that the user was shown summaries, by the digests of their texts."""
@@ -176,38 +223,3 @@ class LocalContexts:
             f"the synopsis of {user!r} was not written within {limit:g} s; its job continues, "
             "ask again later"
         )
-
-
-def _show(
-    entries: Sequence[Entry],
-    summary: Summary | None,
-    summaries: Sequence[Summary],
-    budget: int,
-    blocks: tuple[StateItem, ...],
-    *,
-    cut: bool,
-    id_prefix: str,
-) -> Snapshot:
-    tools = any(entry.calls or entry.answers for entry in entries)
-    tokens = sum(entry.tokens for entry in entries)
-    shown = (*((summary,) if summary else ()), *summaries)
-    window = fit_buffer(entries, tokens, summary, summaries, budget, tools=tools, cut=cut)
-    return Snapshot(
-        summary=window.summary,
-        summaries=window.summaries,
-        entries=window.entries,
-        tokens=window.tokens,
-        pending=0,
-        omitted=window.omitted,
-        awaiting=window.awaiting,
-        orphans=window.orphans,
-        prefix_changed=True,
-        blocks=blocks,
-        degraded=join_lost(part for one in shown for part in find_lost(one)),
-        size=sum(entry.size for entry in window.entries),
-        omitted_tokens=window.omitted_tokens,
-        left_out=window.left_out,
-        shortened_from=window.shortened_from,
-        cut_summary=window.cut_summary,
-        id_prefix=id_prefix,
-    )

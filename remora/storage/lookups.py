@@ -20,6 +20,7 @@ __all__ = [
     "MemoryLookup",
     "OriginalAppend",
     "PastLookup",
+    "PinnedLookup",
     "TurnLookup",
     "select_facts",
 ]
@@ -48,6 +49,17 @@ class PastLookup(msgspec.Struct, frozen=True):
     """What was the buffer when message `at` was its newest? Answered by an `EarlierBuffer`."""
 
     at: int
+
+
+class PinnedLookup(msgspec.Struct, frozen=True):
+    """Which messages right behind `after`, up to `through`, instruct a model?
+
+    Answered by a tuple of `Entry`: the first messages of the session, as far as their roles are
+    system or developer.
+    """
+
+    after: int
+    through: int
 
 
 class BufferStart(msgspec.Struct, frozen=True):
@@ -123,6 +135,7 @@ Answer: TypeAlias = (
     | dict[str, int]
     | dict[str, MemoryItem]
     | tuple[KeyedAppend, ...]
+    | tuple[Entry, ...]
     | None
 )
 """What `remora.runtime.log.Log.fetch` answers for a session or a user."""

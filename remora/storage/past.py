@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, JournalDamaged
 from remora.ids import SessionKey
-from remora.messages import Entry
+from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.storage.lookups import BufferStart, EarlierBuffer
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import Summary
 
-__all__ = ["History", "buffer_start_from", "earlier_buffer"]
+__all__ = ["History", "buffer_start_from", "earlier_buffer", "leading_instructions"]
+
+_AT_ONCE = 8
 
 
 class History(Protocol):
@@ -52,6 +55,25 @@ def buffer_start_from(
     cleared = [one.first for kind, _, one in changes if kind not in {"summary", "entry"}]
     front = max(one.through for _, one in mine)
     return BufferStart(front, summary, entries, cleared[-1] if cleared else 0, trimmed)
+
+
+async def leading_instructions(
+    journal: History, key: SessionKey, after: int, through: int
+) -> tuple[Entry, ...]:
+    """The messages behind `after`, up to `through`, before the first of a user, model or tool.
+
+    Those that are damaged are left out: the conversation can be shown without them.
+    """
+    found: list[Entry] = []
+    with suppress(JournalDamaged):
+        while after < through:
+            last = min(after + _AT_ONCE, through)
+            for entry in await journal.read(key, after + 1, last):
+                if entry.role not in INSTRUCTING_ROLES:
+                    return tuple(found)
+                found.append(entry)
+            after = last
+    return tuple(found)
 
 
 async def earlier_buffer(

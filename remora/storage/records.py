@@ -18,6 +18,7 @@ from remora.runtime.jobs import Job
 __all__ = [
     "ENTRY_KIND",
     "HOT_KEYS",
+    "READER_KIND",
     "RESTORED",
     "ActorRecord",
     "Appended",
@@ -37,6 +38,7 @@ __all__ = [
     "Opened",
     "PruneSpec",
     "Pruned",
+    "Reader",
     "RecordSpec",
     "Remembered",
     "SavedSession",
@@ -182,9 +184,27 @@ def join_lost(ranges: Iterable[MessageRange]) -> MessageRange | None:
     )
 
 
+READER_KIND = "reader"
+"""Kind of state items for budgets that a session is loaded with; their value is a `Reader`."""
+
+
+class Reader(msgspec.Struct, frozen=True, array_like=True):
+    """A budget that a session is loaded with.
+
+    Attributes:
+        budget: in tokens.
+        seen: the newest message at the last such load that is known.
+        summary: covers the session up to a message in the buffer; None for none so far.
+    """
+
+    budget: int
+    seen: int
+    summary: Summary | None = None
+
+
 # -- jobs ------------------------------------------------------------------------------------------
 
-SummaryKind: TypeAlias = Literal["summary", "entry", "condense", "repair"]
+SummaryKind: TypeAlias = Literal["summary", "entry", "condense", "repair", "ahead"]
 
 
 class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
@@ -194,7 +214,9 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
         kind: ``summary`` continues the running summary; ``entry`` makes a summary entry of this
             prefix; ``condense`` merges the oldest entry, which covers `first`…`through`, into the
             running summary; ``repair`` adds lost messages from `first` on to the summary or entry
-            that ends at `through`.
+            that ends at `through`; ``ahead`` makes a summary of all up to `through`, which stay
+            in the buffer.
+        budget: of ``ahead``: tokens of the contexts that it is for.
     """
 
     sid: int
@@ -202,6 +224,7 @@ class SummarizeSpec(msgspec.Struct, frozen=True, tag="summarize"):
     first: int
     through: int
     kind: SummaryKind = "summary"
+    budget: int = 0
 
 
 class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):

@@ -60,6 +60,7 @@ class Shown(msgspec.Struct, frozen=True):
         degraded: the first and the last message that it says no summary covers, and how many there
             are; None for none.
         shortened: the summary was cut to fit.
+        cut: so were messages, which are not among `names`.
     """
 
     budget: int | None
@@ -74,6 +75,7 @@ class Shown(msgspec.Struct, frozen=True):
     told: frozenset[str] = frozenset()
     degraded: tuple[int, int, int] | None = None
     shortened: bool = False
+    cut: bool = False
 
     def __str__(self) -> str:
         covered = (
@@ -91,11 +93,16 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
     system = [str(one["content"]) for one in context.messages if _is_added(one)]
     summarized = context.summary is not None
     lost = context.sources["summary"].degraded
+    cut = context.sources.recent.shortened > 0
     return Shown(
         budget=budget,
         summarized=summarized,
         covered=_covered(context),
-        names=tuple(name_of(one) for one in context.messages if not _is_added(one)),
+        names=tuple(
+            name_of(one)
+            for one in context.messages
+            if not (_is_added(one) or (cut and _is_excerpt(one)))
+        ),
         tokens=context.tokens,
         counted=sum(_weight(counter, one) for one in context.messages),
         pending=context.pending,
@@ -104,6 +111,7 @@ def shown_of(context: Context, budget: int | None, counter: TokenCounter) -> Sho
         told=frozenset(name for text in system for name in NAME.findall(text)),
         degraded=(lost.first, lost.last, lost.count) if lost is not None else None,
         shortened=_is_shortened(context),
+        cut=cut,
     )
 
 
@@ -146,8 +154,13 @@ def name_of(chat: Mapping[str, Any]) -> str:
 
 def _is_added(chat: ChatDict) -> bool:
     """Whether remora wrote a message of a context: what nobody said."""
-    heads = ("<recalled>", "<user_profile>", "Summary of earlier conversation: ")
+    heads = ("<recalled>", "<user_profile>", "Summary of earlier conversation: ", "[no result")
     return chat["role"] == "system" or str(chat["content"]).startswith(heads)
+
+
+def _is_excerpt(chat: ChatDict) -> bool:
+    """Whether it may be an excerpt; of the shortest, nothing else is left."""
+    return "…" in str(chat)
 
 
 def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
@@ -160,7 +173,7 @@ def seen_of(messages: Iterable[Message | ChatDict]) -> tuple[Seen, ...]:
         if isinstance(one, Message):
             chat = one.to_chat()
             found.append(Seen(name_of(chat), chat, one.seq, one.id, one.created_at, one.metadata))
-        elif not _is_added(one):
+        elif not (_is_added(one) or _is_excerpt(one)):
             found.append(Seen(name_of(one), one))
     return tuple(found)
 
@@ -366,14 +379,6 @@ class History:
             {}
             if counter is None
             else {name: _weight(counter, one) for name, one in self._messages.items()}
-        )
-
-    def weigh_summary(self, names: Sequence[str]) -> int:
-        """Tokens of a `UnionSummarizer`'s summary of these messages."""
-        assert self.counter is not None
-        return _weight(
-            self.counter,
-            {"role": "system", "content": f"{self.summary_prefix}{' '.join(names)} ={len(names)}"},
         )
 
     @property

@@ -69,7 +69,7 @@ def check(
             sound = (
                 sound_models and said <= policy.overdraft_tokens
             )  # beyond that, extracts stand in
-            keeping = Keeping(policy, weights, history.weigh_summary if sound else None)
+            keeping = Keeping(policy, weights)
             if sound:
                 found.extend(_check_extracts(records))
         honest = sound_models or honest_models
@@ -311,6 +311,7 @@ def _check_extracts(records: Sequence[Record]) -> Iterator[Violation]:
             record.outcome == "done"
             and isinstance(record.result, Shown)
             and record.result.covered is None
+            and record.result.budget is None  # what is made for a few tokens may be an extract
         ):
             text = f"the summary is not the model's, though that never failed: {record.result}"
             yield Violation("G6", where_of(record), text, (record.called,))
@@ -388,7 +389,7 @@ def _check_load(history: History, where: str, record: Record, shown: Shown) -> I
         yield Violation(
             "G9", where, f"{shown.counted} tokens within a budget of {shown.budget}", at
         )
-    if not 0 <= shown.pending <= len(shown.names):
+    if not 0 <= shown.pending <= len(shown.names) and not shown.cut:
         yield Violation(
             "G6", where, f"{shown.pending} of {len(shown.names)} messages are pending", at
         )

@@ -10,6 +10,7 @@ import anyio
 
 from remora.api.runtime import Runtime
 from remora.errors import (
+    BudgetTooSmall,
     CommitFailed,
     ErasureInProgress,
     InvalidInput,
@@ -34,6 +35,7 @@ __all__ = ["UNBOUNDED", "Player", "record_of"]
 
 UNBOUNDED = 10**9
 """The budget, in tokens, of a load without one."""
+_ROOM_FOR_SOME = 100  # tokens that have room for a few words of the newest
 
 _QUERY = "what is lorem worth knowing"
 _NOTHING_RAN = (CommitFailed, MailboxFull, SessionQuarantined, ErasureInProgress)
@@ -235,6 +237,11 @@ async def _record_call(
         history.wrong(record, e)
     except (LongTermError, ModelError) as e:
         if call.kind in _READS:
+            history.nothing(record, e)
+        else:
+            history.wrong(record, e)
+    except BudgetTooSmall as e:
+        if call.max_tokens is not None and call.max_tokens < _ROOM_FOR_SOME:
             history.nothing(record, e)
         else:
             history.wrong(record, e)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from remora.actors.policies.buffer import BufferPolicy
@@ -116,32 +116,32 @@ class SessionModel:
 
     def _load(self, model: Model, shown: Shown, *, asks: bool) -> Model | None:
         live, whole = _live(model), _whole(model, self._shapes)
+        if shown.budget is not None:  # it may have a summary of its own
+            return model if self._shows_some(live, shown) else None
+        if shown.summarized and not model.folds:
+            return None
         fitting = [
             start
             for start in self._starts(live, shown)
             if start not in whole
             and _begins(model, start, start) is not None
-            and self._shows(live[start:], shown, asks=asks, cut=start > 0 and not shown.summarized)
-            and (asks or self._sums_up(live, start, shown))
+            and self._shows(live[start:], shown)
         ]
-        if not fitting or (shown.summarized and not model.folds):
-            return None
-        return _begins(model, fitting[0], fitting[-1])
+        return _begins(model, fitting[0], fitting[-1]) if fitting else None
 
-    def _sums_up(self, live: tuple[str, ...], start: int, shown: Shown) -> bool:
-        """Whether the summary is left out where it does not fit, and there where it does (G9).
+    def _shows_some(self, live: tuple[str, ...], shown: Shown) -> bool:
+        """Whether a load within a budget may show this: the newest, in the order of a chat API.
 
-        One that would take more than half of a tight budget is shortened to half of it, or gives
-        way to the conversation.
+        What else fits is the matter of the properties of windows. A call that waits may have been
+        folded.
         """
-        keeping = self._keeping
-        weight = None if keeping is None or not start else keeping.summary(live[:start])
-        if keeping is None or weight is None or shown.budget is None:
-            return True
-        room = shown.budget - min(keeping.weight(live[start:]), shown.budget // 2)
-        if shown.shortened:
-            return weight > room
-        return shown.summarized == (weight <= room)
+        units, awaiting = self._present(live)
+        names = [name for unit in units for name in unit]
+        rest = iter(names)
+        if shown.awaiting not in {awaiting, ()} or not all(one in rest for one in shown.names):
+            return False
+        # what was folded may be all but a call that waits
+        return shown.cut or not shown.names or shown.names[-1] == names[-1]
 
     def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
         """Where in what is live the buffer may begin, by the summary."""
@@ -150,37 +150,18 @@ class SessionModel:
             self._drops and not covered
         ):  # where the buffer begins cannot be told
             return range(len(live) + 1)
-        if shown.budget is None:
-            return (len(covered),) if live[: len(covered)] == covered else ()
-        # summaries that do not fit are left out, and may lie between others
-        rest = iter(enumerate(live, 1))
-        ends = [next((end for end, name in rest if name == one), 0) for one in covered]
-        return () if 0 in ends else range(ends[-1] if ends else 0, len(live) + 1)
+        return (len(covered),) if live[: len(covered)] == covered else ()
 
-    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, asks: bool, cut: bool) -> bool:
+    def _shows(self, buffer: tuple[str, ...], shown: Shown) -> bool:
         """Whether a load of this buffer shows this."""
         units, awaiting = self._present(buffer)
         names = tuple(name for unit in units for name in unit)
-        keeping, budget = self._keeping, shown.budget
-        if names[max(len(names) - len(shown.names), 0) :] != shown.names:
-            return False
+        keeping = self._keeping
         place = len(names) - len(shown.names)
-        dropped = self._drops and place == self._begin(names, 0)
-        if budget is None:
-            if (place and not dropped) or awaiting != shown.awaiting:
-                return False
-        elif asks or keeping is None:  # what was recalled has its share of the budget
-            return True
-        else:  # the newest units, as long as they fit, from a message of the user on
-            fits, left = place, budget - shown.tokens
-            while fits and not shown.shortened:
-                unit = _unit_before(units, fits)
-                if not unit or keeping.weight(unit) > left:
-                    break
-                fits, left = fits - len(unit), left - keeping.weight(unit)
-            begin = self._begin(names, fits) if fits or dropped or cut else 0
-            if awaiting != shown.awaiting or (begin != place and not shown.shortened):
-                return False
+        if place < 0 or names[place:] != shown.names or awaiting != shown.awaiting:
+            return False
+        if place and not (self._drops and place == self._begin(names, 0)):
+            return False
         return keeping is None or self._waits(buffer, shown, keeping)
 
     def _begin(self, names: Sequence[str], start: int) -> int:
@@ -209,8 +190,9 @@ class SessionModel:
         """How a chat API wants these messages (G8), in what is shown whole or not at all, and the
         calls that wait.
 
-        Results come at once after their calls, and whatever was said meanwhile after them; calls
-        that were never answered, and results without a call, are left out.
+        Results come at once after their calls, and whatever was said meanwhile after them. Calls
+        whose results have not come wait, until somebody speaks. Results without a call are left
+        out.
         """
         found = self._presented.get(buffer)
         if found is None:
@@ -224,32 +206,20 @@ class Keeping:
     Args:
         policy: the session's.
         weights: tokens of each message.
-        weigh_summary: tokens of a summary of these messages; None where there may be extracts among
-            them.
     """
 
     def __init__(
         self,
         policy: BufferPolicy,
         weights: Mapping[str, int],
-        weigh_summary: Callable[[Sequence[str]], int] | None,
     ) -> None:
         self.policy = policy
         self.weights = weights
-        self._weigh_summary = weigh_summary
         self._frozen: dict[tuple[str, ...], frozenset[int]] = {}
 
     def weight(self, names: Iterable[str]) -> int:
         """Tokens of all these."""
         return sum(self.weights[name] for name in names)
-
-    def summary(self, names: Sequence[str]) -> int | None:
-        """Tokens of the one summary of all these; None where it cannot be told."""
-        return (
-            self._weigh_summary(names)
-            if self._weigh_summary is not None and self.policy.fold == "summary"
-            else None
-        )
 
     def frozen(self, buffer: tuple[str, ...]) -> frozenset[int]:
         """How many messages of a buffer without tool calls, from the front, may wait for their
@@ -290,19 +260,6 @@ class Keeping:
             most is not None and len(buffer) > most
         )
         return over and len(buffer) > 1
-
-
-def _unit_before(units: Sequence[Sequence[str]], place: int) -> Sequence[str]:
-    """The unit that ends before the name at `place`, in all of them.
-
-    Nothing where that is within one.
-    """
-    end = 0
-    for unit in units:
-        end += len(unit)
-        if end >= place:
-            return unit if end == place else ()
-    return ()
 
 
 def _begins(model: Model, first: int, last: int) -> Model | None:
@@ -419,7 +376,8 @@ def _rewind(model: Model, to: int, result: int | Literal["refused"] | None) -> M
 def _presented(
     live: tuple[str, ...], shapes: Mapping[str, MessageShape]
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    shown: list[tuple[str, ...]] = []
+    shown: list[list[str]] = []
+    late: dict[str, list[str]] = {}
     awaiting: tuple[str, ...] = ()
     place = 0
     while place < len(live):
@@ -427,20 +385,25 @@ def _presented(
         place += 1
         if not head.calls:
             if head.role != "tool":
-                shown.append((live[place - 1],))
+                shown.append([live[place - 1]])
+            elif head.answers in late:
+                late.pop(head.answers).append(live[place - 1])
             continue
-        wanted, results, others, begun = list(head.calls), list[str](), list[str](), place - 1
+        wanted, group, others = list(head.calls), [live[place - 1]], list[str]()
         while wanted and place < len(live) and shapes[live[place]].role != "assistant":
             one = shapes[live[place]]
             if one.role != "tool":
                 others.append(live[place])
             elif one.answers in wanted:
                 wanted.remove(one.answers)
-                results.append(live[place])
+                group.append(live[place])
+            elif one.answers in late:
+                late.pop(one.answers).append(live[place])
             place += 1
-        if not wanted:
-            shown.append((live[begun], *results))
-        elif place == len(live):
+        if wanted and place == len(live):
             awaiting = tuple(wanted)
-        shown += [(name,) for name in others]
-    return tuple(shown), awaiting
+        if others or not wanted or place < len(live):
+            shown.append(group)
+            late.update(dict.fromkeys(wanted, group))
+        shown += [[name] for name in others]
+    return tuple(tuple(unit) for unit in shown), awaiting

@@ -304,7 +304,6 @@ async def _session(chat: Session, *, imported: bool) -> dict[str, Any]:
             [one.seq, one.id, plain(one.created_at), one.to_chat(), one.metadata] for one in history
         ],
         "load": context(await chat.load()),
-        "tight": context(await chat.load(max_tokens=90)),
         "messages": [[one.seq, one.to_chat()] for one in await chat.get_messages()],
     }
     if imported:

@@ -38,12 +38,13 @@ REQUESTS: dict[str, Any] = {
     "hello-of-shard": Hello(1, "0.1.0", "d1", "w1", 3),
     "ask": Ask(7, 3, "Zoë", "one", Load(4_000), 12, 1.5),
     "post": Ask(0, 3, "Zoë", "", Load(4_000)),
+    "ask-with-recall": Ask(7, 3, "Zoë", "one", Load(4_000, recalls=True), 12, 1.5),
     "call": Call(8, 3, "archive.stats", b"\x90"),
     "cancel": Cancel(7),
     "bye": Bye(),
 }
 """Each as it is sent."""
-SHORTER = frozenset({"hello"})
+SHORTER = frozenset({"hello", "ask", "post"})
 """Samples of before their structs got a field; they are read, and sent longer."""
 
 REPLIES: dict[str, Any] = {

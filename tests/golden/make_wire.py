@@ -24,11 +24,11 @@ from remora.actors.user.working import WorkingItem, pack_vector
 from remora.actors.wire_types import to_sent
 from remora.messages import Entry, Receipt
 from remora.storage.keyed_values import KeyedImage, KeyedValue
-from remora.storage.records import MemoryItem, MessageRange, StateItem, Summary, Watermarks
+from remora.storage.records import MemoryItem, MessageRange, Reader, StateItem, Summary, Watermarks
 
 __all__ = ["MESSAGES", "NEWEST", "REPLIES", "files"]
 
-NEWEST = 2
+NEWEST = 3
 HERE = Path(__file__).parent
 AT_US = 1_767_225_600_000_000  # 2026-01-01
 
@@ -56,7 +56,7 @@ _memory = MemoryItem(
 MESSAGES: tuple[Any, ...] = (
     session.Append((_entry, _plain), b"\x01" * 16, 40, True, 5, session.TurnMark(7, _chat, 8, 3)),
     session.FindTurn(b"\x02" * 16),
-    session.Load(4_000, 8, 3),
+    session.Load(4_000, 8, 3, True, True),
     session.Clear(),
     session.Flush(),
     session.Inspect(),
@@ -104,6 +104,13 @@ REPLIES: tuple[Any, ...] = (
         12,
         True,
         "1a2b3c-3-",
+        (12, 9),
+        1,
+        5,
+        1,
+        300,
+        1,
+        _range,
     ),
     session.SessionView(
         3,
@@ -120,6 +127,7 @@ REPLIES: tuple[Any, ...] = (
         (_entry,),
         _range,
         KeyedImage((("cart", _value),), 4),
+        (Reader(4_000, 7, _summary),),
     ),
     keyed_state.StoredValue(_value),
     keyed_state.StoredValues((("cart", _value),)),

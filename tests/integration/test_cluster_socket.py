@@ -230,7 +230,7 @@ async def test_a_worker_that_reads_nothing_is_bounded(tmp_path: Path) -> None:
         while writer.transport.get_write_buffer_size() == 0 and sent < 200:
             writer.write(load)
             sent += 1
-            await chat.load(max_tokens=10)
+            await chat.load(max_tokens=100)
         assert writer.transport.get_write_buffer_size() > 0
         writer.transport.abort()
         await chat.append(user("still served"))

@@ -310,7 +310,9 @@ async def test_what_the_model_sees_and_recalls(owner: Runtime, directory: Path) 
     recalled = await owner.user("alice").recall("Figaro 7", limit=3)
     archived = (await chat.inspect()).watermarks.archived_through
     async with opened_page(directory, CONFIG) as page:
-        for budget, at in product((0, 90, 400), (None, 10)):
+        for budget, at in product((60, 90, 400), (None, 10)):
+            await chat.load(max_tokens=budget, at=at)
+            await owner.settle()  # a small budget has a summary of its own from then on
             context = await chat.load(max_tokens=budget, at=at)
             more = {} if at is None else {"at": at}
             found = await get_chat(page, "context", max_tokens=budget, **more)

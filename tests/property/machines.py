@@ -75,6 +75,8 @@ class ActorMachine(RuleBasedStateMachine):
         """Jobs that the log should hold."""
         self.jobs: dict[str, Job] = {}
         """Jobs that the supervisor has."""
+        self.passing: dict[str, Job] = {}
+        """Those that are in no record: they end with the process."""
         self.ever: set[str] = set()
         self.results: list[Any] = []
         self.restore()
@@ -145,7 +147,7 @@ class ActorMachine(RuleBasedStateMachine):
             done = [record.id for record in turn.records if isinstance(record, JobDone)]
             self._write(Write(turn.records, turn, (*done, *ended), self.model))
         else:
-            assert not turn.jobs
+            self.passing.update((job.id, job) for job in turn.jobs)
             assert not turn.cancel
 
     def end_job(self, job: Job, *records: Any) -> None:

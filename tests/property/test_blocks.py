@@ -35,7 +35,7 @@ from remora.runtime.jobs import Job, JobAttempt, JobDone
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
 from remora.tokens import CallableCounter, HeuristicCounter, count_message
-from tests.harness import append, entry
+from tests.harness import WINDOWS, append, entry
 
 KEY = SessionKey("alice", "one")
 
@@ -73,7 +73,9 @@ class Session:
 
     def __init__(self, policy: BufferPolicy, *blocks: BaseMemoryBlock[str]) -> None:
         self.journal = MemoryJournal()
-        self.behavior = SessionBehavior(lambda _: policy, instance="0", flushes=False, blocks=True)
+        self.behavior = SessionBehavior(
+            lambda _: policy, instance="0", flushes=False, blocks=True, windows=WINDOWS
+        )
         self.state = self.behavior.restore(KEY, self.journal.saved(KEY))  # type: ignore[arg-type]
         self.jobs: dict[str, Job] = {}
         self.left: set[int] = set()

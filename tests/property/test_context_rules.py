@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ from remora import Context
 from remora.actors.policies.units import presentable_units
 from remora.actors.user.messages import Synopsis
 from remora.blocks import StaticMemoryBlock
+from remora.errors import BudgetTooSmall
 from remora.messages import Entry, split_tool_calls
 from remora.recall.repeats import SaidTexts, same_words
 from remora.tokens import count_message
-from tests.harness import COUNTER
+from tests.harness import COUNTER, WINDOWS
 from tests.property.test_planner import call, found, memory, planned, shown, tiers
 from tests.unit.test_block_view import view
 
@@ -47,38 +49,49 @@ def own(context: Context, entries: tuple[Entry, ...]) -> list[Entry]:
     return [entries[one.seq - 1] for one in context.entries if one is not None]
 
 
-def fitting(entries: tuple[Entry, ...], budget: int) -> list[Entry]:
-    """The newest whole units that fit, from a user's message on if some are left out."""
-    units, _, _ = presentable_units(entries)
-    left = list(units)
-    while sum(one.tokens for unit in left for one in unit) > budget:
-        left.pop(0)
-    wanted = [one for unit in left for one in unit]
-    if len(left) < len(units) and any(one.role == "user" for one in wanted):
-        while next(one.role for one in wanted if one.role != "system") != "user":
-            wanted.pop(0)
-        while wanted[0].role == "system" and wanted[1].role not in {"user", "system"}:
-            wanted.pop(0)
-    return wanted
+def presented(entries: tuple[Entry, ...]) -> list[Entry]:
+    """What a chat API accepts of these messages."""
+    found = presentable_units(entries, WINDOWS.no_result)
+    return [one for unit in found.units for one in unit]
 
 
 @given(conversations, st.integers(0, 400))
-def test_cuts_fall_on_messages_of_the_user(batch: list[dict[str, Any]], budget: int) -> None:
-    """Nothing but what does not fit, and what is before the first user's message, is left out."""
-    snapshot, entries = shown(batch, budget)
-    context = planned(snapshot, budget, tiers(), query=None)
+def test_what_is_shown_where_not_everything_fits(batch: list[dict[str, Any]], budget: int) -> None:
+    """Everything, as it is, where it fits. Otherwise the newest messages, the newest of the user
+    and the instructions at the beginning, in order and within the budget; and the context says what
+    is missing. Only a budget without room for a few words of them is refused.
+    """
+    show, entries = shown(batch)
+    wanted = presented(entries)
+    sizes = [one.tokens for one in wanted]
+    instructions = list(takewhile(lambda one: one.role == "system", wanted))
+    try:
+        context = planned(show, budget, tiers(), query=None)
+    except BudgetTooSmall:
+        event("refused")
+        assert budget < min(sum(one.tokens for one in instructions) + 24 * 3, sum(sizes))
+        return
     mine = own(context, entries)
-    wanted = fitting(entries, budget)
-    if context.omitted:
-        event("cut")
-    assert [one.seq for one in mine if one.role != "system"] == [
-        one.seq for one in wanted if one.role != "system"
-    ]
-    assert context.sources.recent.omitted == context.omitted
-    assert context.sources.recent.status == ("omitted" if context.omitted else "ok")
-    gone = {one.seq for unit in presentable_units(entries)[0] for one in unit}
-    gone -= {one.seq for one in mine}
-    assert context.sources.recent.omitted_tokens == sum(entries[seq - 1].tokens for seq in gone)
+    assert context.tokens == sum(count_message(COUNTER, one) for one in context.messages) <= budget
+    assert split_tool_calls(context.messages) == 0
+    rest = iter(wanted)
+    assert all(one in rest for one in mine), "in their order"
+    source = context.sources.recent
+    assert (source.omitted, source.count) == (context.omitted, len(mine))
+    if sum(sizes) <= budget:
+        assert mine == wanted
+        assert source.shortened == 0
+        return
+    event("cut" if context.omitted else "shortened")
+    assert mine[: len(instructions)] == instructions
+    assert mine[-1] is wanted[-1] or wanted[-1] in instructions
+    users = [one for one in wanted if one.role == "user"]
+    assert not users or users[-1] in mine or budget < 24 * 3
+    gone = sum(one.tokens for one in wanted) - context.tokens
+    assert source.omitted_tokens == gone + sum(
+        entries[place].tokens for place in range(len(batch)) if entries[place] not in wanted
+    )
+    assert source.status == ("omitted" if context.omitted else "degraded")
 
 
 @given(conversations, st.integers(0, 600), st.sampled_from(["", "word " * 40]), st.booleans())
@@ -86,17 +99,19 @@ def test_a_context_begins_with_a_users_message(
     batch: list[dict[str, Any]], budget: int, summary: str, memories: bool
 ) -> None:
     """Where messages are left out, or a summary stands for them, the first message that is not a
-    system message is a user's if one is shown or a model is to answer; groups stay whole, the
-    newest messages are there, and the budget holds.
+    system message is a user's if one is shown or a model is to answer.
     """
-    snapshot, entries = shown(batch, budget, summary=summary)
+    show, entries = shown(batch, summary=summary)
     recalled = [memory(f"memory number {n}", score=1 / (n + 1)) for n in range(4 * memories)]
-    context = planned(snapshot, budget, tiers(recalled), query="?" if memories else None)
+    try:
+        context = planned(show, budget, tiers(recalled), query="?" if memories else None)
+    except BudgetTooSmall:
+        return
     assert context.tokens == sum(count_message(COUNTER, one) for one in context.messages) <= budget
     assert split_tool_calls(context.messages) == 0
     mine = own(context, entries)
     roles = [one["role"] for one in context.messages if one["role"] != "system"]
-    answers = bool(mine) and mine[-1].role != "assistant"
+    answers = bool(mine) and mine[-1].role not in {"assistant", "system"}
     if roles and (context.omitted or context.summary) and not context.memories:
         if context.omitted and any(one.role == "user" for one in mine):
             event("a user's message is there")
@@ -104,17 +119,13 @@ def test_a_context_begins_with_a_users_message(
         elif context.summary and answers:
             event("a summary stands before it")
             assert roles[0] == "user"
-    units, _, _ = presentable_units(entries)
-    if units and budget // 2 >= sum(one.tokens for one in units[-1]):
-        assert mine, "the newest unit fits beside any summary"
-        assert mine[-1] is units[-1][-1]
 
 
 def test_a_conversation_that_begins_with_a_greeting_is_shown_whole() -> None:
     """Nothing before it is left out, so nothing is left out for its beginning either."""
     batch = [{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "Hi."}]
-    snapshot, _ = shown(batch, 100)
-    assert planned(snapshot, 100, tiers(), query=None).messages == batch
+    show, _ = shown(batch)
+    assert planned(show, 100, tiers(), query=None).messages == batch
 
 
 # -- what does not fit -----------------------------------------------------------------------------
@@ -125,8 +136,8 @@ TEXT = "\n".join(f"Fact number {n}: the garden has {n} trees." for n in range(40
 @pytest.mark.parametrize("query", [None, "trees?"])
 def test_a_summary_that_does_not_fit_is_shortened_and_says_so(query: str | None) -> None:
     """To half of the budget, at the end of a line or word; the source gives the figures."""
-    snapshot, _ = shown([{"role": "user", "content": "hello"}] * 30, 200, summary=TEXT)
-    context = planned(snapshot, 200, tiers(), query=query)
+    show, _ = shown([{"role": "user", "content": "hello"}] * 30, summary=TEXT)
+    context = planned(show, 200, tiers(), query=query)
     assert context.summary is not None
     assert TEXT.startswith(context.summary.removesuffix(" …"))
     assert context.summary.endswith(" …")
@@ -138,7 +149,7 @@ def test_a_summary_that_does_not_fit_is_shortened_and_says_so(query: str | None)
     assert source.omitted_tokens == whole - size
     assert f"from {whole} to {size} tokens" in source.detail
     assert context.tokens <= 200
-    again = planned(snapshot, 200, tiers(), query=query)
+    again = planned(show, 200, tiers(), query=query)
     assert again.messages == context.messages, "the front is stable"
 
 
@@ -146,8 +157,8 @@ def test_a_summary_that_does_not_fit_is_shortened_and_says_so(query: str | None)
 def test_a_summary_without_any_room_is_reported(query: str | None) -> None:
     """Never silently off: its tokens, and how many messages it stands for."""
     batch = [{"role": "user", "content": "hello"}]
-    snapshot, _ = shown(batch, 40, summary=TEXT)
-    context = planned(snapshot, 40, tiers(), query=query)
+    show, _ = shown(batch, summary=TEXT)
+    context = planned(show, 40, tiers(), query=query)
     assert context.summary is None
     source = context.sources.summary
     assert (source.status, source.count) == ("omitted", 0)
@@ -158,10 +169,10 @@ def test_a_summary_without_any_room_is_reported(query: str | None) -> None:
 
 def test_memories_that_do_not_fit_are_counted() -> None:
     """Both tiers say how many, with how many tokens."""
-    snapshot, _ = shown([{"role": "user", "content": "hello"}], 400)
+    show, _ = shown([{"role": "user", "content": "hello"}])
     many = [memory(f"memory number {n} " + "word " * 10, score=1 / (n + 1)) for n in range(16)]
     notes = [found(f"note number {n} " + "word " * 10, 0.01) for n in range(5)]
-    context = planned(snapshot, 400, tiers(many, notes))
+    context = planned(show, 400, tiers(many, notes))
     for source, given_, kept in (
         (context.sources.long_term, many, context.memories),
         (context.sources.working, notes, context.working),
@@ -175,16 +186,16 @@ def test_memories_that_do_not_fit_are_counted() -> None:
 
 def test_a_synopsis_and_a_block_that_do_not_fit_are_counted() -> None:
     """S2.26, S2.30: with their tokens; a synopsis takes a quarter of a budget at most."""
-    snapshot, _ = shown([{"role": "user", "content": "hello"}], 100)
+    show, _ = shown([{"role": "user", "content": "hello"}])
     blocks = view(
         StaticMemoryBlock(name="long", static_content="word " * 300, priority=1), counter=COUNTER
     )
     asked = tiers(synopsis=Synopsis("word " * 100, "", "ok"))
     every = msgspec.structs.replace(asked, blocks=blocks)
-    sources = planned(snapshot, 100, every).sources
+    sources = planned(show, 100, every).sources
     assert (sources.synopsis.status, sources.synopsis.omitted) == ("omitted", 1)
     assert sources.synopsis.omitted_tokens > 100
-    assert planned(snapshot, 100, every).synopsis is None
+    assert planned(show, 100, every).synopsis is None
     block = sources.blocks["long"]
     assert (block.status, block.count, block.omitted) == ("omitted", 0, 1)
     assert block.omitted_tokens > 300
@@ -205,7 +216,7 @@ def test_no_sentence_from_every_tier(*, summarized: bool, said_now: bool, in_blo
     latest = f"As I said: {SENTENCE} What now?" if said_now else "What now?"
     batch = [{"role": "user", "content": "Hello."}, {"role": "user", "content": latest}]
     text = f"The user wrote: i keep bees in lisbon. {'They talked. ' * 3}" if summarized else ""
-    snapshot, _ = shown(batch, 2000, summary=text)
+    show, _ = shown(batch, summary=text)
     line = f"- 22 Nov 2026, User: {SENTENCE}"
     asked = tiers(
         [
@@ -220,7 +231,7 @@ def test_no_sentence_from_every_tier(*, summarized: bool, said_now: bool, in_blo
     content = f"Known: {SENTENCE}" if in_block else "Be brief."
     block = view(StaticMemoryBlock(name="rules", static_content=content), counter=COUNTER)
     every = msgspec.structs.replace(asked, blocks=block)
-    context = planned(snapshot, 2000, every)
+    context = planned(show, 2000, every)
     everything = "\n".join(str(one["content"]) for one in context.messages).casefold()
     profile = not summarized  # it may be in the profile if no summary has it
     assert everything.count("i keep bees in lisbon") == summarized + said_now + in_block + profile
@@ -253,10 +264,8 @@ def test_what_was_said_is_found(texts: list[str]) -> None:
 
 def test_a_profile_between_lines() -> None:
     """A profile whose lines the summary has is not shown at all."""
-    snapshot, _ = shown(
-        [{"role": "user", "content": "Hello."}], 2000, summary="I keep bees. I like tea."
-    )
+    show, _ = shown([{"role": "user", "content": "Hello."}], summary="I keep bees. I like tea.")
     about = Synopsis("- 22 Nov 2026, User: I keep bees.", "- 22 Nov 2026, User: I like tea.", "ok")
-    context = planned(snapshot, 2000, tiers(synopsis=about))
+    context = planned(show, 2000, tiers(synopsis=about))
     assert context.synopsis is None
     assert [one["role"] for one in context.messages] == ["system", "user"]

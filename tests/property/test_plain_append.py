@@ -18,7 +18,7 @@ from remora.runtime.actor import Decision
 from remora.services.intake import Intake
 from remora.storage.memory import MemoryJournal
 from remora.storage.records import Appended
-from tests.harness import COUNTER, append
+from tests.harness import COUNTER, WINDOWS, append
 
 KEY = SessionKey("alice", "chat")
 POLICY = BufferPolicy(above_tokens=60, keep_tokens=20)
@@ -104,7 +104,7 @@ def test_a_decision_is_the_same(
     script: list[tuple[int, str | None, str | None, int, bool]],
 ) -> None:
     """G2, G4, G6: with ids, keys, windows of duplicates and compactions in between."""
-    actor = SessionBehavior(lambda _: POLICY, instance="0", flushes=False)
+    actor = SessionBehavior(lambda _: POLICY, instance="0", flushes=False, windows=WINDOWS)
     image: Any = MemoryJournal().saved(KEY)
     state = actor.restore(KEY, image)
     for number, (count, id_, key, window, summarized) in enumerate(script):

@@ -22,7 +22,7 @@ from remora.runtime.jobs import RetryPolicy
 from remora.runtime.probes import count_probes
 from remora.storage.memory import MemoryJournal
 from remora.storage.sqlite.journal import SqliteJournal
-from tests.harness import FirstWordsSummarizer, Kernel, append, kernel, said, user
+from tests.harness import WINDOWS, FirstWordsSummarizer, Kernel, append, kernel, said, user
 
 KEY = SessionKey("alice", "chat")
 OTHER = SessionKey("bob", "chat")
@@ -110,7 +110,7 @@ def touchy(**policy: Any) -> Touchy:
     chosen = BufferPolicy(
         **{"above_tokens": 10_000, "keep_tokens": 50, "overdraft_tokens": 40_000, **policy}
     )
-    return Touchy(lambda _: chosen, instance="0", flushes=False)
+    return Touchy(lambda _: chosen, instance="0", flushes=False, windows=WINDOWS)
 
 
 @asynccontextmanager

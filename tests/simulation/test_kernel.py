@@ -22,7 +22,7 @@ from remora.runtime.probes import count_probes
 from remora.runtime.schedule import Schedule
 from remora.storage.memory import MemoryJournal
 from remora.testing import FaultyJournal, VirtualClock
-from tests.harness import Kernel, append, kernel, said, user
+from tests.harness import WINDOWS, Kernel, append, kernel, said, user
 from tests.simulation.rare import (
     KEY,
     OTHER,
@@ -381,7 +381,7 @@ async def test_session_does_not_leave_before_its_farewell_is_durable() -> None:
     journal, clock = Gated(), VirtualClock()
     journal.open.set()
     policy = BufferPolicy(above_tokens=10_000, keep_tokens=50, overdraft_tokens=40_000)
-    flushing = SessionBehavior(lambda _: policy, instance="0", flushes=True)
+    flushing = SessionBehavior(lambda _: policy, instance="0", flushes=True, windows=WINDOWS)
     async with kernel(
         journal, clock=clock, limits=RegistryLimits(idle_s=10), behavior=flushing
     ) as core:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remora.actors.policies.units import (
+    Presentable,
     cut_to_keep,
     length_before_open_call,
     newest_start,
@@ -16,7 +17,7 @@ from remora.actors.policies.units import (
     units,
 )
 from remora.messages import Entry, decode_chat, split_tool_calls
-from tests.harness import entry
+from tests.harness import WINDOWS, entry
 
 
 def user(text: str = "hello there") -> dict[str, Any]:
@@ -44,7 +45,15 @@ def entries(*messages: dict[str, Any]) -> list[Entry]:
 
 
 def shown(found: list[Entry]) -> list[int]:
-    return [e.seq for unit in presentable_units(found)[0] for e in unit]
+    return [e.seq for unit in presented(found).units for e in unit]
+
+
+def by_tokens(one: Entry) -> int:
+    return one.tokens
+
+
+def presented(found: list[Entry]) -> Presentable:
+    return presentable_units(found, WINDOWS.no_result)
 
 
 def test_units_keep_calls_with_results() -> None:
@@ -88,12 +97,18 @@ def test_what_reaches_a_chat_api() -> None:
     found = entries(user(), call("a"), user("wait"), result("a"), assistant())
     assert shown(found) == [1, 2, 4, 3, 5]
     found = entries(user(), call("a", "b"), result("a"))
-    assert (shown(found), presentable_units(found)[1:]) == ([1], (["b"], 0))
+    assert shown(found) == [1]
+    waiting = presented(found)
+    assert (waiting.awaiting, waiting.orphans, len(waiting.withheld)) == (("b",), 0, 2)
     assert length_before_open_call(found) == 1
     found = entries(
         result("z"), user(), call("a"), user("are you there?"), assistant(), result("a")
     )
-    assert (shown(found), presentable_units(found)[1:]) == ([2, 4, 5], ([], 3))
+    assert (shown(found), presented(found).orphans) == ([2, 3, 6, 4, 5], 1)
+    found = entries(user(), call("a", "b"), result("a"), user("are you there?"))
+    assert (shown(found), presented(found).awaiting) == ([1, 2, 3, 0, 4], ("b",))
+    closed = presented(found).units[1][2]
+    assert (closed.answers, b"no result" in closed.chat) == ("b", True)
 
 
 def test_orphan_never_blocks_folding() -> None:
@@ -102,7 +117,7 @@ def test_orphan_never_blocks_folding() -> None:
     """
 
     def cut(found: list[Entry]) -> int:
-        return cut_to_keep(found, 25, sum(one.tokens for one in found))
+        return cut_to_keep(found, 25, sum(one.tokens for one in found), by_tokens)
 
     others = (user("x" * 40) for _ in range(10))
     assert cut(entries(user(), user(), call("a"), *others)) > 3
@@ -115,9 +130,9 @@ def test_orphan_never_blocks_folding() -> None:
 def test_cut_keeps_at_most_half_or_the_last_unit() -> None:
     """S1.09: the kept tail fits, or is exactly the newest unit."""
     found = entries(user("a" * 40), user("b" * 40), user("c" * 40), user("d" * 400))
-    assert cut_to_keep(found, 25, sum(e.tokens for e in found)) == 3
-    assert cut_to_keep(found[:3], 25, sum(e.tokens for e in found[:3])) == 1
-    assert cut_to_keep(found[3:], 25, sum(e.tokens for e in found[3:])) == 0
+    assert cut_to_keep(found, 25, sum(e.tokens for e in found), by_tokens) == 3
+    assert cut_to_keep(found[:3], 25, sum(e.tokens for e in found[:3]), by_tokens) == 1
+    assert cut_to_keep(found[3:], 25, sum(e.tokens for e in found[3:]), by_tokens) == 0
 
 
 message = st.one_of(
@@ -135,13 +150,11 @@ def test_no_cut_and_no_context_splits_a_pair(messages: list[dict[str, Any]], kee
     """
     found = entries(*messages)
     assert (
-        split_tool_calls(
-            [decode_chat(e.chat) for unit in presentable_units(found)[0] for e in unit]
-        )
+        split_tool_calls([decode_chat(e.chat) for unit in presented(found).units for e in unit])
         == 0
     )
     if found:
-        cut = cut_to_keep(found, keep, sum(e.tokens for e in found))
+        cut = cut_to_keep(found, keep, sum(e.tokens for e in found), by_tokens)
         kept = sum(e.tokens for e in found[cut:])
         assert kept <= keep or cut == 0 or len(units(found[cut:])) == 1
         everything = shown(found)

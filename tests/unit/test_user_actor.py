@@ -48,7 +48,7 @@ from remora.storage.records import (
     StateChanged,
     StateItem,
 )
-from tests.harness import LoopClock
+from tests.harness import WINDOWS, LoopClock
 from tests.users import DAY, HOUR, KEY, NOW, UserModel, axis, item
 
 NOW_US = int(NOW * 1_000_000)
@@ -477,7 +477,7 @@ async def test_each_kind_has_its_behavior() -> None:
     user's.
     """
     policy = BufferPolicy(above_tokens=100, keep_tokens=50, overdraft_tokens=400)
-    sessions = SessionBehavior(lambda _: policy, instance="0", flushes=True)
+    sessions = SessionBehavior(lambda _: policy, instance="0", flushes=True, windows=WINDOWS)
     users = UserBehavior(4, max_bytes=1_000)
     journal, chat = MemoryJournal(), SessionKey("alice", "chat")
     registry = ActorRegistry(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -59,6 +60,9 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         keep_messages: amount: at most so many messages stay, or the newest unit.
         batch: amount: the oldest so many messages, up to a unit's boundary.
         fold: what becomes of them.
+        result_tokens: most tokens that the result of a tool counts for, in these tokens and in
+            `overdraft_tokens`: contexts show old results as stubs. None: all that it has.
+        above_bytes: compact a buffer of more bytes, down to half of that, whatever it counts for.
         entries: most summary entries; the oldest one beyond goes into the running summary.
         overdraft_tokens: while a compaction runs, most tokens in the buffer that are not being
             summarized.
@@ -73,6 +77,8 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
     keep_tokens: int | None = None
     keep_messages: int | None = None
     batch: int | None = None
+    result_tokens: int | None = None
+    above_bytes: int | None = None
     fold: Fold = "summary"
     entries: int = 500
     overdraft_tokens: int = 60_000
@@ -154,10 +160,27 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """
         return cls(above_messages=size, batch=batch, fold="entry", entries=size * multiplier)
 
-    def due(self, tokens: int, count: int) -> bool:
-        """Whether to compact a buffer of `count` messages and `tokens` tokens."""
+    @property
+    def summarizes(self) -> bool:
+        """Whether messages that leave the buffer are summarized."""
+        triggered = self.above_tokens is not None or self.above_messages is not None
+        return triggered and self.fold != "drop"
+
+    def weigh(self, entry: Entry) -> int:
+        """The tokens that a message counts for."""
+        if entry.answers is None or self.result_tokens is None:
+            return entry.tokens
+        return min(entry.tokens, self.result_tokens)
+
+    def due(self, tokens: int, count: int, size: int) -> bool:
+        """Whether to compact a buffer of `count` messages that count for `tokens` tokens.
+
+        `size`: of it, in bytes.
+        """
         if count < 2:
             return False
+        if self.above_bytes is not None and size > self.above_bytes:
+            return True
         if self.above_tokens is not None and tokens > self.above_tokens:
             return True
         return self.above_messages is not None and count > self.above_messages
@@ -167,9 +190,15 @@ class BufferPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.batch is not None:
             return cut_oldest(entries, self.batch)
         if self.keep_messages is not None:
-            return cut_to_keep(entries, self.keep_messages, len(entries), messages=True)
+            return cut_to_keep(entries, self.keep_messages, len(entries), lambda _: 1)
         assert self.keep_tokens is not None
-        return cut_to_keep(entries, self.keep_tokens, tokens)
+        count = cut_to_keep(entries, self.keep_tokens, tokens, self.weigh)
+        if self.above_bytes is not None:
+            size = sum([entry.size for entry in entries])
+            if size > self.above_bytes:
+                half = self.above_bytes // 2
+                count = max(count, cut_to_keep(entries, half, size, attrgetter("size")))
+        return count
 
 
 class BufferPreset(enum.Enum):
@@ -223,5 +252,9 @@ def policy_from_config(config: BufferConfig) -> BufferPolicy:
                 config.size, multiplier=config.multiplier, batch=config.batch
             )
         case "summary_buffer":
-            policy = BufferPolicy.summary_buffer(config.fold_above_tokens)
+            policy = msgspec.structs.replace(
+                BufferPolicy.summary_buffer(config.fold_above_tokens),
+                result_tokens=config.result_tokens,
+                above_bytes=config.max_bytes,
+            )
     return msgspec.structs.replace(policy, overdraft_tokens=overdraft, overdraft=config.overdraft)

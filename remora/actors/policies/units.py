@@ -6,19 +6,21 @@ the calls of the assistant message before them, not by a map over the session: p
 ids within a conversation.
 
 A user's message between a call and its result belongs to the call's unit and does not end the wait.
-An assistant message does: a model does not speak while calls are open, so a crash orphaned them.
+An assistant message does: a model does not speak while calls are open, so the one who ran them has
+given up. A result that comes later still is shown with its call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from remora.messages import Entry
+from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.runtime.probes import probe
 
 __all__ = [
+    "Presentable",
     "Unit",
     "batches",
     "cut_oldest",
@@ -32,9 +34,6 @@ __all__ = [
     "units",
     "user_start",
 ]
-
-
-_INSTRUCTIONS = frozenset({"system", "developer"})
 
 
 class Unit(msgspec.Struct):
@@ -84,7 +83,9 @@ def length_before_open_call(entries: Sequence[Entry]) -> int:
     return len(entries)
 
 
-def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bool = False) -> int:
+def cut_to_keep(
+    entries: Sequence[Entry], keep: int, total: int, weigh: Callable[[Entry], int]
+) -> int:
     """How many entries to cut from the front so that at most `keep` stay, or the last unit.
 
     A unit with open calls is not cut, unless other messages make it larger than `keep`: then the
@@ -93,17 +94,17 @@ def cut_to_keep(entries: Sequence[Entry], keep: int, total: int, *, messages: bo
 
     Args:
         entries: the buffer.
-        keep: in tokens, or in messages.
+        keep: in the measure of `weigh`.
         total: size of the buffer, in the same measure.
-        messages: measure in messages.
+        weigh: what an entry counts for.
     """
     excess, gone, end = total - keep, 0, 0
     if excess <= 0:
         return 0
     for unit in iter_units(entries):
         if unit.end == len(entries):
-            return _cut_last(entries, unit, excess - gone, keep, end, messages=messages)
-        gone += unit.end - unit.start if messages else unit.tokens
+            return _cut_last(entries, unit, excess - gone, keep, end, weigh)
+        gone += sum([weigh(entry) for entry in entries[unit.start : unit.end]])
         end = unit.end
         if gone >= excess:
             if unit.end - unit.start > 1:
@@ -120,7 +121,7 @@ def cut_oldest(entries: Sequence[Entry], count: int) -> int:
     end = 0
     for unit in iter_units(entries):
         if unit.end == len(entries):
-            return _cut_last(entries, unit, count - end, count, end, messages=True)
+            return _cut_last(entries, unit, count - end, count, end, lambda _: 1)
         end = unit.end
         if end >= count:
             break
@@ -128,16 +129,21 @@ def cut_oldest(entries: Sequence[Entry], count: int) -> int:
 
 
 def _cut_last(
-    entries: Sequence[Entry], unit: Unit, excess: int, keep: int, end: int, *, messages: bool
+    entries: Sequence[Entry],
+    unit: Unit,
+    excess: int,
+    keep: int,
+    end: int,
+    weigh: Callable[[Entry], int],
 ) -> int:
     """The cut within the last unit if it is abandoned; before it otherwise."""
-    weight = unit.end - unit.start if messages else unit.tokens
+    weight = sum([weigh(entry) for entry in entries[unit.start : unit.end]])
     if unit.awaiting and weight > keep and _is_abandoned(entries[unit.start : unit.end]):
         probe("abandoned_call_cut")
         for index in range(unit.start, unit.end - 1):
             if excess <= 0:
                 break
-            excess -= 1 if messages else entries[index].tokens
+            excess -= weigh(entries[index])
             end = index + 1
     return end
 
@@ -212,7 +218,7 @@ def user_start(entries: Sequence[Entry], start: int) -> int:
         role = entries[place].role
         if role == "user":
             return first
-        if role not in _INSTRUCTIONS:
+        if role not in INSTRUCTING_ROLES:
             first = place + 1
     return start
 
@@ -221,48 +227,70 @@ def needs_user_before(entries: Sequence[Entry]) -> bool:
     """Whether a model is to answer messages that do not begin with a user's."""
     if not entries or entries[-1].role == "assistant":
         return False
-    first = next((entry.role for entry in entries if entry.role not in _INSTRUCTIONS), "user")
+    first = next((entry.role for entry in entries if entry.role not in INSTRUCTING_ROLES), "user")
     return first != "user"
 
 
-def presentable_units(entries: Sequence[Entry]) -> tuple[list[Sequence[Entry]], list[str], int]:
-    """What a chat API accepts of a buffer: results follow their calls, orphans are left out.
+class Presentable(msgspec.Struct, frozen=True):
+    """What a chat API accepts of a buffer.
 
-    Returns:
-        The units, oldest first, as the entries to send; the ids of calls without a result, whose
-        unit is withheld; and the number of orphans (calls that were never answered, results without
-        a call).
+    Attributes:
+        units: the entries to send, oldest first.
+        awaiting: ids of calls without a result, in the newest unit.
+        orphans: how many results have no call; they are left out.
+        withheld: the messages of the newest unit, while nothing was said since its calls.
     """
-    shown: list[Sequence[Entry]] = []
-    awaiting: list[str] = []
+
+    units: list[list[Entry]]
+    awaiting: tuple[str, ...] = ()
+    orphans: int = 0
+    withheld: Sequence[Entry] = ()
+
+
+def presentable_units(entries: Sequence[Entry], no_result: Callable[[str], Entry]) -> Presentable:
+    """What a chat API accepts of a buffer: each call has its result right behind it.
+
+    A late result finds its call. A call that has none when somebody speaks again is closed by
+    `no_result`, so that what was said with it, and the other results, can be shown.
+    """
+    shown: list[list[Entry]] = []
+    awaiting: tuple[str, ...] = ()
+    withheld: Sequence[Entry] = ()
+    open_calls: dict[str, list[Entry]] = {}
     orphans = 0
     for unit in units(entries):
         members = entries[unit.start : unit.end]
         head = members[0]
-        if not head.calls:
-            if head.answers is None:
-                shown.append(members)
-            else:
-                orphans += 1
-                probe("orphan_result_dropped")
+        if not head.calls and head.answers is None:
+            shown.append([head])
             continue
-        wanted = list(head.calls)
-        results, others = [], []
-        for entry in members[1:]:
+        wanted, group, others = list(head.calls), [head] if head.calls else [], []
+        for entry in members[len(group) :]:
             if entry.answers is None:
-                others.append(entry)
+                others.append([entry])
             elif entry.answers in wanted:
                 wanted.remove(entry.answers)
-                results.append(entry)
+                group.append(entry)
+            elif (late := open_calls.pop(entry.answers, None)) is not None:
+                probe("late_result_found_its_call")
+                late.append(entry)
             else:
+                probe("orphan_result_dropped")
                 orphans += 1
-        if not wanted:
-            shown.append([head, *results])
-        elif unit.end == len(entries):
-            probe("awaiting_call_withheld")
-            awaiting.extend(wanted)
-        else:
-            probe("orphan_call_dropped")
-            orphans += 1 + len(results)
-        shown.extend([entry] for entry in others)
-    return shown, awaiting, orphans
+        if wanted and unit.end == len(entries):
+            awaiting = tuple(wanted)
+            if not others:
+                probe("awaiting_call_withheld")
+                withheld = group
+                break
+        for call in wanted:
+            if (older := open_calls.pop(call, None)) is not None:
+                older.append(no_result(call))
+            open_calls[call] = group
+        if group:
+            shown.append(group)
+        shown.extend(others)
+    for call, group in open_calls.items():
+        probe("open_call_closed")
+        group.append(no_result(call))
+    return Presentable(shown, awaiting, orphans, withheld)

@@ -14,9 +14,11 @@ The life of a message::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from remora.actors.keyed_state import (
     ChangeValues,
@@ -57,23 +59,35 @@ from remora.actors.session.messages import (
     Truncate,
     TurnMark,
 )
+from remora.actors.session.readers import fit_for_reader, plan_summary, reader_name
 from remora.actors.session.state import (
+    PinnedFound,
     PrefixShown,
+    ReaderSeen,
     SessionState,
     apply,
     message_ids,
     opening,
+    recount_entry,
     recount_tokens,
 )
-from remora.actors.session.window import fit_buffer, running_sums
+from remora.actors.session.window import Window, WindowRules, running_sums
 from remora.errors import KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id, message_id_prefix
 from remora.messages import ChatDict, Entry, Receipt, is_same_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
-from remora.storage.lookups import IdLookup, KeyLookup, OriginalAppend
-from remora.storage.records import Appended, SavedSession, StateChanged
+from remora.storage.lookups import IdLookup, KeyLookup, OriginalAppend, PinnedLookup
+from remora.storage.records import (
+    Appended,
+    MessageRange,
+    Reader,
+    SavedSession,
+    StateChanged,
+    find_lost,
+    join_lost,
+)
 
 __all__ = ["SessionBehavior"]
 
@@ -89,6 +103,8 @@ class SessionBehavior:
         recount: counts a chat dict's tokens, if the journal was begun with another counter.
         repairs: whether a model writes summaries.
         facts: whether a model extracts facts.
+        windows: how contexts are fitted.
+        token_limit: the budget for which compaction makes room.
     """
 
     def __init__(
@@ -101,9 +117,12 @@ class SessionBehavior:
         recount: Callable[[ChatDict], int] | None = None,
         repairs: bool = False,
         facts: bool = False,
+        windows: WindowRules,
+        token_limit: int = 30_000,
     ) -> None:
+        self._windows = windows
         self._policy = policy
-        self._rules = SessionRules(instance, flushes, blocks, repairs, facts)
+        self._rules = SessionRules(instance, flushes, blocks, repairs, facts, token_limit)
         self._recount = recount
 
     def restore(self, key: Hashable, image: SavedSession) -> SessionState:
@@ -120,6 +139,9 @@ class SessionBehavior:
             size += len(state.summary.text) + len(state.summary.brief)
         if state.summaries:
             size += sum(len(one.text) + len(one.brief) for one in state.summaries)
+        for reader in state.readers.values():
+            if reader.summary is not None:
+                size += len(reader.summary.text)
         if state.blocks:
             size += sum(len(state_item.value) for state_item in state.blocks.values())
         if state.keyed is not None:
@@ -204,8 +226,10 @@ class SessionBehavior:
         if len(entries) != 1 or message.key is not None or message.dedup_window or message.turn:
             return None
         entry = entries[0]
-        count, live = len(state.entries) + 1, state.tokens + entry.tokens
-        if entry.id or state.pending or not state.opened or state.policy.due(live, count):
+        if entry.id or state.pending or not state.opened:
+            return None
+        policy, count = state.policy, len(state.entries) + 1
+        if policy.due(state.weight + policy.weigh(entry), count, state.size + entry.size):
             return None
         seq, sid = state.next_seq, state.sid
         receipt = Receipt((seq,), (message_id(self._rules.instance, sid, seq),))
@@ -235,7 +259,7 @@ class SessionBehavior:
                     f"{original.seqs[0]}): nothing was written; a new message needs a new key"
                 )
             return Decision(self._original_receipt(state, message, original, known))
-        receipt, entries, tokens = self._number(state, message, known)
+        receipt, entries = self._number(state, message, known)
         if message.turn is not None:
             turns.check(state, message, entries)
         if not entries:
@@ -244,7 +268,7 @@ class SessionBehavior:
             return turns.replace(state, self._rules, message, receipt, entries)
         records: list[Any] = opening(state, entries[0].at_us)
         records.append(Appended(state.sid, tuple(entries), key))
-        live = state.live_tokens + tokens
+        live = state.live_weight + sum([state.policy.weigh(entry) for entry in entries])
         jobs: tuple[Job, ...] = ()
         expedite: tuple[str, ...] = ()
         ended: tuple[str, ...] = ()
@@ -254,7 +278,7 @@ class SessionBehavior:
                 if state.policy.overdraft != "extract":
                     raise _overdraft_error(state, live)
                 expedite = (state.compaction_job,)
-        elif state.policy.due(live, len(state.entries) + len(entries)):
+        elif state.policy.due(live, len(state.entries) + len(entries), state.size + message.size):
             buffer = [*state.entries, *entries]
             compaction = compact(state, self._rules, buffer, live, state.watermarks)
             if compaction is not None:
@@ -266,12 +290,12 @@ class SessionBehavior:
 
     def _number(
         self, state: SessionState, message: Append, known: dict[int, int]
-    ) -> tuple[Receipt, list[Entry], int]:
-        """The receipt, the messages that are new, with their numbers, and the tokens of these."""
+    ) -> tuple[Receipt, list[Entry]]:
+        """The receipt, and the messages that are new, with their numbers."""
         seqs: list[int] = []
         ids: list[str] = []
         entries: list[Entry] = []
-        seq, tokens = state.next_seq, 0
+        seq = state.next_seq
         repeatable = not message.allow_duplicates and (
             len(message.entries) > 1 or message.dedup_window > 0
         )
@@ -291,13 +315,12 @@ class SessionBehavior:
                 window.append(numbered)
                 if entry.id is not None:
                     by_id[entry.id] = seq
-                tokens += entry.tokens
                 seq += 1
             else:
                 probe("duplicate_message")
             seqs.append(there)
             ids.append(entry.id or message_id(self._rules.instance, state.sid, there))
-        return Receipt(tuple(seqs), tuple(ids), not entries), entries, tokens
+        return Receipt(tuple(seqs), tuple(ids), not entries), entries
 
     def _find_stored(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
         """The numbers of messages whose id is stored already, by place in the batch."""
@@ -335,53 +358,68 @@ class SessionBehavior:
 
     # -- showing --------------------------------------------------------------------------------
 
-    def _load(self, state: SessionState, message: Load) -> Decision:
+    def _load(self, state: SessionState, message: Load) -> Decision | NeedsLookup:
+        pinned = self._pinned(state)
+        if isinstance(pinned, NeedsLookup):
+            return pinned
         entries, tokens = turns.without(state, message)
         sums = None
         fits = message.max_tokens // 2 if state.summary or state.summaries else message.max_tokens
         if entries is state.entries and tokens > fits and not state.tools:
             sums = state.running_tokens = state.running_tokens or running_sums(entries)
-        shown = fit_buffer(
-            entries,
-            tokens,
-            state.summary,
-            state.summaries,
-            message.max_tokens,
-            tools=state.tools > 0,
-            cut=state.watermarks.archived_through > state.watermarks.cleared_through,
-            sums=sums,
+        last = state.shown
+        recalls = message.recalls or (last is not None and last.recalls)
+        budget, rules = message.max_tokens, self._windows
+        shown, smaller = fit_for_reader(
+            state, entries, tokens, budget, rules, pinned, recalls=recalls, sums=sums
         )
-        prefix = (
-            state.watermarks.generation,
-            shown.summary.through if shown.summary else 0,
-            shown.summary.tokens if shown.summary else 0,
-            shown.summaries[0].through if shown.summaries else 0,
-            shown.entries[0].seq if shown.entries else 0,
-            needs_user_before(shown.entries),
-        )
+        job = None
+        if entries is state.entries:
+            limit = self._rules.token_limit
+            job = plan_summary(state, budget, shown, rules, smaller=smaller, limit=limit)
+        before = last.before if message.again and last is not None else last
+        now = _prefix(state, shown, before, recalls=recalls)
+        changed = before is None or not _continues(now, before, shown.entries)
         summarizing_through = state.watermarks.summarizing_through
         snapshot = Snapshot(
-            summary=shown.summary,
-            summaries=shown.summaries,
-            entries=shown.entries,
-            tokens=shown.tokens,
-            pending=sum(1 for entry in shown.entries if entry.seq <= summarizing_through)
+            **shown.shown(),
+            pending=sum(1 for entry in shown.entries if 0 < entry.seq <= summarizing_through)
             if state.pending
             else 0,
-            omitted=shown.omitted,
-            awaiting=shown.awaiting,
-            orphans=shown.orphans,
-            prefix_changed=state.shown != prefix,
+            prefix_changed=changed,
             blocks=tuple(state.blocks.values()),
-            degraded=state.degraded,
+            degraded=_find_lost(state, shown),
             size=state.size,
-            omitted_tokens=shown.omitted_tokens,
-            left_out=shown.left_out,
-            shortened_from=shown.shortened_from,
-            cut_summary=shown.cut_summary,
             id_prefix=message_id_prefix(self._rules.instance, state.sid) if shown.entries else "",
         )
-        return Decision(snapshot, volatile=() if state.shown == prefix else (PrefixShown(prefix),))
+        volatile: list[Any] = [] if now == last else [now]
+        if state.pinned is None:
+            volatile.append(PinnedFound(pinned))
+        name = reader_name(budget)
+        if job is not None or name in state.readers:
+            known = state.readers.get(name)
+            seen = Reader(budget, state.next_seq - 1, known.summary if known else None)
+            if job is not None or known is None or known.seen != seen.seen:
+                volatile.append(ReaderSeen(name, seen, job.id if job is not None else ""))
+        # the job is in no record: a load waits for no write, and a later one starts it again
+        return Decision(snapshot, volatile=volatile, jobs=() if job is None else (job,))
+
+    def _pinned(self, state: SessionState) -> tuple[Entry, ...] | NeedsLookup:
+        """The instructions at the beginning of the session that have left the buffer."""
+        if state.pinned is not None:
+            return state.pinned
+        watermarks = state.watermarks
+        if watermarks.archived_through == watermarks.cleared_through:
+            return ()
+        query = PinnedLookup(watermarks.cleared_through, watermarks.archived_through)
+        if query not in state.answers:
+            return state.look_up(query)
+        found: tuple[Entry, ...] = state.answers[query]
+        if found:
+            probe("instructions_pinned")
+        if self._recount is None:
+            return found
+        return tuple([recount_entry(entry, self._recount) for entry in found])
 
     def _view(self, state: SessionState) -> SessionView:
         return SessionView(
@@ -389,7 +427,7 @@ class SessionBehavior:
             state.watermarks,
             state.next_seq - 1,
             len(state.entries),
-            state.live_tokens + state.pending_tokens,
+            state.tokens,
             state.pending,
             state.pending_tokens,
             state.summary,
@@ -399,6 +437,7 @@ class SessionBehavior:
             tuple(state.entries),
             state.degraded,
             state.keyed.image if state.keyed is not None else None,
+            tuple(one for one in state.readers.values() if one.summary is not None),
         )
 
 
@@ -437,6 +476,49 @@ def _may_repeat(
     return any(
         one.seq <= original.seqs[-1] and is_same_chat(one.chat, entry.chat) for one in state.entries
     )
+
+
+def _find_lost(state: SessionState, shown: Window) -> MessageRange | None:
+    """The messages that the shown summaries lost."""
+    if shown.summary is None or shown.summary.through <= state.watermarks.archived_through:
+        return state.degraded
+    return join_lost(find_lost(shown.summary))
+
+
+def _prefix(
+    state: SessionState, shown: Window, before: PrefixShown | None, *, recalls: bool
+) -> PrefixShown:
+    """What a context begins with; the newest unit, which may be shortened later, is not of it."""
+    entries, pinned = shown.entries, shown.pinned
+    front = (
+        state.watermarks.generation,
+        shown.summary.through if shown.summary else 0,
+        shown.summary.tokens if shown.summary else 0,
+        shown.summaries[0].through if shown.summaries else 0,
+        entries[0].seq if entries else 0,
+        *[entry.seq for entry in entries[pinned : pinned + 2]],
+        needs_user_before(entries),
+    )
+    end = len(entries) - 1
+    while end > 0 and entries[end].answers is not None:
+        end -= 1
+    shares: tuple[tuple[int, int], ...] = ()
+    if shown.shares:
+        shares = tuple(zip([one.seq for one in entries[:end]], shown.shares, strict=False))
+    if before is not None:
+        before = msgspec.structs.replace(before, before=None)
+    return PrefixShown(front, entries[end].seq if entries else 0, shares, before, recalls)
+
+
+def _continues(now: PrefixShown, before: PrefixShown, entries: Sequence[Entry]) -> bool:
+    """Whether a context begins as the one before, as far as its messages are shown as then."""
+    if now.front != before.front:
+        return False
+    if before.shares:
+        shares = now.shares or tuple([(entry.seq, entry.tokens) for entry in entries])
+        return before.shares == shares[: len(before.shares)]
+    pairs = zip(entries, now.shares, strict=False)
+    return all(entry.tokens == tokens for entry, (seq, tokens) in pairs if seq < before.newest)
 
 
 def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:

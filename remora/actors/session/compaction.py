@@ -17,6 +17,7 @@ import msgspec
 
 from remora.actors.policies.units import length_before_open_call
 from remora.actors.session.messages import SummaryReady
+from remora.actors.session.readers import keep_summary
 from remora.actors.session.state import (
     SessionState,
     condense_job_id,
@@ -75,6 +76,7 @@ class SessionRules(msgspec.Struct, frozen=True):
         blocks: whether there are memory blocks, which are shown what leaves the buffer.
         repairs: whether a model writes summaries, so that lost messages are summarized again.
         facts: whether a model extracts facts from messages that are indexed.
+        token_limit: the budget for which compaction makes room.
     """
 
     instance: str
@@ -82,6 +84,7 @@ class SessionRules(msgspec.Struct, frozen=True):
     blocks: bool
     repairs: bool = False
     facts: bool = False
+    token_limit: int = 30_000
 
 
 def compact(
@@ -97,7 +100,7 @@ def compact(
         state: the session.
         rules: of all sessions.
         live: messages that are not being summarized.
-        tokens: their sum.
+        tokens: what they count for.
         watermarks: those that hold before this record.
     """
     count = state.policy.amount(live, tokens)
@@ -201,6 +204,8 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
     spec = result.spec
     if spec.kind == "repair":
         return _take_repair(state, rules, result)
+    if spec.kind == "ahead":
+        return _take_ahead(state, result)
     entry, condensed = spec.kind == "entry", spec.kind == "condense"
     expected = state.condense_job if condensed else state.compaction_job
     outdated = condensed and all(one.through != spec.through for one in state.summaries)
@@ -221,8 +226,9 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
             jobs = _condense(state, rules, [*state.summaries, summary])
     live = state.entries[state.pending :]
     compaction = None
-    if not condensed and state.policy.due(state.live_tokens, len(live)):
-        compaction = compact(state, rules, live, state.live_tokens, watermarks)
+    size = sum([entry.size for entry in live])
+    if not condensed and state.policy.due(state.live_weight, len(live), size):
+        compaction = compact(state, rules, live, state.live_weight, watermarks)
     # The running summary changes, or will: a repair of it would be of an old one.
     ended = (state.repair,) if state.repair and (jobs or not entry) else ()
     if compaction is None and not jobs and (not result.degraded or result.hurried):
@@ -247,6 +253,17 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
         jobs = (*jobs, *compaction.jobs)
         ended = (*ended, *(one for one in compaction.ended if one not in ended))
     return Decision(True, records, jobs=jobs, cancel=ended, size=len(result.text))
+
+
+def _take_ahead(state: SessionState, result: SummaryReady) -> Decision:
+    """Take a summary for smaller budgets, unless its messages have left the buffer, or changed."""
+    spec, watermarks = result.spec, state.watermarks
+    there = watermarks.archived_through <= spec.through < state.next_seq
+    if spec.generation != watermarks.generation or not there or not result.text:
+        probe("stale_summary_dropped")
+        return Decision(False, [JobDone(result.job)])
+    kept = keep_summary(state, spec, _summary(result, spec.first))
+    return Decision(True, [kept, JobDone(result.job)], size=len(result.text))
 
 
 def _summary(result: SummaryReady, first: int) -> Summary:

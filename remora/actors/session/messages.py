@@ -13,6 +13,7 @@ from remora.messages import Entry, Receipt
 from remora.storage.keyed_values import KeyedImage
 from remora.storage.records import (
     MessageRange,
+    Reader,
     StateItem,
     SummarizeSpec,
     Summary,
@@ -101,11 +102,16 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
         without: number of a message that is not shown; 0 for none.
         sid: with `without`, the number in its journal of the session that the message is of: all of
             another one is shown.
+        recalls: a part of the budget is kept free for recalled memories. It is from then on in
+            every load of the session, so that the window is the same with a question and without.
+        again: the last load was for the same context, and was not shown.
     """
 
     max_tokens: int
     without: int = 0
     sid: int = 0
+    recalls: bool = False
+    again: bool = False
 
 
 class Clear(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -238,8 +244,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
         tokens: of all that.
         pending: how many of `entries` are being summarized.
         omitted: messages of the buffer that did not fit.
-        awaiting: tool calls without a result; their unit is withheld.
-        orphans: results without a call and calls that were never answered; left out.
+        awaiting: calls of tools without a result, in the newest unit.
+        orphans: results without a call; left out.
         prefix_changed: the front of the context differs from the last load's.
         blocks: state items of the session's memory blocks.
         degraded: the messages of the session that no summary covers; None for none.
@@ -250,6 +256,14 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
         cut_summary: the text of `summary` is the whole one, and has to be cut to its `tokens`.
         id_prefix: what the ids of messages without an id of their own begin with; empty if
             `entries` are not stored.
+        shares: for each of `entries` the tokens that it may take, which `tokens` counts; empty if
+            all are shown as they are.
+        shortened: how many of `entries` have been shortened to their share.
+        shortened_tokens: what these lost.
+        withheld: of the `omitted`, those that wait for the results of `awaiting`.
+        least_tokens: the budget that is needed to show anything; 0 if this one suffices.
+        gap: the messages that were `omitted`; None for none.
+        pinned: how many of `entries` are instructions at the beginning of the session.
     """
 
     summary: Summary | None
@@ -269,6 +283,13 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
     shortened_from: int = 0
     cut_summary: bool = False
     id_prefix: str = ""
+    shares: tuple[int, ...] = ()
+    shortened: int = 0
+    shortened_tokens: int = 0
+    withheld: int = 0
+    least_tokens: int = 0
+    pinned: int = 0
+    gap: MessageRange | None = None
 
 
 class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):
@@ -338,6 +359,7 @@ class SessionView(msgspec.Struct, frozen=True):
         degraded: the messages that no summary covers: neither one by a model, nor a fallback with
             all their text; None for none.
         keyed: its keyed state; None if it never had any.
+        readers: smaller budgets, with summaries that cover messages in the buffer as well.
     """
 
     sid: int
@@ -354,3 +376,4 @@ class SessionView(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
     degraded: MessageRange | None = None
     keyed: KeyedImage | None = None
+    readers: tuple[Reader, ...] = ()

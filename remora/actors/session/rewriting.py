@@ -22,6 +22,7 @@ from remora.actors.session.compaction import (
     repair_jobs,
 )
 from remora.actors.session.messages import Adopt, Remove, Replace
+from remora.actors.session.readers import drop_summaries
 from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
 from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import message_id, message_id_prefix
@@ -95,7 +96,11 @@ def _start_over(
     after = Watermarks(before.generation + 1, last, last, max(before.indexing_through, last), last)
     ended = _running_jobs(state)
     moved = BufferMoved(state.sid, after, at_seq=last, reason=reason, summary=summary, ended=ended)
-    records: list[Any] = [moved, *_never_index(state, before.indexing_through + 1, last)]
+    records: list[Any] = [
+        moved,
+        *drop_summaries(state),
+        *_never_index(state, before.indexing_through + 1, last),
+    ]
     if rules.blocks:
         excluded = exclusions(state.blocks.values(), before.cleared_through)
         leaving = (before.summarizing_through + 1, last)
@@ -223,9 +228,9 @@ def _rewrite(
     ended = _running_jobs(state)
     gone = set(removed)
     left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
-    tokens = sum(entry.tokens for entry in left)
+    tokens = sum([state.policy.weigh(entry) for entry in left])
     compaction = None
-    if state.policy.due(tokens, len(left)):
+    if state.policy.due(tokens, len(left), sum([entry.size for entry in left])):
         compaction = compact(state, rules, left, tokens, after)
     if compaction is None or state.policy.fold != "summary":
         summaries = (*((to.summary,) if to.summary else ()), *to.summaries)
@@ -241,7 +246,7 @@ def _rewrite(
         ended=ended,
         jobs=jobs,
     )
-    records: list[Any] = [moved, *also]
+    records: list[Any] = [moved, *drop_summaries(state), *also]
     if compaction is not None:
         records.append(msgspec.structs.replace(compaction, ended=()))
         jobs = (*jobs, *compaction.jobs)
@@ -250,7 +255,8 @@ def _rewrite(
 
 def _running_jobs(state: SessionState) -> tuple[str, ...]:
     """Ids of the jobs whose results the new generation has no use for."""
-    jobs = tuple(job for job in (state.compaction_job, state.condense_job, state.repair) if job)
+    running = (state.compaction_job, state.condense_job, state.repair, *state.ahead.values())
+    jobs = tuple(job for job in running if job)
     if jobs:
         probe("session_changed_during_compaction")
     return jobs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -10,18 +11,20 @@ import msgspec
 from remora.actors.keyed_state import KeyedValues, drop_keyed, put_keyed
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id_prefix
-from remora.messages import ChatDict, Entry, counted_chat, decode_chat
+from remora.messages import INSTRUCTING_ROLES, ChatDict, Entry, counted_chat, decode_chat
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
 from remora.storage.records import (
     HOT_KEYS,
+    READER_KIND,
     Appended,
     BufferMoved,
     JobsStarted,
     MessageRange,
     Opened,
     Pruned,
+    Reader,
     SavedSession,
     StateChanged,
     StateItem,
@@ -34,25 +37,62 @@ from remora.storage.records import (
 
 __all__ = [
     "BufferRestored",
+    "PinnedFound",
     "PrefixShown",
+    "ReaderSeen",
     "SessionState",
+    "ahead_job_id",
     "apply",
     "condense_job_id",
     "message_ids",
     "opening",
+    "recount_entry",
     "recount_tokens",
     "repair_job_id",
     "summarize_job_id",
 ]
 
+_decode_reader = msgspec.msgpack.Decoder(Reader).decode
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, without content
 _MAX_ANSWERS = 8  # a message asks at most two questions; older answers are of no use
 
 
 class PrefixShown(msgspec.Struct, frozen=True):
-    """Volatile: the front of the last loaded context."""
+    """Volatile: what the last loaded context began with.
 
-    prefix: tuple[int, ...]
+    Attributes:
+        front: summaries, and the first messages.
+        newest: number of the first message of the newest unit.
+        shares: number and tokens of each message before the newest unit, if some are shortened.
+        before: the one before it; None for none.
+        recalls: whether room is kept for recalled memories.
+    """
+
+    front: tuple[int, ...]
+    newest: int = 0
+    shares: tuple[tuple[int, int], ...] = ()
+    before: PrefixShown | None = None
+    recalls: bool = False
+
+
+class PinnedFound(msgspec.Struct, frozen=True):
+    """Volatile: the instructions at the beginning of the session that have left the buffer."""
+
+    entries: tuple[Entry, ...]
+
+
+class ReaderSeen(msgspec.Struct, frozen=True):
+    """Volatile: the session was loaded with a budget.
+
+    Attributes:
+        name: of the reader.
+        reader: it, without a change of its summary.
+        job: the id of the job that writes a summary for it; empty for none.
+    """
+
+    name: str
+    reader: Reader
+    job: str = ""
 
 
 class BufferRestored(msgspec.Struct, frozen=True):
@@ -69,6 +109,11 @@ def summarize_job_id(sid: int, watermarks: Watermarks) -> str:
 def condense_job_id(sid: int, generation: int, through: int) -> str:
     """The id of the job that condenses the entry ending at `through`; see `summarize_job_id`."""
     return f"condense-{sid}-{generation}-{through}"
+
+
+def ahead_job_id(sid: int, spec: SummarizeSpec) -> str:
+    """The id of the job that summarizes up to a message in the buffer; see `summarize_job_id`."""
+    return f"ahead-{sid}-{spec.generation}-{spec.budget}-{spec.through}"
 
 
 def repair_job_id(state: SessionState, spec: SummarizeSpec, lost: int) -> str:
@@ -100,6 +145,7 @@ class SessionState:
     """The state of a session actor. Only `apply` changes it."""
 
     __slots__ = (
+        "ahead",
         "answers",
         "blocks",
         "condensing",
@@ -115,7 +161,10 @@ class SessionState:
         "opened",
         "pending",
         "pending_tokens",
+        "pending_weight",
+        "pinned",
         "policy",
+        "readers",
         "repair",
         "repairs",
         "running_tokens",
@@ -127,6 +176,7 @@ class SessionState:
         "tokens",
         "tools",
         "watermarks",
+        "weight",
     )
 
     def __init__(self, key: SessionKey, image: SavedSession, policy: BufferPolicy) -> None:
@@ -160,21 +210,29 @@ class SessionState:
         self.blocks: dict[str, StateItem] = {}
         self.keyed: KeyedValues | None = None
         """Values that the application keeps; None for none so far."""
+        self.readers: dict[str, Reader] = {}
+        """Budgets that the session is loaded with, by the names of their items."""
+        self.ahead: dict[str, str] = {}
+        """The ids of jobs that write a summary for one of these."""
         _put(self, image.state_items)
         self.answers: dict[Any, Any] = {}
         """The journal's answers to lookups; valid until the next change."""
-        self.shown: tuple[int, ...] | None = None
+        self.shown: PrefixShown | None = None
+        self.pinned: tuple[Entry, ...] | None = None
+        """Instructions at the beginning that have left the buffer; None until a load needs them."""
         self.running_tokens: list[int] | None = None
         """Tokens up to each message of the buffer, and before the first; None until a load must
         leave messages out."""
         self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
+        self.weight = self.pending_weight = 0
+        """Of the buffer, in the tokens that its policy counts."""
         _measure(self)
         _find_degraded(self)
 
     @property
-    def live_tokens(self) -> int:
-        """Tokens of the messages that are not being summarized."""
-        return self.tokens - self.pending_tokens
+    def live_weight(self) -> int:
+        """What the messages that are not being summarized count for."""
+        return self.weight - self.pending_weight
 
     @property
     def compaction_job(self) -> str:
@@ -217,6 +275,12 @@ def _find_repair(image: SavedSession) -> str:
     return current[-1] if current else ""
 
 
+def recount_entry(entry: Entry, count: Callable[[ChatDict], int]) -> Entry:
+    """The message with its tokens counted again."""
+    tokens = count(counted_chat(decode_chat(entry.chat), entry.meta))
+    return msgspec.structs.replace(entry, tokens=tokens)
+
+
 def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> SavedSession:
     """Count all tokens again, if the journal was begun with another counter."""
 
@@ -225,14 +289,18 @@ def recount_tokens(image: SavedSession, count: Callable[[ChatDict], int]) -> Sav
         brief = count({"role": "system", "content": one.prefix + one.brief}) if one.brief else 0
         return msgspec.structs.replace(one, tokens=tokens, brief_tokens=brief)
 
-    def entry(one: Entry) -> Entry:
-        return msgspec.structs.replace(
-            one, tokens=count(counted_chat(decode_chat(one.chat), one.meta))
-        )
+    def item(one: StateItem) -> StateItem:
+        if one.kind != READER_KIND:
+            return one
+        reader = _decode_reader(one.value)
+        if reader.summary is not None:
+            reader = msgspec.structs.replace(reader, summary=summary(reader.summary))
+        return StateItem(one.kind, one.name, msgspec.msgpack.encode(reader))
 
     return msgspec.structs.replace(
         image,
-        entries=tuple(map(entry, image.entries)),
+        state_items=tuple(map(item, image.state_items)),
+        entries=tuple([recount_entry(one, count) for one in image.entries]),
         summary=summary(image.summary) if image.summary else None,
         summaries=tuple(map(summary, image.summaries)),
     )
@@ -254,6 +322,7 @@ def apply(state: SessionState, record: Any) -> None:
                 if sums is not None:
                     sums.append(sums[-1] + entry.tokens)
                 state.tokens += entry.tokens
+                state.weight += state.policy.weigh(entry)
                 state.tools += bool(entry.calls or entry.answers)
                 state.size += entry.size + _ENTRY_OVERHEAD_BYTES
                 if entry.id is not None:
@@ -263,8 +332,14 @@ def apply(state: SessionState, record: Any) -> None:
                 if len(state.keys) > HOT_KEYS:
                     del state.keys[next(iter(state.keys))]
                     state.keys_complete = False
-        case PrefixShown(prefix=prefix):
-            state.shown = prefix
+        case PrefixShown():
+            state.shown = record
+        case PinnedFound(entries=entries):
+            state.pinned = entries
+        case ReaderSeen(name=name, reader=reader, job=job):
+            state.readers[name] = reader
+            if job:
+                state.ahead[name] = job
         case BufferRestored(entries=entries):
             state.entries = list(entries)
             state.running_tokens = None
@@ -276,6 +351,7 @@ def apply(state: SessionState, record: Any) -> None:
         case JobDone(id=id_):
             if id_ == state.repair:
                 state.repair = ""
+            state.ahead = {name: one for name, one in state.ahead.items() if one != id_}
         case JobsStarted(jobs=jobs):
             _note_jobs(state, jobs)
         case Pruned():
@@ -285,6 +361,8 @@ def apply(state: SessionState, record: Any) -> None:
             for kind, name in dropped:
                 if kind == KEYED_KIND:
                     drop_keyed(state.keyed, name)
+                elif kind == READER_KIND:
+                    state.readers.pop(name, None)
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 
@@ -295,12 +373,19 @@ def _put(state: SessionState, items: Iterable[StateItem]) -> None:
             state.blocks[one.name] = one
         elif one.kind in KEYED_DECODERS:
             state.keyed = put_keyed(state.keyed, one)
+        elif one.kind == READER_KIND:
+            state.readers[one.name] = _decode_reader(one.value)
 
 
 def _move_buffer(state: SessionState, record: BufferMoved) -> None:
     watermarks = record.watermarks
-    rewritten = watermarks.generation != state.watermarks.generation
-    state.watermarks = watermarks
+    before, state.watermarks = state.watermarks, watermarks
+    rewritten = watermarks.generation != before.generation
+    if rewritten:
+        state.pinned = None
+    elif before.archived_through == before.cleared_through < watermarks.archived_through:
+        leaving = takewhile(lambda one: one.role in INSTRUCTING_ROLES, state.entries)
+        state.pinned = tuple(one for one in leaving if one.seq <= watermarks.archived_through)
     if rewritten:
         _rewrite(state, record)
         return
@@ -346,6 +431,7 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
     state.summaries = list(record.summaries)
     state.condensing = 0
     state.repair = ""
+    state.ahead = {}
     _note_jobs(state, record.jobs)
     _find_degraded(state)
     gone = (entry for entry in state.entries if entry.seq <= front)
@@ -366,6 +452,7 @@ def _drop_summarized(state: SessionState) -> None:
             break
         count += 1
         state.tokens -= entry.tokens
+        state.weight -= state.policy.weigh(entry)
         state.tools -= bool(entry.calls or entry.answers)
         state.size -= entry.size + _ENTRY_OVERHEAD_BYTES
         if entry.id is not None:
@@ -379,26 +466,30 @@ def _drop_summarized(state: SessionState) -> None:
 
 def _count_summarizing(state: SessionState) -> None:
     """Count the messages that are being summarized."""
-    state.pending = state.pending_tokens = 0
+    state.pending = state.pending_tokens = state.pending_weight = 0
     if state.watermarks.summarizing_through > state.watermarks.archived_through:
         for entry in state.entries:
             if entry.seq > state.watermarks.summarizing_through:
                 break
             state.pending += 1
             state.pending_tokens += entry.tokens
+            state.pending_weight += state.policy.weigh(entry)
 
 
 def _measure(state: SessionState) -> None:
     """Count everything, when the buffer is restored or rewritten."""
-    tokens = tools = size = 0
+    tokens = tools = size = weight = 0
+    weigh = state.policy.weigh
     ids: dict[str, int] = {}
     for entry in state.entries:  # one pass: every activation does this
         tokens += entry.tokens
+        weight += weigh(entry)
         if entry.calls or entry.answers:
             tools += 1
         size += entry.size + _ENTRY_OVERHEAD_BYTES
         if entry.id is not None:
             ids[entry.id] = entry.seq
     state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
+    state.weight = weight
     state.running_tokens = None
     _count_summarizing(state)

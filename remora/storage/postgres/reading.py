@@ -52,9 +52,10 @@ from remora.storage.lookups import (
     KeyLookup,
     MemoryLookup,
     PastLookup,
+    PinnedLookup,
     TurnLookup,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer
+from remora.storage.past import buffer_start_from, earlier_buffer, leading_instructions
 from remora.storage.postgres.connection import BROKEN, describe, is_broken
 from remora.storage.postgres.listing import list_sessions, list_users
 from remora.storage.postgres.restore import restore_actors
@@ -106,6 +107,8 @@ class JournalReader:
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
+        if isinstance(query, PinnedLookup):
+            return await leading_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             rows = await self._read(
                 f"SELECT {ENTRY_COLUMNS} FROM remora.actors AS s JOIN remora.messages AS m ON "

@@ -53,9 +53,10 @@ from remora.storage.lookups import (
     KeyLookup,
     MemoryLookup,
     PastLookup,
+    PinnedLookup,
     TurnLookup,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer
+from remora.storage.past import buffer_start_from, earlier_buffer, leading_instructions
 from remora.storage.records import MemoryItem, StateItem
 from remora.storage.restoring import SavedActor
 from remora.storage.rows import SEQ_BITS
@@ -110,6 +111,8 @@ class JournalReader:
         assert isinstance(key, SessionKey)
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
+        if isinstance(query, PinnedLookup):
+            return await leading_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             rows = await self._read(
                 f"SELECT {ENTRY_COLUMNS} FROM actors AS s CROSS JOIN json_each(?) AS w "

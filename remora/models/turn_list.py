@@ -1,0 +1,200 @@
+"""The list of turns of an agent's conversation: each turn of the user, in a few words.
+
+Results of tools have most of the words of such a conversation, and least of what it is about. So an
+extract begins with what the user asked, turn by turn, none missing while a few words fit: the
+identifiers, numbers, names and dates that the user said, then the words that are rare. Newer turns
+get more words. Calls of tools follow, by name and identifiers, where there is room.
+
+A line holds the turns of one day: ``- 8 May 2026, User asked: flight New York Seattle May 20th;
+user ID mia_li_3668``, and ``- 8 May 2026, Assistant called: get_user_details mia_li_3668``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from remora.models.ports import Line
+
+__all__ = ["TurnList", "is_turn_list", "without_calls"]
+
+_SEPARATOR = "; "
+_ASKED, _CALLED = " asked", " called"
+_LEVELS = (16, 12, 9, 7, 5, 4, 3, 2)  # words of a turn
+_SHARES = {16: 0.7, 12: 0.7, 9: 0.75, 7: 0.8, 5: 0.85}  # of the room; the rest is for sentences
+_LEAST_SHARE = 0.95
+_LEGIBLE = 9  # words of a turn from which on those that tell nothing are among them
+_WITH_CALLS = 5  # words of a turn from which on calls are listed as well
+_LONGEST_WORD = 40  # characters
+_MARKED = 10.0  # the weight of an identifier that nobody had said before
+_CALL = re.compile(r"^\[calls (?P<name>\S+) (?P<arguments>.*)\]$", re.MULTILINE)
+_MARKS = " \t\"'`*_#>()[]{}<>,;:!?…\u00b7\u3002\uff0c\uff1f\uff01"
+_ENDS = ".:?!\u3002\uff1f\uff01"
+_SHORT_FORM = re.compile(r"['\u2019](?:m|d|s|t|re|ve|ll)$")
+_IDENTIFIER = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).{3,}|\d{3,}|.*[@_/\\].*|[$€£¥]\d.*|\d+[.:-]\d.*")
+_NUMBER = re.compile(r".*\d")
+
+
+class _Word(NamedTuple):
+    """A word, and whether it is within a sentence: there a capital letter begins a name."""
+
+    text: str
+    inner: bool
+
+
+class _Turn(msgspec.Struct, gc=False):
+    """What was asked, or called.
+
+    Attributes:
+        head: the day and the speaker.
+        words: in their order.
+        ranked: places of the words, the most telling first.
+        marked: how many of `ranked` are identifiers that nobody had said before.
+        telling: how many of `ranked` tell something.
+    """
+
+    head: str
+    words: list[str]
+    ranked: list[int]
+    marked: int
+    telling: int
+
+    def gist(self, count: int) -> str:
+        """So many words, and no fewer than what only they tell."""
+        if count < _LEGIBLE:
+            count = min(count, max(self.telling, 3))
+        chosen = sorted(self.ranked[: max(count, self.marked)])
+        return " ".join([self.words[place] for place in chosen])
+
+
+def is_turn_list(head: str) -> bool:
+    """Whether the head of a line of a summary says that it is a list of turns's."""
+    return head.endswith((_ASKED, _CALLED))
+
+
+def without_calls(text: str) -> str:
+    """What an assistant's message says apart from its calls of tools."""
+    return _CALL.sub("", text).strip()
+
+
+class TurnList:
+    """The turns of a conversation.
+
+    Args:
+        earlier: heads and texts of an earlier list's lines.
+        lines: the messages, oldest first.
+        head: the day and the speaker of a message.
+        stop_words: words that tell nothing.
+
+    Attributes:
+        continues: whether there was an earlier one.
+    """
+
+    def __init__(
+        self,
+        earlier: Iterable[tuple[str, str]],
+        lines: Sequence[Line],
+        head: Callable[[Line], str],
+        stop_words: frozenset[str],
+    ) -> None:
+        given = [(head, gist) for head, text in earlier for gist in text.split(_SEPARATOR)]
+        self.continues = bool(given)
+        for line in lines:
+            if line.role == "user":
+                given.append((head(line) + _ASKED, line.text))
+            elif line.role == "assistant":
+                given += [(head(line) + _CALLED, call) for call in _calls(line.text)]
+        self._stop_words = stop_words
+        self._said: set[str] = set()
+        split = [(head, _split(text)) for head, text in given]
+        self._often = Counter(one.text for _, words in split for one in {*words})
+        self._turns: list[_Turn] = []
+        for said_by, words in split:
+            turn = self._turn(said_by, words)
+            if words and not (self._turns and turn.words == self._turns[-1].words):  # said twice
+                self._turns.append(turn)
+
+    def fit(self, most: int, count: Callable[[str], int]) -> list[str]:
+        """The lines, in at most `most` tokens: each turn in as many words as that leaves.
+
+        Args:
+            most: tokens.
+            count: tokens in a text.
+        """
+        if not self._turns:
+            return []
+        for words in _LEVELS:
+            lines = self._lines(words, self._turns)
+            if count("\n".join(lines)) <= most * _SHARES.get(words, _LEAST_SHARE):
+                return lines
+        telling = [one for one in self._turns if one.marked and one.head.endswith(_ASKED)]
+        left = len(telling)
+        while left > 0:  # the newest that say what nothing else says
+            lines = self._lines(1, telling[-left:])
+            tokens = count("\n".join(lines))
+            if tokens <= most:
+                return lines
+            left = min(left * most // tokens, left - 1)
+        return []
+
+    def _lines(self, words: int, turns: Sequence[_Turn]) -> list[str]:
+        newest = len(turns) * 3 // 4
+        told: dict[str, list[str]] = {}
+        for place, one in enumerate(turns):
+            if words >= _WITH_CALLS or one.head.endswith(_ASKED):
+                gist = one.gist(2 * words if place >= newest else words)
+                told.setdefault(one.head, []).append(gist)
+        return [f"- {head}: {_SEPARATOR.join(gists)}" for head, gists in told.items()]
+
+    def _turn(self, head: str, words: Sequence[_Word]) -> _Turn:
+        weights = [self._weigh(word) for word in words]
+        ranked = sorted(range(len(words)), key=lambda place: (-weights[place], place))
+        marked = sum(1 for weight in weights if weight >= _MARKED)
+        self._said.update([word.text.lower() for word in words])
+        texts, telling = [word.text for word in words], sum(1 for weight in weights if weight)
+        return _Turn(head, texts, ranked, marked, telling)
+
+    def _weigh(self, word: _Word) -> float:
+        lower = word.text.lower()
+        if _IDENTIFIER.fullmatch(lower):
+            return 4 if lower in self._said else _MARKED
+        if lower in self._stop_words or _SHORT_FORM.search(lower):
+            return 0
+        rare = 1 / self._often[word.text]
+        if _NUMBER.match(lower) or (word.inner and word.text[0].isupper()):
+            return 3 + rare
+        return 1 + rare
+
+
+def _split(text: str) -> list[_Word]:
+    words, inner = [], False
+    for raw in text.split():
+        if word := raw.strip(_MARKS).rstrip(".").replace(";", ","):
+            words.append(_Word(word[:_LONGEST_WORD], inner))
+        inner = raw[-1] not in _ENDS
+    return words
+
+
+def _calls(text: str) -> Iterator[str]:
+    """Each call of a message: the tool's name and the values that it was given."""
+    for found in _CALL.finditer(text):
+        try:
+            arguments = msgspec.json.decode(found["arguments"])
+        except msgspec.DecodeError:
+            arguments = None
+        values = [value for value in _scalars(arguments) if 0 < len(value) <= _LONGEST_WORD]
+        yield " ".join([found["name"], *values])
+
+
+def _scalars(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _scalars(one)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        yield str(value)
