@@ -156,6 +156,10 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     insert_method: Literal["tail", "user"] = "tail"
     """Where recalled memories go: into a message of `context.quoted_role` before the newest user
     message, or into that message, at its start."""
+    floor: float = 0.0
+    """How near a memory must be to a question (the cosine of their vectors) that has none of its
+    words, and none of its neighbours' words. What is neither is no answer: `recall` and `load` may
+    find nothing. 0 for no floor: the most similar memories are found, however little that is."""
     context_share: float = 0.1
     """Share of the budget that is reserved for recalled memories; of a small budget a quarter, up
     to 300 tokens, if that is more. While the conversation is short, they get what it leaves."""

@@ -82,6 +82,7 @@ _MAY_BE_ZERO = frozenset(
         "near_words",
         "question_penalty",
         "relevance",
+        "floor",
         "rerank_weight",
         "session_weight",
         "session_messages",

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 from remora.errors import InvalidMessage
 from remora.formats.plain import (
+    OPENING,
     ChatMessages,
     chat_content,
     checked,
@@ -35,7 +36,6 @@ _API = "anthropic"
 _REASONING = frozenset({"thinking", "redacted_thinking"})
 _MEDIA = frozenset({"image", "document"})
 _EPHEMERAL = {"type": "ephemeral"}
-_OPENING = "(The conversation began earlier.)"
 
 
 class AnthropicPrompt(TypedDict):
@@ -207,13 +207,18 @@ def to_anthropic(messages: ChatMessages, *, cache: bool = False) -> AnthropicPro
                 turns.append(("user", kept or [*map(_block, parts_of(chat))]))
     merged = merge(turns)
     if merged and merged[0][0] == "assistant":
-        merged.insert(0, ("user", [{"type": "text", "text": _OPENING}]))
+        merged.insert(0, ("user", [{"type": "text", "text": OPENING}]))
     prompt: AnthropicPrompt = {
         "messages": [{"role": role, "content": blocks} for role, blocks in merged]
     }
     if system:
         prompt["system"] = "\n\n".join(system)
     if cache:
+        for message in prompt["messages"]:
+            message["content"] = [
+                {key: value for key, value in block.items() if key != "cache_control"}
+                for block in message["content"]
+            ]
         _mark(prompt)
     return prompt
 
@@ -225,13 +230,18 @@ def _mark(prompt: AnthropicPrompt) -> None:
     """
     system, messages = prompt.get("system"), prompt["messages"]
     if isinstance(system, str):
-        prompt["system"] = [{"type": "text", "text": system, "cache_control": _EPHEMERAL}]
-    last = len(messages) - 1
-    asked = next((n for n in range(last, -1, -1) if _asks(messages[n])), 0)
-    for place in {asked - 1, last}:
+        prompt["system"] = [{"type": "text", "text": system, "cache_control": {**_EPHEMERAL}}]
+    end = len(messages) - 1
+    asked = next((n for n in range(end, -1, -1) if _asks(messages[n])), 0)
+    for place in {asked - 1, end}:
         blocks = messages[place]["content"] if place >= 0 else []
-        if blocks and blocks[-1].get("type") not in _REASONING:
-            blocks[-1] = {**blocks[-1], "cache_control": _EPHEMERAL}
+        last = next((n for n in range(len(blocks) - 1, -1, -1) if _may_be_marked(blocks[n])), None)
+        if last is not None:
+            blocks[last] = {**blocks[last], "cache_control": {**_EPHEMERAL}}
+
+
+def _may_be_marked(block: dict[str, Any]) -> bool:
+    return block.get("type") not in _REASONING and block.get("text") != ""
 
 
 def _asks(message: dict[str, Any]) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remora.formats.plain import ChatMessages, opened
-from remora.messages import INSTRUCTING_ROLES, ChatDict
+from remora.formats.plain import OPENING, ChatMessages, opened
+from remora.messages import INSTRUCTING_ROLES, ChatDict, plain_name
 
 __all__ = ["to_openai"]
 
@@ -21,8 +21,9 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
     Args:
         messages: a context, or messages of a context or of a history.
         alternate: for servers whose chat template demands that user and assistant alternate
-            (Mistral, Gemma and others): neighbours of one role are joined, and system messages are
-            joined at the front.
+            (Mistral, Gemma and others): neighbours of one role are joined, with the names of
+            speakers in their texts; system messages are joined at the front; a conversation that
+            begins with the assistant gets a user message in front.
 
     Raises:
         InvalidMessage: one of them is not a chat message.
@@ -36,27 +37,43 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
 
 
 def _alternate(chats: list[ChatDict]) -> list[ChatDict]:
-    system = [chat["content"] for chat in chats if chat["role"] in INSTRUCTING_ROLES]
+    system: Any = ""
     joined: list[ChatDict] = []
     for chat in chats:
         if chat["role"] in INSTRUCTING_ROLES:
-            continue
-        last = joined[-1] if joined else None
-        if last is not None and last["role"] == chat["role"] and _is_plain(last, chat):
-            last["content"] = _join(last.get("content"), chat.get("content"))
+            system = _join(system, chat.get("content"))
+        elif joined and joined[-1]["role"] == chat["role"] != "tool":
+            joined[-1] = _merge(joined[-1], chat)
         else:
-            joined.append(dict(chat))
-    if system:
-        content = system[0]
-        for one in system[1:]:
-            content = _join(content, one)
-        joined.insert(0, {"role": "system", "content": content})
-    return joined
+            joined.append(chat)
+    if joined and joined[0]["role"] == "assistant":
+        joined.insert(0, {"role": "user", "content": OPENING})
+    return [{"role": "system", "content": system}, *joined] if system else joined
 
 
-def _is_plain(*chats: ChatDict) -> bool:
-    """Whether these may be one message: neither calls tools nor answers a call."""
-    return not any("tool_calls" in chat or chat["role"] == "tool" for chat in chats)
+def _merge(first: ChatDict, second: ChatDict) -> ChatDict:
+    """Two messages of one role as one; of two speakers, their names stand before what they say."""
+    if first.get("name") != second.get("name"):
+        first, second = _named(first), _named(second)
+    merged = {**first, **second, "content": _join(first.get("content"), second.get("content"))}
+    for key in first.keys() & second.keys() - {"role", "name", "content"}:
+        if isinstance(first[key], list) and isinstance(second[key], list):
+            merged[key] = [*first[key], *second[key]]
+        elif isinstance(first[key], str) and isinstance(second[key], str):
+            merged[key] = _join(first[key], second[key])
+    return merged
+
+
+def _named(chat: ChatDict) -> ChatDict:
+    """The message with its speaker in its text."""
+    rest = dict(chat)
+    name, content = rest.pop("name", None), rest.get("content")
+    if not name:
+        return rest
+    text = f"{plain_name(name, chat['role'])}: "
+    if isinstance(content, list):
+        return {**rest, "content": [{"type": "text", "text": text}, *content]}
+    return {**rest, "content": text + (content or "")}
 
 
 def _join(first: Any, second: Any) -> Any:

@@ -14,6 +14,7 @@ from remora.messages.entry import check_shape
 from remora.messages.objects import dump_object
 
 __all__ = [
+    "OPENING",
     "ChatMessages",
     "chat_content",
     "checked",
@@ -53,6 +54,9 @@ class PromptMessages(Protocol):
 
 ChatMessages: TypeAlias = Iterable[Message | Mapping[str, Any]] | PromptMessages
 """A context, or messages of a context or of a history."""
+
+OPENING = "(The conversation began earlier.)"
+"""What a user seems to say where an API wants one to begin, and the assistant began."""
 
 _ENVELOPE = frozenset({"id", "created_at", "metadata", "seq"})
 _FILE_KEYS = ("file_data", "file_id", "filename")

@@ -20,6 +20,7 @@ from remora.messages import (
     plain_text,
     remove_hidden,
     speaker_of,
+    tool_calls,
     without_surrogates,
 )
 from remora.models.clipping import clip, replace_data
@@ -202,7 +203,8 @@ def _line_of(entry: Entry) -> Line:
     text = replace_data(remove_hidden(plain_text(chat)))
     if entry.role == "tool":
         text = clip(text, _RESULT_CHARACTERS)
-    return Line(entry.role, speaker_of(chat), text, entry.at_us)
+    calls = tuple([(one.name, one.arguments) for one in tool_calls(chat)]) if entry.calls else ()
+    return Line(entry.role, speaker_of(chat), text, entry.at_us, calls)
 
 
 def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:

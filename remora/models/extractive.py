@@ -113,7 +113,7 @@ def _read(previous: str | None, lines: Sequence[Line]) -> _Read:
     if listed or any(line.role == "tool" for line in lines):
         turns = TurnList(listed, lines, _head, _TELL_NOTHING)
         said = [
-            msgspec.structs.replace(line, text=without_calls(line.text))
+            msgspec.structs.replace(line, text=without_calls(line), calls=())
             for line in lines
             if line.role != "tool"
         ]
@@ -283,7 +283,7 @@ def _previous_sentences(previous: str | None) -> tuple[list[_Sentence], list[tup
     for line in (previous or "").splitlines():
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
-        if match and is_turn_list(head):
+        if match and is_turn_list(text):
             listed.append((head, text))
         elif text:
             found.append(_make_sentence(head, text, _language_of(text)))

@@ -152,12 +152,21 @@ class Reranker(Protocol):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One message, as a summarizer gets it."""
+    """One message, as a summarizer gets it.
+
+    Attributes:
+        role: of the chat message.
+        speaker: its name, or that of its role.
+        text: what it says; its calls of tools are at the end.
+        at_us: created_at, in microseconds since the epoch.
+        calls: names and arguments of the tools that it calls.
+    """
 
     role: str
     speaker: str
     text: str
     at_us: int
+    calls: tuple[tuple[str, str], ...] = ()
 
     @property
     def spoken(self) -> str:

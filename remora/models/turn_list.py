@@ -5,8 +5,8 @@ extract begins with what the user asked, turn by turn, none missing while a few 
 identifiers, numbers, names and dates that the user said, then the words that are rare. Newer turns
 get more words. Calls of tools follow, by name and identifiers, where there is room.
 
-A line holds the turns of one day: ``- 8 May 2026, User asked: flight New York Seattle May 20th;
-user ID mia_li_3668``, and ``- 8 May 2026, Assistant called: get_user_details mia_li_3668``.
+A line holds the turns of one day: ``- 8 May 2026, User: [asked] flight New York Seattle May 20th;
+user ID mia_li_3668``, and ``- 8 May 2026, Assistant: [called] get_user_details mia_li_3668``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,18 +24,26 @@ from remora.models.ports import Line
 __all__ = ["TurnList", "is_turn_list", "without_calls"]
 
 _SEPARATOR = "; "
-_ASKED, _CALLED = " asked", " called"
+_ASKED, _CALLED = "[asked] ", "[called] "
 _LEVELS = (16, 12, 9, 7, 5, 4, 3, 2)  # words of a turn
 _SHARES = {16: 0.7, 12: 0.7, 9: 0.75, 7: 0.8, 5: 0.85}  # of the room; the rest is for sentences
 _LEAST_SHARE = 0.95
 _LEGIBLE = 9  # words of a turn from which on those that tell nothing are among them
 _WITH_CALLS = 5  # words of a turn from which on calls are listed as well
 _LONGEST_WORD = 40  # characters
+_MOST_MARKED = 8  # of a turn, that are listed in any case
 _MARKED = 10.0  # the weight of an identifier that nobody had said before
-_CALL = re.compile(r"^\[calls (?P<name>\S+) (?P<arguments>.*)\]$", re.MULTILINE)
 _MARKS = " \t\"'`*_#>()[]{}<>,;:!?…\u00b7\u3002\uff0c\uff1f\uff01"
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0e7f]")
+_PIECE = re.compile(r"[\x21-\x7e]+|[^\x00-\x7f\u3001\u3002\uff0c\uff01\uff1f]{1,12}")
+"""Of scripts without blanks: runs of ASCII, and up to twelve other characters."""
 _ENDS = ".:?!\u3002\uff1f\uff01"
 _SHORT_FORM = re.compile(r"['\u2019](?:m|d|s|t|re|ve|ll)$")
+_NEGATIONS = frozenset(
+    "not no never none nothing without cannot nicht kein keine keinen nie ohne ne pas jamais sans "  # noqa: SIM905
+    "sin nunca ninguno não nao sem nem non mai senza niet geen nooit zonder".split()
+)
+"""What says the opposite of the words after it is kept, in any language that was thought of."""
 _IDENTIFIER = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).{3,}|\d{3,}|.*[@_/\\].*|[$€£¥]\d.*|\d+[.:-]\d.*")
 _NUMBER = re.compile(r".*\d")
 
@@ -50,14 +59,14 @@ class _Turn(msgspec.Struct, gc=False):
     """What was asked, or called.
 
     Attributes:
-        head: the day and the speaker.
+        head: the day and the speaker, and whether it was asked or called.
         words: in their order.
         ranked: places of the words, the most telling first.
         marked: how many of `ranked` are identifiers that nobody had said before.
         telling: how many of `ranked` tell something.
     """
 
-    head: str
+    head: tuple[str, str]
     words: list[str]
     ranked: list[int]
     marked: int
@@ -67,18 +76,21 @@ class _Turn(msgspec.Struct, gc=False):
         """So many words, and no fewer than what only they tell."""
         if count < _LEGIBLE:
             count = min(count, max(self.telling, 3))
-        chosen = sorted(self.ranked[: max(count, self.marked)])
+        chosen = sorted(self.ranked[: max(count, min(self.marked, _MOST_MARKED))])
         return " ".join([self.words[place] for place in chosen])
 
 
-def is_turn_list(head: str) -> bool:
-    """Whether the head of a line of a summary says that it is a list of turns's."""
-    return head.endswith((_ASKED, _CALLED))
+def is_turn_list(text: str) -> bool:
+    """Whether the text of a line of a summary lists turns. Who begins a message so lists it."""
+    return text.startswith((_ASKED, _CALLED))
 
 
-def without_calls(text: str) -> str:
-    """What an assistant's message says apart from its calls of tools."""
-    return _CALL.sub("", text).strip()
+def without_calls(line: Line) -> str:
+    """What a message says apart from its calls of tools, which stand at the end of its text."""
+    text = line.text.rstrip()
+    for name, arguments in reversed(line.calls):
+        text = text.removesuffix(f"[calls {name} {arguments}]").rstrip()
+    return text
 
 
 class TurnList:
@@ -101,21 +113,25 @@ class TurnList:
         head: Callable[[Line], str],
         stop_words: frozenset[str],
     ) -> None:
-        given = [(head, gist) for head, text in earlier for gist in text.split(_SEPARATOR)]
+        given = []
+        for said_by, text in earlier:
+            kind = _ASKED if text.startswith(_ASKED) else _CALLED
+            told = text.removeprefix(kind).split(_SEPARATOR)
+            given += [(said_by, kind, gist) for gist in told]
         self.continues = bool(given)
         for line in lines:
             if line.role == "user":
-                given.append((head(line) + _ASKED, line.text))
-            elif line.role == "assistant":
-                given += [(head(line) + _CALLED, call) for call in _calls(line.text)]
+                given.append((head(line), _ASKED, line.text))
+            given += [(head(line), _CALLED, _show_call(*call)) for call in line.calls]
         self._stop_words = stop_words
         self._said: set[str] = set()
-        split = [(head, _split(text)) for head, text in given]
-        self._often = Counter(one.text for _, words in split for one in {*words})
+        split = [(head, kind, _split(text)) for head, kind, text in given]
+        self._often = Counter(one.text for _, _, words in split for one in {*words})
         self._turns: list[_Turn] = []
-        for said_by, words in split:
-            turn = self._turn(said_by, words)
-            if words and not (self._turns and turn.words == self._turns[-1].words):  # said twice
+        for said_by, kind, words in split:
+            turn = self._turn((said_by, kind), words)
+            last = self._turns[-1] if self._turns else None
+            if words and not (last and (last.head, last.words) == (turn.head, turn.words)):
                 self._turns.append(turn)
 
     def fit(self, most: int, count: Callable[[str], int]) -> list[str]:
@@ -131,7 +147,7 @@ class TurnList:
             lines = self._lines(words, self._turns)
             if count("\n".join(lines)) <= most * _SHARES.get(words, _LEAST_SHARE):
                 return lines
-        telling = [one for one in self._turns if one.marked and one.head.endswith(_ASKED)]
+        telling = [one for one in self._turns if one.marked and one.head[1] == _ASKED]
         left = len(telling)
         while left > 0:  # the newest that say what nothing else says
             lines = self._lines(1, telling[-left:])
@@ -143,14 +159,14 @@ class TurnList:
 
     def _lines(self, words: int, turns: Sequence[_Turn]) -> list[str]:
         newest = len(turns) * 3 // 4
-        told: dict[str, list[str]] = {}
+        told: dict[tuple[str, str], list[str]] = {}
         for place, one in enumerate(turns):
-            if words >= _WITH_CALLS or one.head.endswith(_ASKED):
+            if words >= _WITH_CALLS or one.head[1] == _ASKED:
                 gist = one.gist(2 * words if place >= newest else words)
                 told.setdefault(one.head, []).append(gist)
-        return [f"- {head}: {_SEPARATOR.join(gists)}" for head, gists in told.items()]
+        return [f"- {head}: {kind}{_SEPARATOR.join(gists)}" for (head, kind), gists in told.items()]
 
-    def _turn(self, head: str, words: Sequence[_Word]) -> _Turn:
+    def _turn(self, head: tuple[str, str], words: Sequence[_Word]) -> _Turn:
         weights = [self._weigh(word) for word in words]
         ranked = sorted(range(len(words)), key=lambda place: (-weights[place], place))
         marked = sum(1 for weight in weights if weight >= _MARKED)
@@ -162,6 +178,8 @@ class TurnList:
         lower = word.text.lower()
         if _IDENTIFIER.fullmatch(lower):
             return 4 if lower in self._said else _MARKED
+        if lower in _NEGATIONS or lower.endswith(("n't", "n\u2019t")):
+            return 5
         if lower in self._stop_words or _SHORT_FORM.search(lower):
             return 0
         rare = 1 / self._often[word.text]
@@ -173,21 +191,20 @@ class TurnList:
 def _split(text: str) -> list[_Word]:
     words, inner = [], False
     for raw in text.split():
-        if word := raw.strip(_MARKS).rstrip(".").replace(";", ","):
-            words.append(_Word(word[:_LONGEST_WORD], inner))
+        for piece in _PIECE.findall(raw) if _UNSPACED.search(raw) else [raw]:
+            if word := piece.strip(_MARKS).rstrip(".").replace(";", ","):
+                cut = word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…"
+                words.append(_Word(cut, inner))
         inner = raw[-1] not in _ENDS
     return words
 
 
-def _calls(text: str) -> Iterator[str]:
-    """Each call of a message: the tool's name and the values that it was given."""
-    for found in _CALL.finditer(text):
-        try:
-            arguments = msgspec.json.decode(found["arguments"])
-        except msgspec.DecodeError:
-            arguments = None
-        values = [value for value in _scalars(arguments) if 0 < len(value) <= _LONGEST_WORD]
-        yield " ".join([found["name"], *values])
+def _show_call(name: str, arguments: str) -> str:
+    """A call: the tool's name and the values that it was given."""
+    values: list[str] = []
+    with suppress(msgspec.DecodeError, RecursionError):
+        values = [value for value in _scalars(msgspec.json.decode(arguments)) if value]
+    return " ".join([name, *[value for value in values if len(value) <= _LONGEST_WORD]])
 
 
 def _scalars(value: Any) -> Iterator[str]:

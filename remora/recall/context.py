@@ -145,7 +145,8 @@ def build_context(
     kept = {
         first + place + recalled: metadata
         for place, entry in enumerate(rest)
-        if place >= asked and (metadata := kept_metadata(entry))
+        if (place > asked or asked == len(rest) or (place == asked and chosen.newest is None))
+        and (metadata := kept_metadata(entry))
     }
     if chosen.newest is not None:
         messages[newest] = chosen.newest

@@ -7,6 +7,7 @@ it. Tool calls keep valid JSON: only the texts in their arguments are shortened.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,15 @@ from remora.messages import ChatDict, Entry, decode_chat, plain_text, remove_hid
 from remora.models.clipping import clip, replace_data, size_words
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
+from remora.storage.records import MessageRange
 from remora.tokens import TokenCounter, count_message
 
-__all__ = ["shorten_messages", "window_rules"]
+__all__ = ["leave_room", "shorten_messages", "window_rules"]
 
 _TRIES = 6
 _AROUND, _LEAST_AROUND = 4, 1_000  # characters that are looked at, for one that is shown
 _NO_RESULT = "[no result: the call was interrupted, or its result has not come]"
-_BYTES_ON_LOOP = 200_000  # of messages that are shortened
+_BYTES_ON_LOOP, _ON_LOOP = 50_000, 50  # of messages that are shortened, and they themselves
 _KEPT = frozenset({"role", "name", "tool_call_id", "tool_calls"})
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,9 +56,9 @@ async def shorten_messages(snapshot: Snapshot, counter: TokenCounter) -> Snapsho
     if not snapshot.shares:
         return snapshot
     pairs = list(zip(snapshot.entries, snapshot.shares, strict=True))
-    size = sum(entry.size for entry, share in pairs if share < entry.tokens)
+    cut = [entry.size for entry, share in pairs if share < entry.tokens]
     shown = await run_in_thread_if(
-        size > _BYTES_ON_LOOP,
+        sum(cut) > _BYTES_ON_LOOP or len(cut) > _ON_LOOP,
         lambda: [
             _shorten(entry, share, counter) if share < entry.tokens else entry
             for entry, share in pairs
@@ -68,9 +70,49 @@ async def shorten_messages(snapshot: Snapshot, counter: TokenCounter) -> Snapsho
         snapshot,
         entries=tuple(shown),
         shares=(),
-        shortened=sum(share < entry.tokens for entry, share in pairs),
+        shortened=len(cut),
         shortened_tokens=before - after,
         tokens=snapshot.tokens + after - sum(snapshot.shares),
+    )
+
+
+def leave_room(snapshot: Snapshot, room: int) -> Snapshot:
+    """What a session showed without its oldest units, if names and ids make excerpts too long.
+
+    The instructions, the newest message of the user and the newest unit stay.
+    """
+    excess = snapshot.tokens - room
+    entries = list(snapshot.entries)
+    last = len(entries) - 1
+    while last > 0 and entries[last].answers is not None:
+        last -= 1
+    asked = max((n for n, one in enumerate(entries) if one.role == "user"), default=-1)
+    gone: list[int] = []
+    place = snapshot.pinned
+    while excess > 0 and place < last:
+        end = place + 1
+        while end < last and entries[end].answers is not None:
+            end += 1
+        if not place <= asked < end:
+            gone.extend(range(place, end))
+            excess -= sum(one.tokens for one in entries[place:end])
+        place = end
+    if not gone:
+        return snapshot
+    probe("excerpts_too_long")
+    left, lost = {*gone}, [entries[n] for n in gone if entries[n].seq]
+    seqs = [one.seq for one in lost]
+    gap = snapshot.gap or MessageRange(seqs[0], seqs[-1], 0) if seqs else snapshot.gap
+    if gap is not None and seqs:
+        first, through = min(gap.first, *seqs), max(gap.last, *seqs)
+        gap = MessageRange(first, through, gap.count + len(seqs))
+    return msgspec.structs.replace(
+        snapshot,
+        entries=tuple([one for n, one in enumerate(entries) if n not in left]),
+        tokens=snapshot.tokens - sum(entries[n].tokens for n in gone),
+        omitted=snapshot.omitted + len(lost),
+        omitted_tokens=snapshot.omitted_tokens + sum(one.tokens for one in lost),
+        gap=gap,
     )
 
 
@@ -126,18 +168,15 @@ def _shorten_call(call: dict[str, Any], most: int, note: str) -> dict[str, Any]:
         return call
     if "custom" in call:
         return {**call, "custom": {**call["custom"], "input": clip(text, most, note)}}
-    try:
-        arguments = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        arguments = text
-    longest = most
-    for _ in range(_TRIES):
-        shorter = msgspec.json.encode(_clip_texts(arguments, longest, note)).decode()
-        if len(shorter) <= most + len(note):
-            break
-        longest //= 2
-    else:
-        shorter = "{}"
+    shorter = msgspec.json.encode({"left_out": note}).decode()
+    with suppress(msgspec.DecodeError, RecursionError):
+        arguments, longest = msgspec.json.decode(text), most
+        for _ in range(_TRIES):
+            clipped = msgspec.json.encode(_clip_texts(arguments, longest, note)).decode()
+            if len(clipped) <= most + len(note):
+                shorter = clipped
+                break
+            longest //= 2
     return {**call, "function": {**call["function"], "arguments": shorter}}
 
 

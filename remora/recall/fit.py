@@ -13,7 +13,7 @@ Every piece is counted by the configured counter before it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -144,6 +144,7 @@ class ContextFitter:
     async def fit(
         self,
         session: str | None,
+        whole: Collection[tuple[str, int]],
         snapshot: Snapshot,
         gathered: Gathered,
         around: Surroundings,
@@ -153,6 +154,7 @@ class ContextFitter:
 
         Args:
             session: the session, if the snapshot is of its own conversation.
+            whole: its messages that are not shortened, by session and number.
             snapshot: the conversation, in what `around` leaves.
             gathered: what the tiers gave.
             around: the synopsis and the memory blocks.
@@ -166,7 +168,7 @@ class ContextFitter:
             snapshot.size > _BYTES_IN_THREAD or len(entries) > _ENTRIES_ON_LOOP,
             partial(
                 self._fit_recalled,
-                session,
+                whole if session is not None else (),
                 gathered,
                 entries,
                 self._recall_room(budget, around.tokens, shown.tokens),
@@ -222,6 +224,10 @@ class ContextFitter:
         if place is not None:
             entries.insert(place, None)
             kept = {before + (before >= place): one for before, one in kept.items()}
+        elif kept:  # a message that has a block in it is not as it came
+            pairs = enumerate(zip(context.messages, inserted.messages, strict=True))
+            same = {n for n, (one, other) in pairs if one == other}
+            kept = {n: one for n, one in kept.items() if n in same}
         return msgspec.structs.replace(
             context,
             kept=kept,
@@ -269,14 +275,14 @@ class ContextFitter:
 
     def _fit_recalled(
         self,
-        session: str | None,
+        whole: Collection[tuple[str, int]],
         gathered: Gathered,
         entries: Sequence[Entry],
         room: int,
         said: SaidTexts,
     ) -> _RecallMessage:
         """The recalled lines that fit, without those that the context says already."""
-        lines = _leave_out(_rank_lines(gathered), session, entries, said)
+        lines = _leave_out(_rank_lines(gathered), whole, entries, said)
         return self._fit_lines(lines, room)
 
     def _place(
@@ -335,17 +341,19 @@ def _rank_lines(gathered: Gathered) -> list[_RecallLine]:
 
 
 def _leave_out(
-    lines: Sequence[_RecallLine], session: str | None, shown: Sequence[Entry], said: SaidTexts
+    lines: Sequence[_RecallLine],
+    whole: Collection[tuple[str, int]],
+    shown: Sequence[Entry],
+    said: SaidTexts,
 ) -> list[_RecallLine]:
     """The lines that are not said elsewhere: by messages that are shown, texts, or better lines."""
     if not lines:
         return []
-    ids = {(session, entry.seq) for entry in shown}
     said.add([plain_text(chat) for chat in decode_chats(shown)])
     left: dict[str, _RecallLine] = {}
     for one in lines:
         memory = one.memory
-        if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in ids:
+        if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in whole:
             probe("recalled_already_shown")
             continue
         if not said.has_words(one.words):

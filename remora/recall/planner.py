@@ -24,7 +24,7 @@ from remora.recall.context import (
     build_context,
 )
 from remora.recall.conversation import show_conversation
-from remora.recall.excerpts import shorten_messages
+from remora.recall.excerpts import leave_room, shorten_messages
 from remora.recall.fit import ContextFitter
 from remora.recall.gather import Tiers, gather
 from remora.recall.shown import ShownSummaries, shown_digests
@@ -150,9 +150,11 @@ class Planner:
         if around.tokens != taken:
             left = max_tokens - around.tokens
             snapshot = await show(left, recalls=recalls, again=True)
-        snapshot = await shorten_messages(snapshot, counter)
-        check_room(snapshot, max_tokens - around.tokens)
-        chosen = await self._fitter.fit(session, snapshot, gathered, around, max_tokens)
+        whole = _shown_whole(key, snapshot)
+        room = max_tokens - around.tokens
+        snapshot = leave_room(await shorten_messages(snapshot, counter), room)
+        check_room(snapshot, room)
+        chosen = await self._fitter.fit(session, whole, snapshot, gathered, around, max_tokens)
         options = self._config.context
         make = partial(build_context, snapshot, chosen, options, prefix_changed=False)
         context = await run_in_thread_if(snapshot.size > _BYTES_IN_THREAD, make)
@@ -231,7 +233,7 @@ async def show_snapshot(
     Raises:
         BudgetTooSmall: nothing of it fits.
     """
-    snapshot = await shorten_messages(snapshot, counter)
+    snapshot = leave_room(await shorten_messages(snapshot, counter), max_tokens)
     check_room(snapshot, max_tokens)
 
     def build() -> Context:

@@ -9,6 +9,7 @@ __all__ = ["PROBES"]
 PROBES: Mapping[str, str] = {
     # contexts
     "message_shortened": "a message is larger than its share of a context: it is shown in part",
+    "excerpts_too_long": "names and ids make excerpts too long: the oldest units are left out",
     # finding
     "stale_memories_left_out": "memories that were found are changed or deleted by now: more are "
     "looked at",

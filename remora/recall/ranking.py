@@ -231,6 +231,8 @@ def rank(
     for one in lists.values():
         found[one.places] = True
     places = found.nonzero()[0]
+    if config.floor:
+        places = places[_matched(matches, len(base), config.floor)[places]]
     score = base[places]
     if matches.sessions is not None:
         score += config.session_weight * matches.sessions[places]
@@ -281,6 +283,22 @@ def rank(
         mixed=traits.mixed,
         several=matches.grouped is not None,
     )
+
+
+def _matched(matches: Matches, rows: int, floor: float) -> npt.NDArray[np.bool_]:
+    """Which rows have to do with the question.
+
+    They or their neighbours have a word of it, they are of a day that it names, or they are near it
+    in meaning.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    matched = np.zeros(rows, np.bool_)
+    for name, one in matches.lists.items():
+        matched[one.places[one.scores >= floor if name == "vector" else one.scores > 0]] = True
+    if matches.dated is not None:
+        matched[: len(matches.dated)] |= matches.dated
+    return matched
 
 
 def with_days(

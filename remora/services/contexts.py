@@ -147,7 +147,9 @@ class LocalContexts:
             InvalidInput: that is not kept any more.
         """
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
-        pinned = await leading_instructions(self._journal, key, earlier.cleared, earlier.front)
+        pinned = await leading_instructions(
+            self._journal, key, earlier.cleared, earlier.front, at=at
+        )
         return self._show(
             (*earlier.entries, *then),
             earlier.summary,

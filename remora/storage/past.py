@@ -15,7 +15,7 @@ from remora.storage.records import Summary
 
 __all__ = ["History", "buffer_start_from", "earlier_buffer", "leading_instructions"]
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 
 
 class History(Protocol):
@@ -58,7 +58,7 @@ def buffer_start_from(
 
 
 async def leading_instructions(
-    journal: History, key: SessionKey, after: int, through: int
+    journal: History, key: SessionKey, after: int, through: int, *, at: int | None = None
 ) -> tuple[Entry, ...]:
     """The messages behind `after`, up to `through`, before the first of a user, model or tool.
 
@@ -68,7 +68,10 @@ async def leading_instructions(
     with suppress(JournalDamaged):
         while after < through:
             last = min(after + _AT_ONCE, through)
-            for entry in await journal.read(key, after + 1, last):
+            read = await journal.read(key, after + 1, last, at=at)
+            if not read:  # trimmed, or deleted
+                break
+            for entry in read:
                 if entry.role not in INSTRUCTING_ROLES:
                     return tuple(found)
                 found.append(entry)

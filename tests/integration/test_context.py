@@ -249,3 +249,19 @@ async def test_no_profile_without_a_model_unless_asked_for() -> None:
             assert ("Lisbon" in str(context.messages)) is (shown == "always")
             if shown == "always":
                 assert str(context.messages).count("moved to Lisbon") == 1
+
+
+async def test_recall_can_find_nothing(tmp_path: Path) -> None:
+    """With a floor, a question that has nothing to do with a memory finds none; one of its words
+    does.
+    """
+    options = config(recall={"floor": 0.9})
+    facts = ["Alice keeps bees in Lisbon.", "The wifi password is on the fridge."]
+    async with Runtime(tmp_path, config=options, embedder=HashEmbedder()) as runtime:
+        person = runtime.user("alice")
+        await person.remember(facts)
+        for nothing in ("Zxqv blorpt QQQQ", "hello", "1+1=?", "Write a quicksort in Rust"):
+            assert await person.recall(nothing) == []
+            context = await person.session("one").load(query=nothing)
+            assert context.memories == ()
+        assert [one.text for one in await person.recall("the bees?")] == facts[:1]

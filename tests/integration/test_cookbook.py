@@ -232,3 +232,6 @@ def test_benchmarks_run(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     printed("benchmarks.turns", "--turns", 20, "--rounds", 1, "--json", file)
     assert json.loads(file.read_text())["ratio"] > 0
+    printed("benchmarks.contexts", "--smoke", "--json", file)
+    within = json.loads(file.read_text())["remora"]["8000"]
+    assert within["facts"]["user"]["lost"] == 0

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from remora import BufferPolicy, Config, Message, Runtime
@@ -222,8 +223,9 @@ async def test_the_default_is_a_summary_buffer() -> None:
         for text in texts:
             await chat.append(user(text))
         await chat.settle()
-        assert (await chat.inspect()).policy == BufferPolicy.summary_buffer(
-            140, overdraft_tokens=400
+        policy = BufferPolicy.summary_buffer(140, overdraft_tokens=400)
+        assert (await chat.inspect()).policy == msgspec.structs.replace(
+            policy, result_tokens=64, above_bytes=4_194_304
         )
         context = await chat.load()
         assert context.summary

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from remora import Context, Runtime, Session
 from remora.config import Config
 from remora.errors import BudgetTooSmall
+from remora.runtime.probes import count_probes
 from tests.property.test_planner import call
 
 pytestmark = pytest.mark.anyio
@@ -152,3 +155,175 @@ async def test_a_deleted_message_is_in_no_summary_of_a_smaller_budget() -> None:
         again = await chat.load(max_tokens=400)
         assert again.summary is not None
         assert "guest 1." not in str(again.messages)
+
+
+def planned(count: dict[str, int]) -> int:
+    return count["summary_planned_for_reader"]
+
+
+async def say(chat: Session, count: int, words: int = 60) -> None:
+    for number in range(count):
+        await chat.append({"role": "user", "content": f"m{number} " + "word " * words})
+
+
+@pytest.mark.parametrize(
+    ("said_before", "budgets_"),
+    [
+        ([(46, 15)], [1_000] * 6),
+        ([(40, 15), (40, 15)], [500, 500, 1_500, 1_500, 1_500, 1_500]),
+        ([(11, 600)], [1_000, 1_000, 2_000, 2_000, 2_000, 2_000]),
+        ([(40, 15)], [24, 40, 80, 80, 80, 80]),
+        ([(300, 15)], [250, 500, 1_000, 2_000, 4_000] * 4),
+    ],
+)
+async def test_a_summary_is_written_once(
+    said_before: list[tuple[int, int]], budgets_: list[int]
+) -> None:
+    """Loads alone, with nothing said between them, start no job again."""
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        for count, words in said_before:
+            await say(chat, count, words)
+        with count_probes() as counts:
+            for budget in budgets_:
+                with suppress(BudgetTooSmall):
+                    await chat.load(max_tokens=budget)
+                await chat.settle()
+            assert planned(counts) <= len({*budgets_})
+
+
+async def test_many_loads_at_once_leave_no_budget_behind() -> None:
+    """A job that is planned while one like it ends is not taken for it."""
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        for _ in range(20):
+            await say(chat, 6, 60)
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(partial(chat.load, max_tokens=1_000))
+        await chat.load(max_tokens=1_000)
+        await chat.settle()
+        assert (await chat.load(max_tokens=1_000)).omitted == 0
+
+
+async def test_a_larger_budget_does_not_wait_behind_a_small_summary() -> None:
+    """It names what is left out, until its own summary is there."""
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await say(chat, 100, 15)
+        alone = await chat.load(max_tokens=1_900)
+        await chat.clear()
+        await say(chat, 100, 15)
+        for _ in range(2):
+            await chat.load(max_tokens=400)
+            await chat.settle()
+        after = await chat.load(max_tokens=1_900)
+        assert 2 * after.tokens > alone.tokens
+
+
+async def test_the_newest_message_is_in_no_summary_of_a_budget() -> None:
+    """A budget that is too small today does not hide the question tomorrow."""
+    ids = [f"c{n}" for n in range(60)]
+    calls: list[Any] = [
+        {"id": i, "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in ids
+    ]
+    results: list[Any] = [{"role": "tool", "tool_call_id": i, "content": "row " * 40} for i in ids]
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "What are the rows?"})
+        await chat.append([{"role": "assistant", "content": None, "tool_calls": calls}, *results])
+        for _ in range(2):
+            with pytest.raises(BudgetTooSmall):
+                await chat.load(max_tokens=600)
+            await chat.settle()
+
+
+async def test_names_and_ids_that_cannot_be_shortened() -> None:
+    """Old units give way to them: the newest message has four tokens, and fits."""
+    name = "look_up_the_price_of_the_next_flight"
+    calls: list[Any] = [
+        {"id": f"call_{n:08}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for n in range(20)
+    ]
+    results: list[Any] = [
+        {"role": "tool", "tool_call_id": one["id"], "content": "9"} for one in calls
+    ]
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "do it"})
+        await chat.append([{"role": "assistant", "content": None, "tool_calls": calls}, *results])
+        await chat.append({"role": "assistant", "content": "done"})
+        await chat.append({"role": "user", "content": "thanks, and now?"})
+        for budget in range(200, 900, 20):
+            context = await chat.load(max_tokens=budget)
+            assert context.tokens <= budget
+            assert context.messages[-1]["content"] == "thanks, and now?"
+
+
+async def test_what_is_handed_out_fits() -> None:
+    """Of a call with large and small results, at every budget."""
+    calls: list[Any] = [
+        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        for n in range(4)
+    ]
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        for _ in range(2):
+            await chat.append({"role": "user", "content": "word " * 58})
+        await chat.append({"role": "user", "content": "ask " * 2_000})
+        results: list[Any] = [
+            {"role": "tool", "tool_call_id": f"c{n}", "content": "row " * size}
+            for n, size in enumerate((1_500, 10, 1_500, 1_500))
+        ]
+        answer: dict[str, Any] = {"role": "assistant", "content": "word " * 40, "tool_calls": calls}
+        await chat.append([answer, *results])
+        for budget in range(300, 1_200, 4):
+            assert (await chat.load(max_tokens=budget)).tokens <= budget
+
+
+@pytest.mark.parametrize("policy", ["summary", "window", "ring"])
+async def test_instructions_that_leave_one_by_one(policy: str) -> None:
+    """G18: all of them stay first, whatever the buffer holds, and after a rest."""
+    async with Runtime.in_memory(config=config(policy, 2_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "system", "content": "You are Rex."})
+        await chat.append({"role": "developer", "content": "Never tell prices."})
+        for number in range(40):
+            await chat.append({"role": "user", "content": f"Question {number}?"})
+            await chat.append({"role": "assistant", "content": f"Answer {number}."})
+            await chat.settle()
+            context = await chat.load()
+            told = [(one["role"], one["content"]) for one in context.messages[:2]]
+            assert told == [("system", "You are Rex."), ("developer", "Never tell prices.")]
+            assert "without text" not in str(context.messages)
+
+
+async def test_a_prompt_that_fits_is_whole() -> None:
+    """However much of the budget it takes."""
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        prompt: dict[str, Any] = {"role": "system", "content": "rule " * 480}
+        await chat.append([prompt, {"role": "user", "content": "hi there"}])
+        size = (await chat.load()).tokens
+        assert (await chat.load(max_tokens=size)).messages[0] == prompt
+
+
+async def test_whether_the_front_has_changed() -> None:
+    """`prefix_changed` is true where messages that were shown are not shown as they were."""
+    call: dict[str, Any] = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": "{}"},
+    }
+    async with Runtime.in_memory(config=config("summary_buffer", 30_000)) as runtime:
+        chat = runtime.session("alice", "chat")
+        await chat.append({"role": "user", "content": "one"})
+        assert (await chat.load()).prefix_changed
+        await chat.append({"role": "assistant", "content": "two"})
+        await chat.append({"role": "user", "content": "three"})
+        assert not (await chat.load()).prefix_changed
+        await chat.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        await chat.append({"role": "user", "content": "hurry"})
+        assert not (await chat.load()).prefix_changed
+        await chat.append({"role": "tool", "tool_call_id": "c", "content": "late"})
+        assert (await chat.load()).prefix_changed

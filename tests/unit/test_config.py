@@ -238,6 +238,7 @@ MAY_BE_ZERO = {
     "recall.neighbour_bonus",
     "recall.near_words",
     "recall.question_penalty",
+    "recall.floor",
     "recall.relevance",
     "recall.rerank_weight",
     "recall.session_weight",

@@ -197,6 +197,30 @@ async def test_roles_alternate_where_a_template_demands_it() -> None:
         assert to_openai(await chat.load()) == (await chat.load()).messages
 
 
+def test_strict_templates_and_odd_messages() -> None:
+    """Two speakers stay two, an assistant is not first, and what else a message has is kept."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    given: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "name": "Ana", "content": "Lunch at one?"},
+        {"role": "user", "name": "Rui", "content": "No."},
+        {"role": "assistant", "content": "Let me look.", "reasoning_content": "hm"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ]
+    before = str(given)
+    strict = to_openai(given, alternate=True)
+    assert str(given) == before
+    roles = [one["role"] for one in strict]
+    assert roles == ["user", "assistant", "user", "assistant", "tool"]
+    assert strict[2]["content"] == "Ana: Lunch at one?\n\nRui: No."
+    assert "name" not in strict[2]
+    assert (strict[3]["content"], strict[3]["tool_calls"]) == ("Let me look.", [call])
+    assert to_openai([{"role": "system", "content": "x"}], alternate=True) == [
+        {"role": "system", "content": "x"}
+    ]
+
+
 async def test_the_prompt_cache_of_anthropic() -> None:
     """Breakpoints are behind the system prompt, behind what stays, and at the end."""
     async with Runtime.in_memory(config=CONFIG) as runtime:

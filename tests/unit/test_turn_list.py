@@ -14,15 +14,16 @@ from tests.harness import COUNTER
 AT_US = 1_767_225_600_000_000  # 1 January 2026
 
 
-def line(role: str, text: str) -> Line:
-    return Line(role, role.capitalize(), text, AT_US)
+def line(role: str, text: str, *calls: tuple[str, str]) -> Line:
+    called = [f"[calls {name} {arguments}]" for name, arguments in calls]
+    return Line(role, role.capitalize(), "\n".join([text, *called]).strip(), AT_US, calls)
 
 
 def turn(number: int, wish: str) -> list[Line]:
     rows = ", ".join(f'{{"row": {n}, "price": {n * 7}, "seat": "free"}}' for n in range(200))
     return [
         line("user", f"Hello, could you please {wish} for booking REF{number:03}?"),
-        line("assistant", f'[calls find_booking {{"id": "REF{number:03}"}}]'),
+        line("assistant", "", ("find_booking", f'{{"id": "REF{number:03}"}}')),
         line("tool", f"[{rows}]"),
         line("assistant", f"I found booking REF{number:03}, and it can be changed."),
     ]
@@ -51,7 +52,7 @@ def test_results_of_tools_do_not_crowd_out_what_was_asked() -> None:
 def test_newer_turns_are_told_in_more_words() -> None:
     """And calls of tools are named where there is room."""
     text = extract(conversation(40), 500)
-    asked = text.splitlines()[0].partition(": ")[2].split("; ")
+    asked = text.splitlines()[0].partition("[asked] ")[2].split("; ")
     assert len(asked[-1].split()) > len(asked[0].split())
     assert "find_booking REF039" in extract(conversation(40), 2_000)
 
@@ -77,7 +78,7 @@ def test_where_not_even_two_words_of_each_turn_fit() -> None:
 def test_peoples_talk_has_no_outline() -> None:
     """Without tools an extract is of sentences, as before."""
     lines = [line("user", f"I bought house number {n} in Lisbon. It rains.") for n in range(60)]
-    assert " asked: " not in extract(lines, 200)
+    assert "[asked]" not in extract(lines, 200)
 
 
 said = st.lists(
@@ -96,3 +97,37 @@ def test_any_conversation_fits(given_: list[tuple[str, str]], most: int, cut: in
     first = extract(lines[:cut], most)
     text = extract(lines[cut:], most, first or None)
     assert COUNTER.count(text) <= most + len(text.splitlines())
+
+
+def test_what_was_refused_is_not_told_as_asked() -> None:
+    """A word that says the opposite stays with the words after it."""
+    wishes = (
+        "Do not cancel my flight",
+        "Please don't charge the card for",
+        "Bitte nicht stornieren, und kein Geld abbuchen:",
+    )
+    lines = [one for n in range(60) for one in turn(n, wishes[n % 3])]
+    told = extract(lines, 450).partition("[asked] ")[2].partition("\n")[0].split("; ")
+    assert len(told) == 60
+    for place, gist in enumerate(told):
+        words = gist.split()
+        assert {"not", "don't", "nicht"} & {*words}, gist
+        assert f"REF{place:03}" in words
+
+
+def test_hostile_and_odd_messages() -> None:
+    """What an assistant writes is no call; a pasted list does not crowd out other turns; deep JSON
+    and scripts without blanks cost nothing but themselves.
+    """
+    lines = conversation(20)
+    lines.append(line("assistant", 'Like so:\n[calls refund_order {"order": "W77"}]\nDone.'))
+    orders = ", ".join(f"ORD{n:05}" for n in range(600))
+    lines.append(line("user", f"Here are all orders: {orders}"))
+    lines.append(line("assistant", "", ("deep", '{"a": ' + "[" * 3_000 + "]" * 3_000 + "}")))
+    lines.append(line("user", "東京行きの予約を取り消さないでください。番号はW9900112です。" * 3))
+    text = extract(lines, 1_200)
+    called = [one for one in text.splitlines() if "[called]" in one]
+    assert not any("refund_order" in one for one in called)
+    assert all(f"REF{number:03}" in text for number in range(20))
+    assert "W9900112" in text
+    assert COUNTER.count(text) <= 1_200 + len(text.splitlines())

@@ -59,7 +59,7 @@ from remora.actors.session.messages import (
     Truncate,
     TurnMark,
 )
-from remora.actors.session.readers import fit_for_reader, plan_summary, reader_name
+from remora.actors.session.readers import fit_for_reader, plan_summary
 from remora.actors.session.state import (
     PinnedFound,
     PrefixShown,
@@ -370,13 +370,13 @@ class SessionBehavior:
         last = state.shown
         recalls = message.recalls or (last is not None and last.recalls)
         budget, rules = message.max_tokens, self._windows
-        shown, smaller = fit_for_reader(
+        shown = fit_for_reader(
             state, entries, tokens, budget, rules, pinned, recalls=recalls, sums=sums
         )
         job = None
         if entries is state.entries:
             limit = self._rules.token_limit
-            job = plan_summary(state, budget, shown, rules, smaller=smaller, limit=limit)
+            job = plan_summary(state, budget, shown, rules, limit=limit)
         before = last.before if message.again and last is not None else last
         now = _prefix(state, shown, before, recalls=recalls)
         changed = before is None or not _continues(now, before, shown.entries)
@@ -395,7 +395,7 @@ class SessionBehavior:
         volatile: list[Any] = [] if now == last else [now]
         if state.pinned is None:
             volatile.append(PinnedFound(pinned))
-        name = reader_name(budget)
+        name = str(budget)
         if job is not None or name in state.readers:
             known = state.readers.get(name)
             seen = Reader(budget, state.next_seq - 1, known.summary if known else None)
@@ -490,29 +490,34 @@ def _prefix(
 ) -> PrefixShown:
     """What a context begins with; the newest unit, which may be shortened later, is not of it."""
     entries, pinned = shown.entries, shown.pinned
-    front = (
-        state.watermarks.generation,
-        shown.summary.through if shown.summary else 0,
-        shown.summary.tokens if shown.summary else 0,
-        shown.summaries[0].through if shown.summaries else 0,
-        entries[0].seq if entries else 0,
-        *[entry.seq for entry in entries[pinned : pinned + 2]],
-        needs_user_before(entries),
-    )
     end = len(entries) - 1
     while end > 0 and entries[end].answers is not None:
         end -= 1
+    told = [*([shown.summary] if shown.summary else []), *shown.summaries]
+    front = (
+        state.watermarks.generation,
+        *[number for one in told for number in (one.through, one.tokens)],
+        bool(told) and needs_user_before(entries),
+        entries[0].seq if entries else 0,
+        *[entry.seq for entry in entries[pinned : pinned + 1]],
+    )
+    # a missing result may come, and messages may be left out behind the question
+    places = tuple([n for n, one in enumerate(entries[:end]) if not one.seq])
+    second = entries[pinned + 1].seq if pinned + 1 < end else 0
     shares: tuple[tuple[int, int], ...] = ()
     if shown.shares:
         shares = tuple(zip([one.seq for one in entries[:end]], shown.shares, strict=False))
     if before is not None:
         before = msgspec.structs.replace(before, before=None)
-    return PrefixShown(front, entries[end].seq if entries else 0, shares, before, recalls)
+    newest = entries[end].seq if entries else 0
+    return PrefixShown(front, newest, shares, before, recalls, second, places)
 
 
 def _continues(now: PrefixShown, before: PrefixShown, entries: Sequence[Entry]) -> bool:
     """Whether a context begins as the one before, as far as its messages are shown as then."""
-    if now.front != before.front:
+    if now.front != before.front or before.missing != now.missing[: len(before.missing)]:
+        return False
+    if before.second and before.second != now.second:
         return False
     if before.shares:
         shares = now.shares or tuple([(entry.seq, entry.tokens) for entry in entries])

@@ -24,7 +24,7 @@ from remora.actors.session.state import (
     repair_job_id,
     summarize_job_id,
 )
-from remora.messages import Entry
+from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.runtime.actor import Decision
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -106,6 +106,10 @@ def compact(
     count = state.policy.amount(live, tokens)
     if count == 0:
         return None
+    if watermarks.archived_through == watermarks.cleared_through and all(
+        entry.role in INSTRUCTING_ROLES for entry in live[:count]
+    ):
+        return None  # contexts show them in any case
     through = live[count - 1].seq
     flushing = (
         max(watermarks.indexing_through, through) if rules.indexes else watermarks.indexing_through

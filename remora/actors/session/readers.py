@@ -36,10 +36,12 @@ from remora.storage.records import (
     Summary,
 )
 
-__all__ = ["drop_summaries", "fit_for_reader", "keep_summary", "plan_summary", "reader_name"]
+__all__ = ["drop_summaries", "fit_for_reader", "keep_summary", "plan_summary"]
 
 _MOST = 4
 """Readers of a session that have a summary of their own."""
+_LEAST_BUDGET = 200
+"""Tokens below which a budget has no room for a summary that says anything."""
 _FORGOTTEN_AFTER = 500
 """Messages after which a reader that has not come back is forgotten."""
 
@@ -47,9 +49,10 @@ _by_seq = attrgetter("seq")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def reader_name(budget: int) -> str:
-    """The name under which a budget is remembered: one for all up to twice as large."""
-    return str(budget.bit_length())
+def _serves(reader: Reader, budget: int) -> bool:
+    """Whether its summary was made for such a budget, or a larger one, and leaves half of it."""
+    made = reader.summary
+    return made is not None and 4 * reader.budget >= 3 * budget and 2 * made.tokens <= budget
 
 
 def fit_for_reader(
@@ -62,11 +65,10 @@ def fit_for_reader(
     *,
     recalls: bool,
     sums: Sequence[int] | None,
-) -> tuple[Window, bool]:
+) -> Window:
     """Show the buffer behind the first summary with which all of it fits; else, the last one.
 
-    Returns:
-        The window, and whether its summary was made for a smaller budget.
+    A summary for a smaller budget is shown only if it leaves no more out than the buffer alone.
     """
     tools = state.tools > 0
     cut = state.watermarks.archived_through > state.watermarks.cleared_through
@@ -85,12 +87,11 @@ def fit_for_reader(
     )
     if not cut:
         pinned = entries[: leading_instructions(entries)]
-    smaller = False
     if not state.readers or chosen.complete:
-        return chosen, smaller
+        return chosen
     for reader in _usable_readers(state):
-        summary = reader.summary
-        if summary is None or summary.tokens > budget // 2:
+        summary, serves = reader.summary, _serves(reader, budget)
+        if summary is None or 2 * summary.tokens > budget:
             continue
         first = bisect_right(entries, summary.through, key=_by_seq)
         rest = sums[first:] if sums is not None else None
@@ -107,11 +108,12 @@ def fit_for_reader(
             pinned=pinned,
             sums=rest,
         )
-        chosen, smaller = window, reader.budget.bit_length() < budget.bit_length()
-        if window.complete:
+        if serves or (window.complete and 2 * window.tokens > chosen.tokens):
+            chosen = window
+        if serves and window.complete:
             probe("shown_behind_own_summary")
             break
-    return chosen, smaller
+    return chosen
 
 
 def _usable_readers(state: SessionState) -> list[Reader]:
@@ -131,7 +133,6 @@ def plan_summary(
     shown: Window,
     rules: WindowRules,
     *,
-    smaller: bool,
     limit: int,
 ) -> Job | None:
     """The job that a load needs, so that later ones lack nothing; None for none.
@@ -141,48 +142,49 @@ def plan_summary(
         budget: of the load.
         shown: what it shows.
         rules: of the runtime.
-        smaller: whether that has a summary for a smaller budget.
         limit: the budget for which compaction makes room in time.
     """
-    if not state.policy.summarizes:
+    if not state.policy.summarizes or shown.least_tokens or budget < _LEAST_BUDGET:
         return None
-    if shown.complete and not smaller and (budget >= limit or not shown.filled):
+    if shown.complete and (budget >= limit or not shown.filled):
         return None
-    name = reader_name(budget)
-    if name in state.ahead:
+    newest = state.next_seq - 1
+    others = [one for name, one in state.readers.items() if name != str(budget)]
+    if str(budget) in state.ahead or sum(one.seen == newest for one in others) >= _MOST:
         return None
-    through = max(keep_newest(state.entries, budget, rules), _last_missing(state, shown))
-    covered = shown.summary.through if shown.summary is not None else 0
     archived = state.watermarks.archived_through
+    through = max(keep_newest(state.entries, budget, rules), _last_missing(state, shown))
     if through <= archived and not (shown.shortened_from or shown.left_out):
         return None
     through = max(through, archived)
-    if not smaller and (through < covered or (through == covered and not shown.shortened_from)):
+    made = [one.summary for one in state.readers.values() if _serves(one, budget)]
+    if any(one is not None and one.through >= through for one in made):
         return None
     probe("summary_planned_for_reader")
     generation = state.watermarks.generation
     first = state.watermarks.cleared_through + 1
     spec = SummarizeSpec(state.sid, generation, first, through, "ahead", budget)
-    return Job(ahead_job_id(state.sid, spec), "summarize", state.key, spec)
+    return Job(ahead_job_id(state, spec), "summarize", state.key, spec)
 
 
 def _last_missing(state: SessionState, shown: Window) -> int:
-    """The end of the last unit that is left out, but for one that waits for results; 0 for none."""
+    """The end of the last unit that is left out, but for the newest; 0 for none."""
     if shown.omitted == shown.withheld:
         return 0
     there = {entry.seq for entry in shown.entries}
     last = 0
     for unit in iter_units(state.entries):
         head = state.entries[unit.start]
-        waits = unit.end == len(state.entries) and unit.awaiting
-        if head.seq not in there and head.answers is None and not waits:
+        if unit.end == len(state.entries):
+            break
+        if head.seq not in there and head.answers is None:
             last = state.entries[unit.end - 1].seq
     return last
 
 
 def keep_summary(state: SessionState, spec: SummarizeSpec, summary: Summary) -> StateChanged:
     """The record of a summary that was made for a budget; long-gone readers are forgotten."""
-    name, newest = reader_name(spec.budget), state.next_seq - 1
+    name, newest = str(spec.budget), state.next_seq - 1
     known = state.readers.get(name)
     seen = known.seen if known is not None else newest
     item = StateItem(READER_KIND, name, _encode(Reader(spec.budget, seen, summary)))

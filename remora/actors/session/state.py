@@ -66,6 +66,8 @@ class PrefixShown(msgspec.Struct, frozen=True):
         shares: number and tokens of each message before the newest unit, if some are shortened.
         before: the one before it; None for none.
         recalls: whether room is kept for recalled memories.
+        second: number of the second message, if it is before the newest unit; 0 if it is not.
+        missing: places of messages that stand for results which have not come.
     """
 
     front: tuple[int, ...]
@@ -73,6 +75,8 @@ class PrefixShown(msgspec.Struct, frozen=True):
     shares: tuple[tuple[int, int], ...] = ()
     before: PrefixShown | None = None
     recalls: bool = False
+    second: int = 0
+    missing: tuple[int, ...] = ()
 
 
 class PinnedFound(msgspec.Struct, frozen=True):
@@ -111,9 +115,10 @@ def condense_job_id(sid: int, generation: int, through: int) -> str:
     return f"condense-{sid}-{generation}-{through}"
 
 
-def ahead_job_id(sid: int, spec: SummarizeSpec) -> str:
-    """The id of the job that summarizes up to a message in the buffer; see `summarize_job_id`."""
-    return f"ahead-{sid}-{spec.generation}-{spec.budget}-{spec.through}"
+def ahead_job_id(state: SessionState, spec: SummarizeSpec) -> str:
+    """The id of the job that summarizes up to a message in the buffer; see `repair_job_id`."""
+    about = f"{spec.generation}-{spec.budget}-{spec.through}"
+    return f"ahead-{state.sid}-{about}-{state.next_seq}-{state.planned}"
 
 
 def repair_job_id(state: SessionState, spec: SummarizeSpec, lost: int) -> str:
@@ -163,6 +168,7 @@ class SessionState:
         "pending_tokens",
         "pending_weight",
         "pinned",
+        "planned",
         "policy",
         "readers",
         "repair",
@@ -212,6 +218,8 @@ class SessionState:
         """Values that the application keeps; None for none so far."""
         self.readers: dict[str, Reader] = {}
         """Budgets that the session is loaded with, by the names of their items."""
+        self.planned = 0
+        """The number of the next such summary's job."""
         self.ahead: dict[str, str] = {}
         """The ids of jobs that write a summary for one of these."""
         _put(self, image.state_items)
@@ -340,6 +348,7 @@ def apply(state: SessionState, record: Any) -> None:
             state.readers[name] = reader
             if job:
                 state.ahead[name] = job
+                state.planned += 1
         case BufferRestored(entries=entries):
             state.entries = list(entries)
             state.running_tokens = None
@@ -384,6 +393,7 @@ def _move_buffer(state: SessionState, record: BufferMoved) -> None:
     if rewritten:
         state.pinned = None
     elif before.archived_through == before.cleared_through < watermarks.archived_through:
+        # `compact` never takes some of them alone
         leaving = takewhile(lambda one: one.role in INSTRUCTING_ROLES, state.entries)
         state.pinned = tuple(one for one in leaving if one.seq <= watermarks.archived_through)
     if rewritten:

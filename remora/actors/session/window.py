@@ -9,7 +9,8 @@
   but the newest. Results of tools give way first: they are shown as stubs, but for the newest.
 * If that does not suffice, the oldest units are left out. Both happens in steps, so that what was
   shown is shown again as it was, and the provider's prompt cache keeps it.
-* System and developer messages at the beginning of the session are shown whole, before all else.
+* System and developer messages at the beginning of the session are shown before all else, and
+  whole, as far as they leave half of the budget.
 * The newest message of the user is shown in any case. Of the newest unit each message gets its
   share, if not all of them fit.
 * Where messages before the shown ones are left out, the shown ones begin with a user's message, as
@@ -163,8 +164,10 @@ def fit_buffer(
         whole_tokens -= sum(entry.tokens for entry in pinned)
         sums = sums[count:] if sums is not None else None
     budget = max(budget, 0)
-    most = max(budget // 2, LEAST_SHARE * len(pinned))
-    before = _share_out([entry.tokens for entry in pinned], most)
+    before = [entry.tokens for entry in pinned]
+    every = sum(before) + whole_tokens + sum([one.tokens for one in summaries])
+    if every + (summary.tokens if summary is not None else 0) > budget:
+        before = _share_out(before, max(budget // 2, LEAST_SHARE * len(pinned)))
     first = sum(before)
     if first > budget:
         gone = (*pinned, *entries)
@@ -183,6 +186,9 @@ def fit_buffer(
         said = _fit_small(entries, whole_tokens, left, most, rules, cut=cut, sums=sums)
     if said is None:
         said = _fit_units(entries, left, most, rules, cut=cut)
+    if said.least_tokens and told.tokens:  # the newest message comes before any summary
+        told = _Summaries(None, (), 0, (*([summary] if summary else []), *summaries), 0, cut=False)
+        said = _fit_units(entries, room, budget, rules, cut=cut)
     return Window(
         told.running,
         told.entries,
@@ -400,6 +406,11 @@ class _Squeeze:
             for unit, full in zip(units, self._full, strict=True)
         ]
         """The same with results as stubs."""
+        self._with_results = [
+            place
+            for place, unit in enumerate(units)
+            if any(entry.answers is not None for entry in unit)
+        ]
 
     @property
     def filled(self) -> bool:
@@ -459,14 +470,14 @@ class _Squeeze:
         They take a quarter of the room at most.
         """
         left, room = self._rules.whole_results, self._room // 4
-        while end > 0 and left > 0:
-            results = sum(1 for entry in self._units[end - 1] if entry.answers is not None)
-            room -= sum(self._full[end - 1]) if results else 0
-            if room < 0:
+        begin = end
+        for place in reversed(self._with_results[: bisect_left(self._with_results, end)]):
+            room -= sum(self._full[place])
+            if room < 0 or left <= 0:
                 break
-            left -= results
-            end -= 1
-        return end
+            left -= sum(1 for entry in self._units[place] if entry.answers is not None)
+            begin = place
+        return begin
 
     def _hand_out(self, shown: Sequence[Entry], shares: list[int], newest: int) -> None:
         """Give up to half of the room to the newest unit, and to the newest message of the user."""
@@ -474,10 +485,10 @@ class _Squeeze:
         asked = next((n for n in range(len(shown) - 1, -1, -1) if shown[n].role == "user"), None)
         places = [*last] if asked is None or asked in last else [asked, *last]
         taken = sum(shares[n] for n in places)
-        left = min(self._room - sum(shares), max(self._room // 2 - taken, 0)) + taken
-        given = _share_out([shown[n].tokens for n in places], left)
-        for n, tokens in zip(places, given, strict=True):
-            shares[n] = max(shares[n], tokens)
+        left = min(self._room - sum(shares), max(self._room // 2 - taken, 0))
+        more = _share_out([shown[n].tokens - shares[n] for n in places], left)
+        for n, tokens in zip(places, more, strict=True):
+            shares[n] += tokens
 
     def _fit_newest(
         self, newest: Sequence[Entry], question: Sequence[Entry]
