@@ -354,7 +354,6 @@ def _leave_out(
     for one in lines:
         memory = one.memory
         if memory is not None and memory.seq > 0 and (memory.session, memory.seq) in whole:
-            probe("recalled_already_shown")
             continue
         if not said.has_words(one.words):
             left.setdefault(one.words, one)

@@ -31,5 +31,4 @@ PROBES: Mapping[str, str] = {
     "tier_late": "a tier missed its deadline, and is left out of a context",
     "tier_failed": "a tier failed, and is left out of a context",
     "synopsis_left_out": "there is no room for the synopsis in a context",
-    "recalled_already_shown": "a recalled message is in the shown conversation already",
 }

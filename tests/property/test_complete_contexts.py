@@ -1,4 +1,4 @@
-"""G14: nothing falls between a summary and the messages, whatever budgets a session is loaded with."""  # noqa: E501
+"""Nothing falls between a summary and the messages, whatever budgets a session is loaded with."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def missing(context: Context, stored: Sequence[int | None]) -> set[int | None]:
 def test_every_message_is_shown_or_summarized_or_named(
     plan: list[Any], policy: str, limit: int
 ) -> None:
-    """G14: after each load, in whatever order; and nothing is left out any more when a budget is
+    """After each load, in whatever order; and nothing is left out any more when a budget is
     loaded again whose summary had time to be written.
     """
 
@@ -103,7 +103,7 @@ def test_every_message_is_shown_or_summarized_or_named(
 
 @pytest.mark.parametrize("smaller", [300, 700])
 async def test_a_smaller_budget_costs_a_larger_one_nothing(smaller: int) -> None:
-    """G14: what a large context shows word for word does not depend on the loads of a small one."""
+    """What a large context shows word for word does not depend on the loads of a small one."""
     shown: list[list[int]] = []
     for others in (False, True):
         async with Runtime.in_memory(config=config("summary_buffer", 4_000)) as runtime:
@@ -283,7 +283,7 @@ async def test_what_is_handed_out_fits() -> None:
 
 @pytest.mark.parametrize("policy", ["summary", "window", "ring"])
 async def test_instructions_that_leave_one_by_one(policy: str) -> None:
-    """G18: all of them stay first, whatever the buffer holds, and after a rest."""
+    """All of them stay first, whatever the buffer holds, and after a rest."""
     async with Runtime.in_memory(config=config(policy, 2_000)) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append({"role": "system", "content": "You are Rex."})

@@ -516,7 +516,7 @@ class SessionMachine(ActorMachine):
     @precondition(lambda self: self.passing)
     @rule(which=some)
     def a_summary_for_a_budget_comes_in(self, which: int) -> None:
-        """G14: it is taken if its messages are still there, and moves nothing."""
+        """It is taken if its messages are still there, and moves nothing."""
         self.commit(len(self.queue))
         job = self.passing.pop([*self.passing][which % len(self.passing)])
         spec: SummarizeSpec = job.payload

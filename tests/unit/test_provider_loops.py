@@ -148,7 +148,7 @@ async def test_a_loop_with_reasoning(
     convert: Callable[[Context], Any],
     check: Callable[[Any], None],
 ) -> None:
-    """D10, G15: every request of two turns is one that the provider takes: reasoning whole with the
+    """Every request of two turns is one that the provider takes: reasoning whole with the
     calls of this turn, and none of an older one.
     """
     async with Runtime.in_memory(config=CONFIG) as runtime:
@@ -185,7 +185,7 @@ async def talk(chat: Session) -> None:
 
 
 async def test_roles_alternate_where_a_template_demands_it() -> None:
-    """D18: neighbours of one role are one message, and nothing of them is lost."""
+    """Neighbours of one role are one message, and nothing of them is lost."""
     async with Runtime.in_memory(config=CONFIG) as runtime:
         chat = runtime.session("ada", "strict")
         await talk(chat)
