@@ -119,7 +119,9 @@ def _summary_source(
 
 
 def _recent_source(snapshot: Snapshot) -> Source:
-    count = sum(1 for entry in snapshot.entries if entry.seq)
+    count = len([True for entry in snapshot.entries if entry.seq])
+    if not (snapshot.omitted or snapshot.shortened):
+        return Source("ok", count)
     notes = []
     if older := snapshot.omitted - snapshot.withheld:
         notes.append(f"{older} messages are left out to fit the budget, and not summarized yet")
@@ -133,8 +135,6 @@ def _recent_source(snapshot: Snapshot) -> Source:
         notes.append(
             f"{snapshot.shortened} messages are shortened by {snapshot.shortened_tokens} tokens"
         )
-    if not notes:
-        return Source("ok", count)
     return Source(
         "omitted" if snapshot.omitted else "degraded",
         count,

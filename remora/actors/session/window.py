@@ -192,7 +192,7 @@ def fit_buffer(
     return Window(
         told.running,
         told.entries,
-        (*pinned, *said.shown),
+        (*pinned, *said.shown) if pinned else tuple(said.shown),
         said.tokens + told.tokens + first,
         said.omitted,
         said.awaiting,
