@@ -82,10 +82,11 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     """How a context is built."""
 
     recent: int = 10
-    """The newest messages, which are in every context that has room for them."""
+    """Of a conversation without tools: the newest messages, which are in every context that has
+    room for them."""
     whole_results: int = 3
-    """Where a conversation does not fit: so many of the newest results of tools, at least, are not
-    reduced to a stub, before any message is left out."""
+    """Where a conversation does not fit: so many of the newest results of tools are not reduced to
+    a stub; fewer, if they take more than a quarter of the room."""
     stub_tokens: int = 64
     """Most tokens of such a stub: how the result begins and ends, its size, and its message's
     number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from remora.formats.plain import OPENING, ChatMessages, opened
-from remora.messages import INSTRUCTING_ROLES, ChatDict, plain_name
+from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, plain_name
 
 __all__ = ["to_openai"]
 
@@ -41,7 +41,7 @@ def _alternate(chats: list[ChatDict]) -> list[ChatDict]:
     joined: list[ChatDict] = []
     for chat in chats:
         if chat["role"] in INSTRUCTING_ROLES:
-            system = _join(system, chat.get("content"))
+            system = join_contents(system, chat.get("content"))
         elif joined and joined[-1]["role"] == chat["role"] != "tool":
             joined[-1] = _merge(joined[-1], chat)
         else:
@@ -55,12 +55,16 @@ def _merge(first: ChatDict, second: ChatDict) -> ChatDict:
     """Two messages of one role as one; of two speakers, their names stand before what they say."""
     if first.get("name") != second.get("name"):
         first, second = _named(first), _named(second)
-    merged = {**first, **second, "content": _join(first.get("content"), second.get("content"))}
+    merged = {
+        **first,
+        **second,
+        "content": join_contents(first.get("content"), second.get("content")),
+    }
     for key in first.keys() & second.keys() - {"role", "name", "content"}:
         if isinstance(first[key], list) and isinstance(second[key], list):
             merged[key] = [*first[key], *second[key]]
         elif isinstance(first[key], str) and isinstance(second[key], str):
-            merged[key] = _join(first[key], second[key])
+            merged[key] = join_contents(first[key], second[key])
     return merged
 
 
@@ -74,15 +78,3 @@ def _named(chat: ChatDict) -> ChatDict:
     if isinstance(content, list):
         return {**rest, "content": [{"type": "text", "text": text}, *content]}
     return {**rest, "content": text + (content or "")}
-
-
-def _join(first: Any, second: Any) -> Any:
-    if not first or not second:
-        return first or second or ""
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*_parts(first), *_parts(second)]
-
-
-def _parts(content: Any) -> list[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)

@@ -14,7 +14,6 @@ import msgspec
 
 from remora.actors.policies.summary import shorten
 from remora.actors.session.messages import SessionView, SummaryReady
-from remora.actors.session.window import leading_instructions
 from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
@@ -22,7 +21,7 @@ from remora.jobs.durations import CompactionDurations
 from remora.jobs.fallback import FallbackWriter, lines_of, merge_ranges
 from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
-from remora.messages import Entry, indent, without_surrogates
+from remora.messages import Entry, indent, leading_instructions, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.clipping import clip_evenly
 from remora.models.compression import add_tokens, prepare
@@ -205,7 +204,7 @@ class SummarizeHandler:
         entries: Sequence[Entry] = ()
         most = self._max_tokens
         if spec.kind == "ahead":
-            most = max(min(most, spec.budget // _SHARE - self._overhead), 1)
+            most = self._within(most, spec)
             priors, first = _newest_summaries(view, spec)
             entries = await self._read(key, view, first, spec.through)
         elif spec.kind == "condense":
@@ -223,6 +222,12 @@ class SummarizeHandler:
         tokens = sum(one.tokens for one in (*priors, *condensed))
         tokens += sum(entry.tokens for entry in (*entries, *repaired))
         return _Input(priors, condensed, entries, repaired, lost, tokens, most)
+
+    def _within(self, most: int, spec: SummarizeSpec) -> int:
+        """At most `most` tokens of text; less where the summary is for a small budget."""
+        if not spec.budget:
+            return most
+        return max(min(most, spec.budget // _SHARE - self._overhead), 1)
 
     async def _read(
         self, key: SessionKey, view: SessionView, first: int, through: int
@@ -280,9 +285,7 @@ class SummarizeHandler:
         assert isinstance(key, SessionKey)
         replaced = given.tokens - sum(entry.tokens for entry in given.repaired)
         most = max(self._buffer.fallback_tokens(replaced) - self._overhead, 1)
-        budget = attempt.job.payload.budget
-        if budget:
-            most = max(min(most, budget // _SHARE - self._overhead), 1)
+        most = self._within(most, attempt.job.payload)
         priors = [*given.priors, *given.condensed]
         written = await self._writer.write(summarizer, key, priors, given.entries, most)
         # A fallback summary of tool output may be empty; a summary must not be.

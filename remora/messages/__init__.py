@@ -29,12 +29,15 @@ from remora.messages.entry import (
     encode_plain,
     is_same_chat,
     kept_metadata,
+    leading_instructions,
     restore_message,
 )
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
 from remora.messages.text import (
+    content_parts,
     dated_line,
+    join_contents,
     media_parts,
     plain_text,
     speaker_of,
@@ -74,6 +77,7 @@ __all__ = [
     "ToolMessageDict",
     "UserMessageDict",
     "chat_of_object",
+    "content_parts",
     "counted_chat",
     "dated_line",
     "decode_chat",
@@ -84,7 +88,9 @@ __all__ = [
     "indent",
     "is_message_object",
     "is_same_chat",
+    "join_contents",
     "kept_metadata",
+    "leading_instructions",
     "media_parts",
     "plain_name",
     "plain_text",

@@ -2,7 +2,7 @@
 
 import reprlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, get_args
@@ -11,7 +11,14 @@ import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
-from remora.messages.chat import ChatDict, Message, Role, ToolCall, call_keys
+from remora.messages.chat import (
+    INSTRUCTING_ROLES,
+    ChatDict,
+    Message,
+    Role,
+    ToolCall,
+    call_keys,
+)
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.text import clean_texts, without_surrogates
 
@@ -27,6 +34,7 @@ __all__ = [
     "encode_plain",
     "is_same_chat",
     "kept_metadata",
+    "leading_instructions",
     "restore_message",
 ]
 
@@ -187,6 +195,12 @@ def kept_metadata(entry: Entry) -> dict[str, Any]:
         return {}
     metadata: dict[str, Any] = _decoder.decode(entry.meta)
     return {key: value for key, value in metadata.items() if key.startswith(KEPT_PREFIX)}
+
+
+def leading_instructions(entries: Sequence[Entry]) -> int:
+    """How many messages at the front are of a system or a developer."""
+    others = (place for place, one in enumerate(entries) if one.role not in INSTRUCTING_ROLES)
+    return next(others, len(entries))
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:

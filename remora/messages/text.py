@@ -14,7 +14,9 @@ from remora.messages.quoting import plain_name, remove_hidden
 __all__ = [
     "CalledTool",
     "clean_texts",
+    "content_parts",
     "dated_line",
+    "join_contents",
     "media_parts",
     "plain_text",
     "speaker_of",
@@ -63,6 +65,22 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     if isinstance(called := chat.get("function_call"), Mapping):
         pieces.append(f"[calls {called.get('name')} {called.get('arguments')}]")
     return "\n".join(piece for piece in pieces if piece)
+
+
+def content_parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A message's content as parts."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def join_contents(
+    first: str | list[dict[str, Any]] | None, second: str | list[dict[str, Any]] | None
+) -> str | list[dict[str, Any]]:
+    """One content out of two."""
+    if not first or not second:
+        return first or second or ""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*content_parts(first), *content_parts(second)]
 
 
 def _attachment(part: Mapping[str, Any]) -> str:

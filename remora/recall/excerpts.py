@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from remora.actors.policies.units import units
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import WindowRules
 from remora.config import Config
@@ -84,21 +85,14 @@ def leave_room(snapshot: Snapshot, room: int) -> Snapshot:
     excess = snapshot.tokens - room
     if excess <= 0:
         return snapshot
-    entries = list(snapshot.entries)
-    last = len(entries) - 1
-    while last > 0 and entries[last].answers is not None:
-        last -= 1
+    entries, pinned = list(snapshot.entries), snapshot.pinned
+    parts = units(entries[pinned:])
     asked = max((n for n, one in enumerate(entries) if one.role == "user"), default=-1)
     gone: list[int] = []
-    place = snapshot.pinned
-    while excess > 0 and place < last:
-        end = place + 1
-        while end < last and entries[end].answers is not None:
-            end += 1
-        if not place <= asked < end:
-            gone.extend(range(place, end))
-            excess -= sum(one.tokens for one in entries[place:end])
-        place = end
+    for unit in parts[:-1]:
+        if excess > 0 and asked != pinned + unit.start:
+            gone.extend(range(pinned + unit.start, pinned + unit.end))
+            excess -= unit.tokens
     if not gone:
         return snapshot
     probe("excerpts_too_long")

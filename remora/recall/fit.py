@@ -19,12 +19,18 @@ from functools import partial
 import msgspec
 
 from remora.actors.blocks.fit import BlockView, FittedBlocks
-from remora.actors.blocks.render import join_contents
 from remora.actors.blocks.source import Source
 from remora.actors.session.messages import Snapshot
 from remora.actors.user.messages import ScoredItem, Synopsis
 from remora.config import Config
-from remora.messages import ChatDict, Entry, decode_chat, decode_chats, plain_text
+from remora.messages import (
+    ChatDict,
+    Entry,
+    decode_chat,
+    decode_chats,
+    join_contents,
+    plain_text,
+)
 from remora.recall.context import (
     Context,
     Selection,

@@ -17,7 +17,7 @@ from remora.actors.session.messages import Snapshot
 from remora.config import Config, ContextConfig
 from remora.errors import BudgetTooSmall
 from remora.ids import SessionKey
-from remora.messages import INSTRUCTING_ROLES, ChatDict, Entry
+from remora.messages import INSTRUCTING_ROLES, Entry
 from remora.recall.context import (
     Context,
     Selection,
@@ -191,11 +191,6 @@ class Planner:
         if len(self._fronts) > _MAX_FRONTS:
             self._fronts.popitem(last=False)
         return changed
-
-
-def _instructs(chat: ChatDict) -> bool:
-    """Whether a message has the authority of the application."""
-    return chat["role"] in INSTRUCTING_ROLES
 
 
 def _shown_whole(key: SessionKey, snapshot: Snapshot) -> set[tuple[str, int]]:

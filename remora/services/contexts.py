@@ -27,7 +27,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.meters import VerbMeters
-from remora.storage.past import leading_instructions
+from remora.storage.past import read_instructions
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
@@ -147,9 +147,7 @@ class LocalContexts:
             InvalidInput: that is not kept any more.
         """
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
-        pinned = await leading_instructions(
-            self._journal, key, earlier.cleared, earlier.front, at=at
-        )
+        pinned = await read_instructions(self._journal, key, earlier.cleared, earlier.front, at=at)
         return self._show(
             (*earlier.entries, *then),
             earlier.summary,

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from remora.errors import InvalidInput, JournalDamaged
 from remora.ids import SessionKey
-from remora.messages import INSTRUCTING_ROLES, Entry
+from remora.messages import Entry, leading_instructions
 from remora.storage.lookups import BufferStart, EarlierBuffer
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import Summary
 
-__all__ = ["History", "buffer_start_from", "earlier_buffer", "leading_instructions"]
+__all__ = ["History", "buffer_start_from", "earlier_buffer", "read_instructions"]
 
-_AT_ONCE = 16
+_AT_ONCE = 16  # messages
 
 
 class History(Protocol):
@@ -57,7 +57,7 @@ def buffer_start_from(
     return BufferStart(front, summary, entries, cleared[-1] if cleared else 0, trimmed)
 
 
-async def leading_instructions(
+async def read_instructions(
     journal: History, key: SessionKey, after: int, through: int, *, at: int | None = None
 ) -> tuple[Entry, ...]:
     """The messages behind `after`, up to `through`, before the first of a user, model or tool.
@@ -66,16 +66,12 @@ async def leading_instructions(
     """
     found: list[Entry] = []
     with suppress(JournalDamaged):
-        while after < through:
-            last = min(after + _AT_ONCE, through)
-            read = await journal.read(key, after + 1, last, at=at)
-            if not read:  # trimmed, or deleted
+        for first in range(after + 1, through + 1, _AT_ONCE):
+            read = await journal.read(key, first, min(first + _AT_ONCE - 1, through), at=at)
+            count = leading_instructions(read)
+            found.extend(read[:count])
+            if count < len(read) or not read:  # trimmed, or deleted
                 break
-            for entry in read:
-                if entry.role not in INSTRUCTING_ROLES:
-                    return tuple(found)
-                found.append(entry)
-            after = last
     return tuple(found)
 
 

@@ -8,7 +8,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from remora.actors.blocks.base import BlockContent
-from remora.messages import ChatDict, Role, escape_tags, remove_hidden, without_surrogates
+from remora.messages import (
+    INSTRUCTING_ROLES,
+    ChatDict,
+    Role,
+    content_parts,
+    escape_tags,
+    join_contents,
+    remove_hidden,
+    without_surrogates,
+)
 
 __all__ = [
     "ENVELOPE",
@@ -17,7 +26,6 @@ __all__ = [
     "characters",
     "check_content",
     "insert",
-    "join_contents",
 ]
 
 ENVELOPE = "memory"
@@ -94,23 +102,10 @@ def _target(
 ) -> int | None:
     if method == "system":
         for place, one in enumerate(messages):
-            if one["role"] in {"system", "developer"} and place not in quoted:
+            if one["role"] in INSTRUCTING_ROLES and place not in quoted:
                 return place
         return None
     return next((i for i in reversed(conversation) if messages[i]["role"] == "user"), None)
-
-
-def join_contents(first: BlockContent | None, second: BlockContent | None) -> BlockContent:
-    """One content out of two."""
-    if not first or not second:
-        return first or second or ""
-    if isinstance(first, str) and isinstance(second, str):
-        return f"{first}\n\n{second}"
-    return [*_parts(first), *_parts(second)]
-
-
-def _parts(content: BlockContent) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
@@ -120,7 +115,7 @@ def _render(sections: Sequence[tuple[str, BlockContent]]) -> BlockContent:
     text = [f"<{ENVELOPE}>"]
     for name, content in sections:
         text.append(f"<{name}>")
-        for part in _parts(content):
+        for part in content_parts(content):
             if part["type"] == "text":
                 text.append(escape_tags(remove_hidden(part["text"]), names))
             else:
@@ -161,4 +156,4 @@ def check_content(content: Any) -> BlockContent:
 
 def characters(content: BlockContent) -> int:
     """Characters of its texts."""
-    return sum(len(part["text"]) for part in _parts(content) if part["type"] == "text")
+    return sum(len(part["text"]) for part in content_parts(content) if part["type"] == "text")

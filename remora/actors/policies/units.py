@@ -28,7 +28,6 @@ __all__ = [
     "iter_units",
     "length_before_open_call",
     "needs_user_before",
-    "newest_start",
     "newest_units",
     "presentable_units",
     "units",
@@ -191,19 +190,6 @@ def newest_units(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
             for start in range(end - 1, index - 1, -1):
                 yield start, entries[start].tokens
         end, calls = index, False
-
-
-def newest_start(entries: Sequence[Entry], room: int) -> int:
-    """The index of the first entry of the newest whole units that fit into `room` tokens."""
-    if sum([entry.tokens for entry in entries]) <= room:
-        return 0
-    used, start = 0, len(entries)
-    for unit_start, tokens in newest_units(entries):
-        used += tokens
-        if used > room:
-            break
-        start = unit_start
-    return start
 
 
 def user_start(entries: Sequence[Entry], start: int) -> int:

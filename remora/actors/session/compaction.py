@@ -19,12 +19,13 @@ from remora.actors.policies.units import length_before_open_call
 from remora.actors.session.messages import SummaryReady
 from remora.actors.session.readers import keep_summary
 from remora.actors.session.state import (
+    SUMMARIZE_QUEUE,
     SessionState,
     condense_job_id,
     repair_job_id,
     summarize_job_id,
 )
-from remora.messages import INSTRUCTING_ROLES, Entry
+from remora.messages import Entry, leading_instructions
 from remora.runtime.actor import Decision
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -59,7 +60,6 @@ __all__ = [
     "take_summary",
 ]
 
-SUMMARIZE_QUEUE = "summarize"
 FLUSH_QUEUE = "flush"
 BLOCKS_QUEUE = "blocks"
 FACTS_QUEUE = "facts"
@@ -106,9 +106,8 @@ def compact(
     count = state.policy.amount(live, tokens)
     if count == 0:
         return None
-    if watermarks.archived_through == watermarks.cleared_through and all(
-        entry.role in INSTRUCTING_ROLES for entry in live[:count]
-    ):
+    nothing_left = watermarks.archived_through == watermarks.cleared_through
+    if nothing_left and leading_instructions(live) >= count:
         return None  # contexts show them in any case
     through = live[count - 1].seq
     flushing = (

@@ -16,15 +16,14 @@ from operator import attrgetter
 import msgspec
 
 from remora.actors.policies.units import iter_units
-from remora.actors.session.state import SessionState, ahead_job_id
+from remora.actors.session.state import SUMMARIZE_QUEUE, SessionState, ahead_job_id
 from remora.actors.session.window import (
     Window,
     WindowRules,
     fit_buffer,
     keep_newest,
-    leading_instructions,
 )
-from remora.messages import Entry
+from remora.messages import Entry, leading_instructions
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.storage.records import (
@@ -164,7 +163,7 @@ def plan_summary(
     generation = state.watermarks.generation
     first = state.watermarks.cleared_through + 1
     spec = SummarizeSpec(state.sid, generation, first, through, "ahead", budget)
-    return Job(ahead_job_id(state, spec), "summarize", state.key, spec)
+    return Job(ahead_job_id(state, spec), SUMMARIZE_QUEUE, state.key, spec)
 
 
 def _last_missing(state: SessionState, shown: Window) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from remora.actors.keyed_state import KeyedValues, drop_keyed, put_keyed
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id_prefix
-from remora.messages import INSTRUCTING_ROLES, ChatDict, Entry, counted_chat, decode_chat
+from remora.messages import ChatDict, Entry, counted_chat, decode_chat, leading_instructions
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
@@ -36,6 +35,7 @@ from remora.storage.records import (
 )
 
 __all__ = [
+    "SUMMARIZE_QUEUE",
     "BufferRestored",
     "PinnedFound",
     "PrefixShown",
@@ -51,6 +51,8 @@ __all__ = [
     "repair_job_id",
     "summarize_job_id",
 ]
+
+SUMMARIZE_QUEUE = "summarize"
 
 _decode_reader = msgspec.msgpack.Decoder(Reader).decode
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, without content
@@ -389,16 +391,14 @@ def _put(state: SessionState, items: Iterable[StateItem]) -> None:
 def _move_buffer(state: SessionState, record: BufferMoved) -> None:
     watermarks = record.watermarks
     before, state.watermarks = state.watermarks, watermarks
-    rewritten = watermarks.generation != before.generation
-    if rewritten:
+    if watermarks.generation != before.generation:
         state.pinned = None
-    elif before.archived_through == before.cleared_through < watermarks.archived_through:
-        # `compact` never takes some of them alone
-        leaving = takewhile(lambda one: one.role in INSTRUCTING_ROLES, state.entries)
-        state.pinned = tuple(one for one in leaving if one.seq <= watermarks.archived_through)
-    if rewritten:
         _rewrite(state, record)
         return
+    if before.archived_through == before.cleared_through < watermarks.archived_through:
+        # `compact` never takes some of them alone
+        leading = state.entries[: leading_instructions(state.entries)]
+        state.pinned = tuple(one for one in leading if one.seq <= watermarks.archived_through)
     if record.summary is not None:
         covered = record.summary.through
         state.summary = record.summary

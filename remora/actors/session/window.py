@@ -34,7 +34,7 @@ from remora.actors.policies.units import (
     presentable_units,
     user_start,
 )
-from remora.messages import INSTRUCTING_ROLES, Entry
+from remora.messages import Entry, leading_instructions
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange, Summary
 
@@ -44,7 +44,6 @@ __all__ = [
     "WindowRules",
     "fit_buffer",
     "keep_newest",
-    "leading_instructions",
     "running_sums",
 ]
 
@@ -67,10 +66,10 @@ class WindowRules(msgspec.Struct, frozen=True):
     """
 
     no_result: Callable[[str], Entry]
-    whole_results: int = 3
-    stub_tokens: int = 64
-    recent: int = 10
-    recall_room: Callable[[int], int] = lambda _: 0
+    whole_results: int
+    stub_tokens: int
+    recent: int
+    recall_room: Callable[[int], int]
 
 
 class Window(msgspec.Struct, frozen=True, gc=False):
@@ -210,15 +209,6 @@ def fit_buffer(
     )
 
 
-def leading_instructions(entries: Sequence[Entry]) -> int:
-    """How many messages at the front are of a system or a developer."""
-    if not entries or entries[0].role not in INSTRUCTING_ROLES:
-        return 0
-    return next(
-        (n for n, one in enumerate(entries) if one.role not in INSTRUCTING_ROLES), len(entries)
-    )
-
-
 def _join_shares(
     pinned: Sequence[Entry], before: Sequence[int], said: _Messages
 ) -> tuple[int, ...]:
@@ -312,7 +302,7 @@ def _fit_small(
         used = sums[-1] - sums[first]
     if first or cut:
         start = user_start(entries, first)
-        if first and not any(entry.role == "user" for entry in entries[start : start + 1]):
+        if first and entries[start].role != "user":
             return None
         used -= sum(entry.tokens for entry in entries[first:start])
         first = start

@@ -48,7 +48,7 @@ from remora.storage.lookups import (
 )
 from remora.storage.memory.tables import Actor, as_resumed
 from remora.storage.memory.writer import MemoryWriter
-from remora.storage.past import earlier_buffer, leading_instructions
+from remora.storage.past import earlier_buffer, read_instructions
 from remora.storage.pending import first_message_needed
 from remora.storage.records import HOT_KEYS, MemoryItem, SavedSession, SavedUser, StateItem
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
@@ -90,7 +90,7 @@ class MemoryJournal(MemoryWriter):
             return await earlier_buffer(self, key, query.at)
         if isinstance(query, PinnedLookup):
             assert isinstance(key, SessionKey)
-            return await leading_instructions(self, key, query.after, query.through)
+            return await read_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             among = actor.visible(query.after + 1, actor.last) if actor else []
             return {entry.id: entry.seq for entry in among if entry.id in query.ids}

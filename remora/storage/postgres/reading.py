@@ -55,7 +55,7 @@ from remora.storage.lookups import (
     PinnedLookup,
     TurnLookup,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer, leading_instructions
+from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
 from remora.storage.postgres.connection import BROKEN, describe, is_broken
 from remora.storage.postgres.listing import list_sessions, list_users
 from remora.storage.postgres.restore import restore_actors
@@ -108,7 +108,7 @@ class JournalReader:
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
         if isinstance(query, PinnedLookup):
-            return await leading_instructions(self, key, query.after, query.through)
+            return await read_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             rows = await self._read(
                 f"SELECT {ENTRY_COLUMNS} FROM remora.actors AS s JOIN remora.messages AS m ON "

@@ -56,7 +56,7 @@ from remora.storage.lookups import (
     PinnedLookup,
     TurnLookup,
 )
-from remora.storage.past import buffer_start_from, earlier_buffer, leading_instructions
+from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
 from remora.storage.records import MemoryItem, StateItem
 from remora.storage.restoring import SavedActor
 from remora.storage.rows import SEQ_BITS
@@ -112,7 +112,7 @@ class JournalReader:
         if isinstance(query, PastLookup):
             return await earlier_buffer(self, key, query.at)
         if isinstance(query, PinnedLookup):
-            return await leading_instructions(self, key, query.after, query.through)
+            return await read_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             rows = await self._read(
                 f"SELECT {ENTRY_COLUMNS} FROM actors AS s CROSS JOIN json_each(?) AS w "
