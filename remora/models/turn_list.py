@@ -43,7 +43,7 @@ _NEGATIONS = frozenset(
     "not no never none nothing without cannot nicht kein keine keinen nie ohne ne pas jamais sans "  # noqa: SIM905
     "sin nunca ninguno não nao sem nem non mai senza niet geen nooit zonder".split()
 )
-"""What says the opposite of the words after it is kept, in any language that was thought of."""
+"""Of several languages: what says the opposite of the words after it."""
 _IDENTIFIER = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).{3,}|\d{3,}|.*[@_/\\].*|[$€£¥]\d.*|\d+[.:-]\d.*")
 _NUMBER = re.compile(r".*\d")
 
@@ -81,7 +81,10 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 def is_turn_list(text: str) -> bool:
-    """Whether the text of a line of a summary lists turns. Who begins a message so lists it."""
+    """Whether the text of a line of a summary lists turns.
+
+    A message that begins so is read as a list of what its speaker asked.
+    """
     return text.startswith((_ASKED, _CALLED))
 
 

@@ -13,10 +13,16 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from remora import Context, Runtime, Session
+from remora.actors.policies.buffer import BufferPolicy
+from remora.actors.session.behavior import SessionBehavior
+from remora.actors.session.messages import SummaryReady
 from remora.config import Config
 from remora.errors import BudgetTooSmall
+from remora.runtime.actor import Decision
 from remora.runtime.probes import count_probes
-from tests.property.test_planner import call
+from remora.storage.records import Appended, SavedSession, SummarizeSpec, Watermarks
+from tests.harness import WINDOWS, append
+from tests.property.test_planner import KEY, call
 
 pytestmark = pytest.mark.anyio
 SIZES = st.integers(1, 60)
@@ -102,6 +108,26 @@ def test_every_message_is_shown_or_summarized_or_named(
         assert again.tokens <= budget
 
     anyio.run(play)
+
+
+def test_a_summary_of_an_erased_session_is_not_taken() -> None:
+    """G13: a session that begins again under the same name has other messages of these numbers."""
+    actor = SessionBehavior(
+        lambda _: BufferPolicy.summary(), instance="0", flushes=False, windows=WINDOWS
+    )
+    said = append(*({"role": "user", "content": f"m{n}"} for n in range(5))).entries
+    entries = tuple([one.with_seq(n) for n, one in enumerate(said, start=1)])
+    image = SavedSession(2, True, Watermarks(), 1, (), None, frozenset(), keys_complete=True)
+    state = actor.restore(KEY, image)
+    actor.apply(state, Appended(2, entries, None))
+    for sid, taken in ((1, False), (2, True)):
+        spec = SummarizeSpec(sid, 0, 1, 3, "ahead", 1_000)
+        text = f"what session {sid} said"
+        result = SummaryReady(spec, "job", "S: ", text, 9, degraded=False, model="m")
+        decision = actor.handle(state, result)
+        assert isinstance(decision, Decision)
+        assert decision.reply is taken
+        assert (text in str(decision.records)) is taken
 
 
 @pytest.mark.parametrize("smaller", [300, 700])

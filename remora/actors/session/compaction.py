@@ -259,10 +259,14 @@ def take_summary(state: SessionState, rules: SessionRules, result: SummaryReady)
 
 
 def _take_ahead(state: SessionState, result: SummaryReady) -> Decision:
-    """Take a summary for smaller budgets, unless its messages have left the buffer, or changed."""
+    """Take a summary for smaller budgets, unless its messages left the buffer, or changed.
+
+    A session that was erased while the job ran has another number in its journal.
+    """
     spec, watermarks = result.spec, state.watermarks
     there = watermarks.archived_through <= spec.through < state.next_seq
-    if spec.generation != watermarks.generation or not there or not result.text:
+    current = (spec.sid, spec.generation) == (state.sid, watermarks.generation)
+    if not current or not there or not result.text:
         probe("stale_summary_dropped")
         return Decision(False, [JobDone(result.job)])
     kept = keep_summary(state, spec, _summary(result, spec.first))
