@@ -106,11 +106,14 @@ def test_a_tail_ranks_as_if_it_were_indexed(
 
 
 @settings(max_examples=20)
-@given(rows, st.integers(1, 9))
+@given(rows, st.sampled_from([2, 4, 8]))
 def test_a_tail_has_the_scale_of_the_store(
     given_rows: list[tuple[str, str, str]], factor: int
 ) -> None:
-    """A store whose scores are ten times as large does not rank what it has above the tail."""
+    """A store whose scores are larger does not rank what it has above the tail.
+
+    The factors are powers of two: they change no digit, so that equals stay equals.
+    """
     made = [row(n, *one) for n, one in enumerate(given_rows, start=1)]
     indexed, rest = made[::2], made[1::2]
 
