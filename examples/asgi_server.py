@@ -33,6 +33,7 @@ REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.ConfigError: (500, None),
     errors.InvalidInput: (400, None),
     errors.InvalidMessage: (400, None),
+    errors.IdConflict: (409, None),
     errors.KeyConflict: (409, None),
     errors.NotGranted: (403, None),
     errors.KeyRefused: (401, None),

@@ -178,6 +178,7 @@ class Session:
         *,
         key: str | None = ...,
         allow_duplicates: bool = ...,
+        replace: bool = ...,
         timeout_s: float | None = ...,
     ) -> Receipt: ...
     def clear(self, *, timeout_s: float | None = ...) -> int: ...

@@ -5,7 +5,7 @@ what to do                exceptions
 ========================  ========================================================================
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
-                          `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`,
+                          `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`, `IdConflict`,
                           `TurnClosed`, `KeyRefused`
 read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
@@ -36,6 +36,7 @@ __all__ = [
     "EmbedderChanged",
     "ErasureDelayed",
     "ErasureInProgress",
+    "IdConflict",
     "IndexOutOfRange",
     "InvalidExport",
     "InvalidId",
@@ -117,6 +118,20 @@ class KeyConflict(InvalidInput):
 
     A key names one append, or one turn: two appends of one request have two keys.
     """
+
+
+class IdConflict(InvalidInput):
+    """A message has an id that is stored already, with other content. Nothing was written.
+
+    Pass `replace=True` to change the stored message, or give the new one another id.
+
+    Attributes:
+        ids: of these messages.
+    """
+
+    def __init__(self, text: str, *, ids: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.ids = ids
 
 
 class NoSuchMemory(InvalidInput, LookupError):

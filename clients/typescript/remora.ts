@@ -9,10 +9,11 @@ export { Turn } from "./turn.ts";
 /** A message in the OpenAI chat format. */
 export type ChatMessage = Record<string, unknown>;
 
-/** Messages to add; `allow_duplicates`: add one although a message has its id. */
+/** Messages to add; `allow_duplicates`: add one although a message has its id. `replace`: change a message that has its id and says something else. */
 export interface Append {
   messages: ChatMessage[];
   allow_duplicates?: boolean;
+  replace?: boolean;
 }
 
 /** The messages' numbers and ids; `duplicate`: the request came before. */

@@ -13,6 +13,8 @@ PROBES: Mapping[str, str] = {
     "duplicate_key_in_journal": "an append was repeated under a key in the journal: same answer",
     "key_conflict": "an append has a key that another append had: refused",
     "duplicate_message": "a message was there already, by id or content, and is not stored again",
+    "id_conflict": "a message has the id of another one, with other content: refused",
+    "message_changed": "stored messages were changed where they stand",
     "ids_looked_up": "message ids were looked up in the journal",
     "key_of_partial_append": "a repeated append had skipped messages that were there already",
     "memories_looked_up": "memories of a user were looked up in the journal",

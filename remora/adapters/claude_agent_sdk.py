@@ -66,7 +66,7 @@ class RemoraSessionStore(SessionStore):
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         if entries:
-            await self._await(self._session(key).append, _chat_messages(entries))
+            await self._await(self._session(key).append, _chat_messages(entries), replace=True)
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """The entries of a transcript, as they were given; None if there are none."""
@@ -118,7 +118,7 @@ def _id(*parts: str) -> str:
 
 
 def _chat_messages(entries: Sequence[Any]) -> list[ChatDict]:
-    chats: list[ChatDict] = []
+    chats: dict[object, ChatDict] = {}  # of entries with one id, the last
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
             raise InvalidMessage(
@@ -127,8 +127,9 @@ def _chat_messages(entries: Sequence[Any]) -> list[ChatDict]:
         role = "user" if entry["type"] == "user" else "assistant"
         text = _text(entry) or f"[{entry['type']}]"
         chat: ChatDict = {"role": role, "content": text, "metadata": {_KEY: entry}}
-        chats.append({**chat, "id": entry["uuid"]} if entry.get("uuid") else chat)
-    return chats
+        id_ = entry.get("uuid")
+        chats[id_ or index] = {**chat, "id": id_} if id_ else chat
+    return list(chats.values())
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -23,7 +23,11 @@ class Conversation(Protocol):
     key: SessionKey
 
     async def append(
-        self, messages: MessageLike | Iterable[MessageLike], *, key: str | None = None
+        self,
+        messages: MessageLike | Iterable[MessageLike],
+        *,
+        key: str | None = None,
+        replace: bool = False,
     ) -> Receipt:
         """See `remora.Session.append`."""
         ...

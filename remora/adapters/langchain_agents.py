@@ -188,5 +188,5 @@ async def _store(session: Conversation, run: Sequence[BaseMessage]) -> dict[str,
     for index, message in enumerate(run):
         chat = chat_of_message(message.model_copy(update={"id": None}), index)
         given.append({**chat, "id": message.id} if message.id else chat)
-    await session.append(given)
+    await session.append(given, replace=True)
     return {"remora_stored": run[-1].id}

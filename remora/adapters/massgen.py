@@ -16,11 +16,12 @@ from remora.api.runtime import Runtime
 from remora.api.session import Session
 from remora.api.tools import MemoryTools
 from remora.config import Config
-from remora.errors import ConfigError, InvalidInput
+from remora.errors import ConfigError, IdConflict, InvalidInput
 from remora.ids import validate_id
 from remora.messages import Message, MessageLike, Role
 from remora.models.ports import ChatModelLike, EmbedderLike
 from remora.recall.memory import quote_memories
+from remora.services.intake import as_batch
 
 __all__ = ["ConversationMemory", "PersistentMemory"]
 
@@ -56,8 +57,13 @@ class ConversationMemory:
             if isinstance(messages, (Message, Mapping, str)) or not isinstance(messages, list)
             else list(messages)
         )
-        if batch != []:
+        if batch == []:
+            return
+        try:
             await self.session.append(batch, allow_duplicates=allow_duplicates)
+        except IdConflict as e:  # MassGen keeps what it has
+            rest = [one for one in as_batch(batch) if _id_of(one) not in e.ids]
+            await self.add(rest)
 
     async def delete(self, index: int | Iterable[int]) -> None:
         """Remove messages by their index, from 0.
@@ -239,6 +245,10 @@ class PersistentMemory:
     async def settle(self) -> None:
         """Wait until everything recorded can be retrieved: for tests, scripts and shutdown."""
         await self._memory.settle()
+
+
+def _id_of(message: Any) -> Any:
+    return message.get("id") if isinstance(message, Mapping) else message.id
 
 
 def _with_id(message: Message) -> dict[str, Any]:

@@ -343,6 +343,10 @@ async def _load_parts(base: Foundation) -> None:
         raise
 
 
+def _no_rows(user: str) -> None:
+    """Without long-term memory there is nothing to look up again."""
+
+
 def _build_counting(base: Foundation) -> CountingThread:
     loop, counter = asyncio_loop(), base.models.counter
     return CountingThread(
@@ -398,6 +402,7 @@ def _build_internals(
             config.buffer.overdraft_wait_s,
             verbs.append_s,
             counting,
+            _no_rows if recall is None else partial(recall.note_change, gone=True),
         ),
         contexts=LocalContexts(
             registry,

@@ -91,6 +91,7 @@ class Session(OldSessionNames):
         *,
         key: str | None = None,
         allow_duplicates: bool = False,
+        replace: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
         """Add one message or many to the conversation, all or none, durable on return.
@@ -105,16 +106,22 @@ class Session(OldSessionNames):
             messages: dicts in the OpenAI chat format, or `Message` objects.
             key: idempotency key: a second append of the same messages with it, restart or not,
                 adds nothing and returns the original numbers.
-            allow_duplicates: add a message although one with its id is there; otherwise it is
-                skipped, and the receipt has the number of the existing one. Ids that were cleared
-                or deleted may be used again.
+            allow_duplicates: add a message although one with its id is there; otherwise an equal
+                one is skipped, and the receipt has the number of the existing one. Ids that were
+                cleared or deleted may be used again.
+            replace: change a message whose id is there already, and which says something else now:
+                it keeps its number, time and role. A summary that covers it is repaired, and
+                memories of it are indexed again, in the background.
             timeout_s: seconds to wait; None for the configured default. With `buffer.overdraft`
                 ``wait``, also how long the append waits for a compaction; None for
                 `buffer.overdraft_wait_s`.
 
         Raises:
-            InvalidMessage: one of them is not a chat message; nothing was written.
+            InvalidMessage: one of them is not a chat message, or two have one id; nothing was
+                written.
             InvalidId: the key is not valid.
+            IdConflict: a message with this id says something else, and `replace` is not given;
+                nothing was written.
             KeyConflict: the key was used before for other messages, or the redaction hook makes
                 another text of the same ones; nothing was written.
             RedactionFailed: the redaction hook failed on one of them; nothing was written.
@@ -127,6 +134,9 @@ class Session(OldSessionNames):
             OutcomeUnknown: it may have been written; retry with the same key.
         """
         check_flag(allow_duplicates, "allow_duplicates")
+        check_flag(replace, "replace")
+        if replace and allow_duplicates:
+            raise InvalidInput("pass replace or allow_duplicates, not both")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))
@@ -142,7 +152,7 @@ class Session(OldSessionNames):
             entries = tuple(await intake.encode_in_turn(self.key, batch))
             size = sum([entry.size for entry in entries])
         window = intake.buffer.dedup_window
-        request = Append(entries, digest, size, allow_duplicates, window)
+        request = Append(entries, digest, size, allow_duplicates, window, None, replace)
         return await parts.appends.append(self.key, request, timeout_s)
 
     async def load(

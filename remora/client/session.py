@@ -73,6 +73,7 @@ class ClientSession:
         *,
         key: str | None = None,
         allow_duplicates: bool = False,
+        replace: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
         """Add one message or many, all or none, durable on return. See `remora.Session.append`.
@@ -81,7 +82,10 @@ class ClientSession:
         request must be sent.
         """
         check_flag(allow_duplicates, "allow_duplicates")
-        given = shapes.Append(messages=plain_messages(messages), allow_duplicates=allow_duplicates)
+        check_flag(replace, "replace")
+        given = shapes.Append(
+            messages=plain_messages(messages), allow_duplicates=allow_duplicates, replace=replace
+        )
         own = new_key()
         answer = await self._service.call(
             ask.append_messages, self._names, given, key=own if key is None else key,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -167,6 +167,8 @@ class FactsHandler:
 
     async def _run(self, key: SessionKey, job: Job) -> None:
         spec = await self._left_of(key, job)
+        if spec.again:
+            await remove_facts(self._journal, self._tell, key, range(spec.first, spec.through + 1))
         if job.resumed:  # it may have ended before it looked for messages that had gone
             await remove_unsupported(self._journal, self._tell, key)
         there = await self._journal.facts(key.user, session=key.session)
@@ -384,7 +386,15 @@ async def remove_unsupported(journal: Journal, tell: Tell, key: SessionKey) -> N
     facts = [fact for fact in await journal.facts(key.user, session=key.session) if fact.sources]
     places = {(key.session, seq) for fact in facts for seq in fact.sources}
     removed = await journal.removed_messages(key.user, places) if places else ()
-    gone = [fact.id for fact in facts if all((key.session, seq) in removed for seq in fact.sources)]
+    await remove_facts(journal, tell, key, {seq for _, seq in removed})
+
+
+async def remove_facts(
+    journal: Journal, tell: Tell, key: SessionKey, seqs: Collection[int]
+) -> None:
+    """Delete the facts of a session that rest on these messages alone."""
+    facts = await journal.facts(key.user, session=key.session)
+    gone = [one.id for one in facts if one.sources and all(seq in seqs for seq in one.sources)]
     if gone:
         probe("unsupported_facts_removed")
         await tell(UserKey(key.user), DeleteMemories(tuple(gone), None))

@@ -32,10 +32,10 @@ from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.threads import compute_in_thread
 from remora.storage.ports import Journal
-from remora.storage.records import MessageRange, Summary, find_lost
+from remora.storage.records import MessageRange, Summary, find_lost, merge_ranges
 from remora.tokens import TokenCounter
 
-__all__ = ["Fallback", "FallbackWriter", "lines_of", "merge_ranges"]
+__all__ = ["Fallback", "FallbackWriter", "lines_of"]
 
 _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
@@ -205,18 +205,6 @@ def _line_of(entry: Entry) -> Line:
         text = clip(text, _RESULT_CHARACTERS)
     calls = tuple([(one.name, one.arguments) for one in tool_calls(chat)]) if entry.calls else ()
     return Line(entry.role, speaker_of(chat), text, entry.at_us, calls)
-
-
-def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:
-    """The same messages in order, in as few ranges as their numbers allow."""
-    merged: list[MessageRange] = []
-    for one in sorted((one for one in ranges if one.count), key=lambda part: part.first):
-        if merged and merged[-1].last + 1 == one.first:
-            before = merged.pop()
-            merged.append(MessageRange(before.first, one.last, before.count + one.count))
-        else:
-            merged.append(one)
-    return tuple(merged)
 
 
 def _prose(one: Summary) -> str:

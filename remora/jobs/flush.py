@@ -314,7 +314,7 @@ def _touched_rows(key: SessionKey, spec: UnflushSpec) -> tuple[list[str], set[in
     """The ids of rows that hold the text of removed messages, and the neighbours among these."""
     removed = set(spec.seqs)
     reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
-    near = {seq + step for seq in removed for step in reach} - removed
+    near = {seq + step for seq in removed for step in reach} - removed | set(spec.changed)
     near = {seq for seq in near if 0 < seq <= spec.flushing}
     entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
     rows = [row_id(key, seq) for seq in (*removed, *near)]

@@ -15,6 +15,7 @@ PROBES: Mapping[str, str] = {
     "prose_dropped": "a fallback summary had no room for what a model wrote before it: its "
     "messages count as lost",
     "repaired_with_compaction": "lost messages were given to the model with a compaction",
+    "extracted_again": "a summary was extracted again, since a message of it changed",
     "repair_failed": "the model failed on lost messages, or they were gone: they stay lost for now",
     "repair_postponed": "a model's summaries stay too long: the next repair comes later",
     "session_resummarized": "a session was asked to summarize its lost messages again",

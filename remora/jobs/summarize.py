@@ -18,7 +18,7 @@ from remora.config import BufferConfig
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import SessionKey
 from remora.jobs.durations import CompactionDurations
-from remora.jobs.fallback import FallbackWriter, lines_of, merge_ranges
+from remora.jobs.fallback import FallbackWriter, lines_of
 from remora.jobs.repair import Resummarizer, read_lost
 from remora.logging import get_logger
 from remora.messages import Entry, indent, leading_instructions, without_surrogates
@@ -36,6 +36,7 @@ from remora.storage.records import (
     SummarizeSpec,
     Summary,
     find_lost,
+    merge_ranges,
     model_name,
 )
 from remora.tokens import TokenCounter
@@ -47,6 +48,10 @@ _ASKS = 3  # calls of a model whose answers are too long, each with a stricter l
 _STRICTEST = 8  # times as strict as the first one
 _PROMPT_TOKENS, _LINE_TOKENS = 500, 8  # for instructions, and for who speaks when
 _LEAST_ROOM = 1_000
+_AGAIN = (
+    "These messages were left out before, or were changed: what they say replaces what the summary "
+    "says of them."
+)
 _SHARE = 4  # of a budget, for the summary that is made for it
 
 
@@ -254,6 +259,9 @@ class SummarizeHandler:
         text, tokens = "", 0
         lost: tuple[MessageRange, ...] = ()
         if prior is not None and view.watermarks.generation == spec.generation:
+            if _extracts(self._summarizer) or self._summarizer is self._fallback:
+                given = await self._all_of(key, view, prior)
+                return await self._write_fallback(attempt, given, self._summarizer)
             repaired, lost = await read_lost(
                 self._journal, key, find_lost(prior), self._repair_tokens
             )
@@ -271,6 +279,15 @@ class SummarizeHandler:
             ready = SummaryReady(spec, attempt.job.id, "", "", 0, degraded=False, model=self._model)
             return JobResult(message=ready)
         return await self._result(attempt, text, self._model, lost=lost, input_tokens=tokens)
+
+    async def _all_of(self, key: SessionKey, view: SessionView, summary: Summary) -> _Input:
+        """The messages that a summary covers, without those that contexts show in any case."""
+        probe("extracted_again")
+        entries = await self._journal.read(key, summary.first, summary.through)
+        if summary.first == view.watermarks.cleared_through + 1:
+            entries = entries[leading_instructions(entries) :]
+        tokens = sum(entry.tokens for entry in entries)
+        return _Input([], [], entries, [], (), tokens, self._max_tokens)
 
     async def _write_fallback(
         self,
@@ -352,6 +369,8 @@ class SummarizeHandler:
         previous = "\n".join(one.text for one in priors) or None
         lines = [Line("system", "Summary", one.text, 0) for one in condensed]
         lines.extend(await lines_of((*given.repaired, *given.entries)))
+        if given.repaired and not given.entries:
+            lines.insert(0, Line("system", "Note", _AGAIN, 0))
         room = self._room(given, attempts)
         if given.tokens + _LINE_TOKENS * len(lines) > room:  # by what was counted already
             lines = await compute_in_thread(self._clip, lines, room)

@@ -98,13 +98,13 @@ class _PendingJobs:
         match job.payload:
             case FlushSpec() as spec:
                 self.coming.append((first_row_written(spec), spec.through))
-            case UnflushSpec(seqs=seqs, flushing=flushing):
+            case UnflushSpec(seqs=seqs, flushing=flushing, changed=changed):
                 # the rows of its neighbours are removed and written again
                 self.coming.extend(
                     (max(seq - NEIGHBOURS, 1), min(seq + NEIGHBOURS, flushing)) for seq in seqs
                 )
                 if not job.dead:
-                    self.leaving.update(seqs)
+                    self.leaving.update(set(seqs) - set(changed))
             case EntryFlushSpec(entry=entry):
                 self.entries.add(entry.through)
             case RecordSpec(ids=ids):

@@ -22,6 +22,7 @@ from remora.messages.chat import (
 from remora.messages.entry import (
     KEPT_PREFIX,
     Entry,
+    check_ids,
     counted_chat,
     decode_chat,
     decode_chats,
@@ -77,6 +78,7 @@ __all__ = [
     "ToolMessageDict",
     "UserMessageDict",
     "chat_of_object",
+    "check_ids",
     "content_parts",
     "counted_chat",
     "dated_line",

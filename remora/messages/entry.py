@@ -25,6 +25,7 @@ from remora.messages.text import clean_texts, without_surrogates
 __all__ = [
     "KEPT_PREFIX",
     "Entry",
+    "check_ids",
     "check_shape",
     "clean_message",
     "counted_chat",
@@ -201,6 +202,23 @@ def leading_instructions(entries: Sequence[Entry]) -> int:
     """How many messages at the front are of a system or a developer."""
     others = (place for place, one in enumerate(entries) if one.role not in INSTRUCTING_ROLES)
     return next(others, len(entries))
+
+
+def check_ids(entries: Iterable[Entry]) -> None:
+    """Check that no two messages of a batch have one id.
+
+    Raises:
+        InvalidMessage: two have.
+    """
+    known: set[str] = set()
+    for index, entry in enumerate(entries):
+        if entry.id is not None:
+            if entry.id in known:
+                raise InvalidMessage(
+                    f"message {index} has the id {entry.id!r} of another message of its batch",
+                    index=index,
+                )
+            known.add(entry.id)
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:

@@ -25,6 +25,7 @@ _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.ConfigError: (500, None),
     errors.InvalidInput: (400, None),
     errors.InvalidMessage: (400, None),
+    errors.IdConflict: (409, None),
     errors.KeyConflict: (409, None),
     errors.NotGranted: (403, None),
     errors.StateConflict: (409, None),

@@ -51,7 +51,10 @@ async def append_messages(asked: Asked) -> shapes.Appended:
     """Messages for a session."""
     given = asked.given
     receipt = await asked.session.append(
-        given.messages, key=asked.key, allow_duplicates=given.allow_duplicates
+        given.messages,
+        key=asked.key,
+        allow_duplicates=given.allow_duplicates,
+        replace=given.replace,
     )
     return _appended(receipt)
 

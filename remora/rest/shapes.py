@@ -71,10 +71,14 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Append(Request, frozen=True):
-    """Messages to add; `allow_duplicates`: add one although a message has its id."""
+    """Messages to add; `allow_duplicates`: add one although a message has its id.
+
+    `replace`: change a message that has its id and says something else.
+    """
 
     messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
     allow_duplicates: bool = False
+    replace: bool = False
 
 
 class Appended(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ ends. Later appends of the session wait behind it, so that they stay in order.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 import anyio
@@ -51,6 +51,7 @@ class LocalAppends:
         wait_s: how long an append waits for them that has no deadline of its own.
         meter: counts how long each took that succeeded.
         counting: counts the tokens of entries that are `UNCOUNTED`.
+        note_change: told of a user whose messages may have changed.
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class LocalAppends:
         wait_s: float,
         meter: HistogramMeter,
         counting: CountingThread,
+        note_change: Callable[[str], None],
     ) -> None:
+        self._note_change = note_change
         self._meter = meter
         self._actors = actors
         self._supervisor = supervisor
@@ -80,6 +83,8 @@ class LocalAppends:
             self._counting.in_progress += 1
             try:
                 receipt = await self._ask(key, request, timeout_s)
+                if request.replace:
+                    self._note_change(key.user)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise

@@ -22,7 +22,7 @@ from remora.storage.decoding import (
     row_damage,
 )
 from remora.storage.lookups import KeyedAppend, OriginalAppend
-from remora.storage.records import MemoryItem, StateItem
+from remora.storage.records import MemoryItem, StateItem, StoredMessage
 
 __all__ = [
     "decode_marks",
@@ -31,11 +31,12 @@ __all__ = [
     "keyed_appends",
     "original_append",
     "read_range",
-    "seqs_of_ids",
+    "stored_messages",
 ]
 
 _logger = get_logger(__name__)
 _CHAT, _CONTENT, _VALUE = 6, 4, 3  # columns of what can be long
+_KEY, _BATCH = 8, 9  # of ENTRY_COLUMNS
 
 
 async def read_range(
@@ -79,9 +80,14 @@ def keyed_appends(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> Iterator[
         yield KeyedAppend(digest, tuple(there), len(batch) - len(there))
 
 
-def seqs_of_ids(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> dict[str, int]:
-    """The numbers of messages by their ids, from rows of `ENTRY_COLUMNS`."""
-    return {one.id: one.seq for one in _decode_entries(key, rows) if one.id is not None}
+def stored_messages(key: SessionKey, rows: Sequence[tuple[Any, ...]]) -> dict[str, StoredMessage]:
+    """Messages by their ids, from rows of `ENTRY_COLUMNS`."""
+    pairs = zip(rows, _decode_entries(key, rows), strict=True)
+    return {
+        entry.id: StoredMessage(entry, row[_KEY], row[_BATCH])
+        for row, entry in pairs
+        if entry.id is not None
+    }
 
 
 def original_append(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> OriginalAppend | None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from remora.messages import Entry
-from remora.storage.records import MemoryItem, Summary
+from remora.storage.records import MemoryItem, StoredMessage, Summary
 
 __all__ = [
     "Answer",
@@ -33,7 +33,7 @@ class KeyLookup(msgspec.Struct, frozen=True):
 
 
 class IdLookup(msgspec.Struct, frozen=True):
-    """Which messages after `after` have these ids? Answered by a dict from id to number."""
+    """Which messages after `after` have these ids? Answered by a dict to `StoredMessage`s."""
 
     ids: tuple[str, ...]
     after: int
@@ -132,7 +132,7 @@ class KeyedAppend(msgspec.Struct, frozen=True):
 Answer: TypeAlias = (
     OriginalAppend
     | EarlierBuffer
-    | dict[str, int]
+    | dict[str, StoredMessage]
     | dict[str, MemoryItem]
     | tuple[KeyedAppend, ...]
     | tuple[Entry, ...]

@@ -46,6 +46,7 @@ __all__ = [
     "Spec",
     "StateChanged",
     "StateItem",
+    "StoredMessage",
     "SummarizeSpec",
     "Summary",
     "SummaryKind",
@@ -54,7 +55,9 @@ __all__ = [
     "Watermarks",
     "find_lost",
     "join_lost",
+    "merge_ranges",
     "model_name",
+    "without_messages",
 ]
 
 _LARGE = 500  # items of state, which take some 3 ms
@@ -184,6 +187,35 @@ def join_lost(ranges: Iterable[MessageRange]) -> MessageRange | None:
     )
 
 
+def merge_ranges(ranges: Iterable[MessageRange]) -> tuple[MessageRange, ...]:
+    """The same messages in order, in as few ranges as their numbers allow."""
+    merged: list[MessageRange] = []
+    for one in sorted((one for one in ranges if one.count), key=lambda part: part.first):
+        if merged and merged[-1].last + 1 == one.first:
+            before = merged.pop()
+            merged.append(MessageRange(before.first, one.last, before.count + one.count))
+        else:
+            merged.append(one)
+    return tuple(merged)
+
+
+def without_messages(
+    ranges: Iterable[MessageRange], gone: Iterable[int]
+) -> tuple[MessageRange, ...]:
+    """The ranges without these messages, each of which is one message less."""
+    left = list(ranges)
+    for seq in gone:
+        found = next((one for one in left if one.count and one.first <= seq <= one.last), None)
+        if found is not None:
+            place = left.index(found)
+            parts = (
+                MessageRange(found.first, seq - 1, min(found.count - 1, seq - found.first)),
+                MessageRange(seq + 1, found.last, max(found.count - 1 - (seq - found.first), 0)),
+            )
+            left[place : place + 1] = [one for one in parts if one.count]
+    return tuple(left)
+
+
 READER_KIND = "reader"
 """Kind of state items for budgets that a session is loaded with; their value is a `Reader`."""
 
@@ -242,11 +274,16 @@ class FlushSpec(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
-    """Remove deleted messages from long-term memory, which has messages up to `flushing`."""
+    """Remove deleted messages from long-term memory, which has messages up to `flushing`.
+
+    Attributes:
+        changed: those of them that are to be written again, with other content.
+    """
 
     sid: int
     seqs: tuple[int, ...]
     flushing: int
+    changed: tuple[int, ...] = ()
 
 
 class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
@@ -272,11 +309,16 @@ class BlocksSpec(msgspec.Struct, frozen=True, tag="blocks"):
 
 
 class FactsSpec(msgspec.Struct, frozen=True, tag="facts"):
-    """Extract facts from messages `first`…`through`."""
+    """Extract facts from messages `first`…`through`.
+
+    Attributes:
+        again: they had other content before, whose facts are deleted.
+    """
 
     sid: int
     first: int
     through: int
+    again: bool = False
 
 
 class RecordSpec(msgspec.Struct, frozen=True, tag="record"):
@@ -356,6 +398,20 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 FrontChange: TypeAlias = Literal["dropped", "cleared", "restated"]
 
 
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message of the journal.
+
+    Attributes:
+        entry: the message.
+        key: digest of the idempotency key, if it is the first that came under one.
+        batch: how many messages came under it.
+    """
+
+    entry: Entry
+    key: bytes | None = None
+    batch: int | None = None
+
+
 class BufferMoved(msgspec.Struct, frozen=True):
     """The front of a buffer or its summaries changed, and jobs started or ended with it (G7).
 
@@ -367,6 +423,7 @@ class BufferMoved(msgspec.Struct, frozen=True):
         summary: a new running summary.
         summaries: new summary entries.
         removed: numbers of the messages that no reader sees any more.
+        changed: messages with other content than before.
         ended: ids of jobs that end.
         jobs: jobs that start.
     """
@@ -378,6 +435,7 @@ class BufferMoved(msgspec.Struct, frozen=True):
     summary: Summary | None = None
     summaries: tuple[Summary, ...] = ()
     removed: tuple[int, ...] = ()
+    changed: tuple[StoredMessage, ...] = ()
     ended: tuple[str, ...] = ()
     jobs: tuple[Job, ...] = ()
 

@@ -31,6 +31,7 @@ from remora.storage.records import (
     Remembered,
     StateChanged,
     StateItem,
+    StoredMessage,
     Summary,
     Watermarks,
 )
@@ -54,6 +55,7 @@ __all__ = [
 RowKind: TypeAlias = Literal[
     "insert_actor",
     "remove_message",
+    "change_message",
     "prune_message",
     "prune_entry",
     "update_watermarks",
@@ -117,7 +119,7 @@ def _count_rows(record: Any) -> int:
     if kind is Appended:
         return len(record.entries)
     if kind is BufferMoved:
-        return len(record.removed) + 1
+        return len(record.removed) + len(record.changed) + 1
     if kind is Pruned:
         return len(record.seqs) + len(record.entries)
     if kind is Remembered:
@@ -296,6 +298,8 @@ class RecordRows:
             self._add_summary(sid, at_seq, "summary", generation, record.summary)
         for entry in record.summaries:
             self._add_summary(sid, at_seq, "entry", generation, entry)
+        for one in record.changed:
+            self._rows["change_message"].append(_changed(sid, one))
         if record.removed:
             base = sid << SEQ_BITS
             self._rows["remove_message"].extend((at_seq, base | seq) for seq in record.removed)
@@ -368,6 +372,15 @@ class RecordRows:
             ("put_memory", changed),
         )
         yield from (one for one in rest if one[1])
+
+
+def _changed(sid: int, one: StoredMessage) -> tuple[Any, ...]:
+    entry = one.entry
+    pos, meta = sid << SEQ_BITS | entry.seq, entry.meta or None
+    share = HALF if entry.importance == 0.5 else int(entry.importance * SHARES)
+    told = (pos, entry.at_us, entry.tokens, ROLE_CODES[entry.role], entry.chat, meta, entry.id)
+    crc = row_crc((*told, share, one.key, one.batch))
+    return (entry.tokens, entry.chat, meta, share / SHARES, crc, pos)
 
 
 def _memory(sid: int, item: MemoryItem) -> tuple[Any, ...]:

@@ -37,6 +37,7 @@ from remora.storage.records import (
     SavedSession,
     StateChanged,
     StateItem,
+    StoredMessage,
     Summary,
     Watermarks,
 )
@@ -88,7 +89,8 @@ async def _answers(journal: Journal, number: int) -> dict[str, Any]:
         found[f"keys {key}"] = [
             await journal.fetch(key, KeyLookup(key_digest(name))) for name in ("k", "none")
         ]
-        found[f"ids {key}"] = await journal.fetch(key, IdLookup(("id \u2028", "none"), 0))
+        for ids in (("id \u2028", "none"), ("i1", "i11")):
+            found[f"ids {key} {ids[0]}"] = await journal.fetch(key, IdLookup(ids, 0))
     found["images"] = [
         # which keys an image has is the journal's to choose
         msgspec.structs.replace(image, keys=frozenset(), keys_complete=True)
@@ -351,6 +353,11 @@ async def the_past_is_answered_alike(opened: OpenJournal) -> None:
             brief_tokens=1,
         )
         restated = Watermarks(1, 4, 4, 7)
+        first, newest = (
+            msgspec.structs.replace(make_entry(one.seq, "changed", id=one.id), importance=0.3)
+            for one in (said[0], said[10])
+        )
+        changed = (StoredMessage(first, key_digest("k"), 6), StoredMessage(newest))
         return [
             [Appended(chat, said[:6], key_digest("k")), Appended(other, said[:3], None)],
             [BufferMoved(chat, Watermarks(0, 3, 3, 3), at_seq=6, summary=running)],
@@ -364,6 +371,8 @@ async def the_past_is_answered_alike(opened: OpenJournal) -> None:
             [StateChanged(alice, (StateItem("b", "q", b"\x00\xff"),))],
             [BufferMoved(chat, restated, at_seq=10, reason="restated", removed=(10,))],
             [Appended(chat, said[10:], None)],
+            [BufferMoved(chat, Watermarks(2, 4, 4, 7), 12, "restated", changed=changed)],
+            [BufferMoved(chat, Watermarks(3, 4, 4, 7), 12, "restated", changed=changed[1:])],
         ]
 
     await _compare(opened, story, number=12)

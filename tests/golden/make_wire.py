@@ -54,7 +54,9 @@ _memory = MemoryItem(
 )  # fmt: skip
 
 MESSAGES: tuple[Any, ...] = (
-    session.Append((_entry, _plain), b"\x01" * 16, 40, True, 5, session.TurnMark(7, _chat, 8, 3)),
+    session.Append(
+        (_entry, _plain), b"\x01" * 16, 40, True, 5, session.TurnMark(7, _chat, 8, 3), True
+    ),
     session.FindTurn(b"\x02" * 16),
     session.Load(4_000, 8, 3, True, True),
     session.Clear(),

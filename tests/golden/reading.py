@@ -136,6 +136,7 @@ async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
     assert isinstance(image, SavedSession), image
     last = image.next_seq - 1
     ids = tuple(entry.id for entry in await journal.read(key, 1, last, at=last) if entry.id)
+    found: Any = await journal.fetch(key, IdLookup((*ids, "never"), 0))
     return {
         "image": _plain(image),
         "read": _plain(await journal.read(key, 1, last)),
@@ -150,5 +151,5 @@ async def _session(journal: SqliteJournal, key: SessionKey) -> dict[str, Any]:
         "keys": {
             text: _plain(await journal.fetch(key, KeyLookup(key_digest(text)))) for text in KEYS
         },
-        "ids": _plain(await journal.fetch(key, IdLookup((*ids, "never"), 0))),
+        "ids": {id_: one.entry.seq for id_, one in found.items()},
     }

@@ -261,9 +261,10 @@ async def test_what_a_call_may_carry(world: World) -> None:
             await ask()
     counts = await world.runtime.counts("carol")
     assert (counts.messages, counts.memories) == (0, 0)
-    receipt = await session.append([*most[:-1], most[0]])
-    assert receipt.seqs == (*range(1, 1_000), 1)
-    assert await session.size() == 999
+    receipt = await session.append(most)
+    assert receipt.seqs == tuple(range(1, 1_001))
+    assert (await session.append([*most[:-1]])).duplicate
+    assert await session.size() == 1_000
     assert len((await session.append(said(parts[:1_000]))).seqs) == 1  # type: ignore[arg-type]
     await session.load(query=long_text[:100_000])
     assert await user.recall("tea", limit=1_000)

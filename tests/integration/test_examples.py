@@ -100,7 +100,7 @@ SERVER_ANSWERS = {
     "ErasureInProgress": (409, True),
     "IndexOutOfRange": (400, False), "InvalidExport": (400, False), "InvalidId": (400, False),
     "InvalidInput": (400, False), "InvalidMessage": (400, False), "JournalDamaged": (500, False),
-    "JournalTooNew": (500, False), "KeyConflict": (409, False), "KeyRefused": (401, False),
+    "JournalTooNew": (500, False), "IdConflict": (409, False), "KeyConflict": (409, False), "KeyRefused": (401, False),
     "LongTermError": (503, True), "MailboxFull": (429, True),
     "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NoSuchMemory": (404, False),

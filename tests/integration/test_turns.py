@@ -370,7 +370,7 @@ async def test_misuse(open_runtime: Open) -> None:
         for given, error, told in (
             ({"role": "assistant", "content": "no"}, InvalidMessage, "role assistant"),
             ([], InvalidMessage, None),
-            ([user("a", id="m1"), user("b", id="m1")], InvalidInput, "has an id that is stored"),
+            ([user("a", id="m1"), user("b", id="m1")], InvalidMessage, "the id 'm1' of another"),
         ):
             with pytest.raises(error, match=told):
                 await chat.turn(given).__aenter__()

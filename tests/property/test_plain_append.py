@@ -113,7 +113,7 @@ def test_a_decision_is_the_same(
             for n in range(count)
         ]
         if id_ is not None:
-            said[0]["id"] = f"{id_}{number // 3}"
+            said[0] = {"role": "user", "content": "word " * 6, "id": f"{id_}{number // 3}"}
         one = append(*said, key=key and f"{key}{number}")
         message = Append(one.entries, one.key, one.size, dedup_window=window)
         decision = actor.handle(state, message)

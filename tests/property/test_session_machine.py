@@ -18,6 +18,7 @@ from remora.actors.policies.buffer import BufferPolicy
 from remora.actors.policies.units import units
 from remora.actors.session.behavior import SessionBehavior
 from remora.actors.session.messages import (
+    Append,
     BlocksReady,
     Clear,
     Flush,
@@ -33,7 +34,14 @@ from remora.actors.session.messages import (
 )
 from remora.actors.session.state import SessionState
 from remora.config import Config
-from remora.errors import BudgetTooSmall, IndexOutOfRange, InvalidInput, KeyConflict
+from remora.errors import (
+    BudgetTooSmall,
+    IdConflict,
+    IndexOutOfRange,
+    InvalidInput,
+    InvalidMessage,
+    KeyConflict,
+)
 from remora.ids import SessionKey, key_digest, message_id
 from remora.messages import Receipt, split_tool_calls
 from remora.recall.gather import Tiers
@@ -104,6 +112,7 @@ class Said(msgspec.Struct):
         untold: numbers of those of which the summary does not tell, since its model said nothing.
         ids: given ids, by number.
         keys: the receipts of appends, by key.
+        said: what the messages with ids say, by number.
         past: what the first of these were when message n was the newest, for the last time.
     """
 
@@ -114,6 +123,7 @@ class Said(msgspec.Struct):
     untold: frozenset[int] = frozenset()
     ids: dict[int, str] = {}
     keys: dict[bytes, Receipt] = {}
+    said: dict[int, tuple[str, bytes, bytes | None]] = {}
     past: dict[int, tuple[int, frozenset[int], frozenset[int]]] = {}
 
     @property
@@ -233,15 +243,24 @@ class SessionMachine(ActorMachine):
 
     # -- callers -----------------------------------------------------------------------------------
 
-    @rule(batch=batches, key=st.none() | st.sampled_from("kl"))
-    def append(self, batch: list[dict[str, Any]], key: str | None) -> None:
+    @rule(batch=batches, key=st.none() | st.sampled_from("kl"), replace=st.booleans())
+    def append(
+        self, batch: list[dict[str, Any]], key: str | None, *, replace: bool = False
+    ) -> None:
         """A key always comes with the same messages: as it is when a caller tries again."""
         if key is not None:
             batch = self.batches.setdefault(key, batch)
-        message = append(*batch, key=key)
+        message = msgspec.structs.replace(append(*batch, key=key), replace=replace)
         before, records = self.model, len(self.queue)
+        repeated = message.key is not None and message.key in before.keys
+        error = self.refused(message)
+        if error is not None and not (repeated and error is IdConflict):
+            with pytest.raises(error):
+                self.decide(message)
+            return
         receipt: Receipt = self.ask(message)
-        if message.key is not None and message.key in before.keys:
+        if repeated:
+            assert message.key is not None
             original = before.keys[message.key]
             assert receipt.duplicate
             assert len(self.queue) <= records, "a key has one effect"
@@ -249,19 +268,20 @@ class SessionMachine(ActorMachine):
                 assert (receipt.seqs, receipt.ids) == (original.seqs, original.ids)
             return
         seqs: list[int] = []
-        ids = dict(before.ids)
+        ids, said = dict(before.ids), dict(before.said)
         last = before.last
         for entry in message.entries:
-            seq = next((s for s in seqs if entry.id and ids.get(s) == entry.id), None)
-            seq = seq or (before.known(entry.id) if entry.id else None)
+            seq = before.known(entry.id) if entry.id else None
             if seq is None:
                 last += 1
                 seq = last
-                if entry.id:
-                    ids[seq] = entry.id
+            if entry.id:
+                ids[seq] = entry.id
+                if replace or seq not in said:
+                    said[seq] = (entry.role, entry.chat, entry.meta)
             seqs.append(seq)
         assert receipt.seqs == tuple(seqs)
-        assert receipt.duplicate == (last == before.last)
+        assert receipt.duplicate == (last == before.last and said == before.said)
         given = [
             entry.id or message_id("0", self.state.sid, seq)
             for entry, seq in zip(message.entries, seqs, strict=True)
@@ -269,8 +289,25 @@ class SessionMachine(ActorMachine):
         assert list(receipt.ids) == given
         if last > before.last:
             keys = {**before.keys, message.key: receipt} if message.key is not None else before.keys
-            self.told(last=last, ids=ids, keys=keys)
+            self.told(last=last, ids=ids, keys=keys, said=said)
             self.drop()
+        elif said != before.said:
+            self.told(said=said)
+            self.drop()
+
+    def refused(self, message: Append) -> type[Exception] | None:
+        """Why nothing of these messages may be written; None if all may."""
+        given = [entry.id for entry in message.entries if entry.id]
+        if len(set(given)) < len(given):
+            return InvalidMessage
+        for entry in message.entries:
+            seq = self.model.known(entry.id) if entry.id else None
+            if seq is None:
+                continue
+            role, chat, _ = self.model.said[seq]
+            if chat != entry.chat and (not message.replace or role != entry.role):
+                return IdConflict
+        return None
 
     @rule(count=st.integers(2, 6), id_=st.sampled_from([None, "x"]))
     def talk(self, count: int, id_: str | None = None) -> None:
@@ -498,7 +535,11 @@ class SessionMachine(ActorMachine):
         spec: SummarizeSpec = job.payload
         view: SessionView = self.ask(Inspect())
         running = told_of(view.summary.text) if view.summary else []
-        if spec.kind == "condense":
+        if spec.kind == "repair":  # of what is extracted from messages
+            told = [*([view.summary] if view.summary else []), *view.summaries]
+            prior = next((one for one in told if one.through == spec.through), None)
+            given = told_of(prior.text) if prior is not None else []
+        elif spec.kind == "condense":
             given = [
                 *running,
                 *told_of(*(one.text for one in view.summaries if one.through <= spec.through)),
@@ -551,7 +592,12 @@ class SessionMachine(ActorMachine):
             message = msgspec.structs.replace(
                 message, text=text, tokens=3 + len(text.split()), degraded=True, model="extract"
             )
-        wanted = message.job in {self.state.compaction_job, self.state.condense_job}
+        jobs = {self.state.compaction_job, self.state.condense_job}
+        if message.text:
+            jobs.add(self.state.repair)
+        elif message.spec.kind == "repair":
+            jobs = set()
+        wanted = message.job in jobs
         taken = self.ask(message)
         assert taken == wanted, "it is taken if it is waited for, and dropped otherwise"
         if not taken:

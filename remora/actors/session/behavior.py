@@ -14,7 +14,7 @@ The life of a message::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,9 @@ from remora.actors.session.state import (
     recount_tokens,
 )
 from remora.actors.session.window import Window, WindowRules, running_sums
-from remora.errors import KeyConflict, OverdraftReached
+from remora.errors import IdConflict, KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id, message_id_prefix
-from remora.messages import ChatDict, Entry, Receipt, is_same_chat
+from remora.messages import ChatDict, Entry, Receipt, check_ids, is_same_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -85,6 +85,7 @@ from remora.storage.records import (
     Reader,
     SavedSession,
     StateChanged,
+    StoredMessage,
     find_lost,
     join_lost,
 )
@@ -237,6 +238,8 @@ class SessionBehavior:
 
     def _append(self, state: SessionState, message: Append) -> Decision | NeedsLookup:
         key = message.key
+        if len(message.entries) > 1 and not message.allow_duplicates:
+            check_ids(message.entries)
         original: OriginalAppend | None = None
         if key is not None and (key in state.keys or not state.keys_complete):
             query = KeyLookup(key)
@@ -259,9 +262,14 @@ class SessionBehavior:
                     f"{original.seqs[0]}): nothing was written; a new message needs a new key"
                 )
             return Decision(self._original_receipt(state, message, original, known))
-        receipt, entries = self._number(state, message, known)
+        changed = self._find_changed(state, message, known)
+        if isinstance(changed, NeedsLookup):
+            return changed
+        receipt, entries = self._number(state, message, known, changed=bool(changed))
         if message.turn is not None:
             turns.check(state, message, entries)
+        if changed:
+            return rewriting.change(state, self._rules, message, receipt, entries, changed)
         if not entries:
             return Decision(receipt)
         if message.turn is not None and message.turn.replaces:
@@ -289,45 +297,48 @@ class SessionBehavior:
         )
 
     def _number(
-        self, state: SessionState, message: Append, known: dict[int, int]
+        self,
+        state: SessionState,
+        message: Append,
+        known: Mapping[int, StoredMessage],
+        *,
+        changed: bool,
     ) -> tuple[Receipt, list[Entry]]:
         """The receipt, and the messages that are new, with their numbers."""
         seqs: list[int] = []
         ids: list[str] = []
         entries: list[Entry] = []
         seq = state.next_seq
-        repeatable = not message.allow_duplicates and (
-            len(message.entries) > 1 or message.dedup_window > 0
-        )
-        by_id: dict[str, int] = {}
+        repeatable = not message.allow_duplicates and message.dedup_window > 0
         window = deque(
             state.entries[-message.dedup_window :] if message.dedup_window else (),
             maxlen=message.dedup_window,
         )
         for place, entry in enumerate(message.entries):
-            there = known.get(place)
-            if there is None and repeatable:
-                there = _find_repeat(by_id, window, entry)
+            stored = known.get(place)
+            there = None if stored is None else stored.entry.seq
+            if there is None and repeatable and entry.id is None:
+                there = next((one.seq for one in window if one.chat == entry.chat), None)
             if there is None:
                 there = seq
                 numbered = entry.with_seq(seq)
                 entries.append(numbered)
                 window.append(numbered)
-                if entry.id is not None:
-                    by_id[entry.id] = seq
                 seq += 1
             else:
                 probe("duplicate_message")
             seqs.append(there)
             ids.append(entry.id or message_id(self._rules.instance, state.sid, there))
-        return Receipt(tuple(seqs), tuple(ids), not entries), entries
+        return Receipt(tuple(seqs), tuple(ids), not entries and not changed), entries
 
-    def _find_stored(self, state: SessionState, message: Append) -> dict[int, int] | NeedsLookup:
-        """The numbers of messages whose id is stored already, by place in the batch."""
+    def _find_stored(
+        self, state: SessionState, message: Append
+    ) -> dict[int, StoredMessage] | NeedsLookup:
+        """The messages whose id is stored already, by place in the batch."""
         if message.allow_duplicates or not (state.ids or state.has_ids):
             return {}
         given = [entry.id for entry in message.entries]
-        found = {id_: state.ids[id_] for id_ in given if id_ in state.ids}
+        found = {id_: state.stored(state.ids[id_]) for id_ in given if id_ in state.ids}
         if state.has_ids:
             unknown = tuple(id_ for id_ in given if id_ is not None and id_ not in found)
             query = IdLookup(unknown, state.watermarks.cleared_through)
@@ -337,8 +348,54 @@ class SessionBehavior:
             found.update(state.answers.get(query, {}))
         return {place: found[id_] for place, id_ in enumerate(given) if id_ in found}
 
+    def _find_changed(
+        self, state: SessionState, message: Append, known: Mapping[int, StoredMessage]
+    ) -> list[StoredMessage] | NeedsLookup:
+        """The stored messages that `message` changes, as they are to be.
+
+        Raises:
+            IdConflict: it may not change them, or not their roles.
+        """
+        pairs = [(message.entries[place], one) for place, one in known.items()]
+        differing = [
+            (new, old)
+            for new, old in pairs
+            if not is_same_chat(new.chat, old.entry.chat)
+            or (message.replace and new.meta != old.entry.meta)
+        ]
+        if not differing:
+            return []
+        ids = tuple([new.id for new, _ in differing if new.id is not None])
+        if not message.replace or message.turn is not None:
+            probe("id_conflict")
+            raise IdConflict(
+                f"message {differing[0][1].entry.seq} of {state.key.words} has the id {ids[0]!r} "
+                "and says something else: nothing was written; pass replace=True to change it, or "
+                "use another id",
+                ids=ids,
+            )
+        if any(new.role != old.entry.role for new, old in differing):
+            raise IdConflict("a message cannot change its role: nothing was written", ids=ids)
+        # with its key, which a message in memory does not know
+        query = IdLookup(ids, state.watermarks.cleared_through)
+        if query not in state.answers:
+            return state.look_up(query)
+        rows: Mapping[str, StoredMessage] = state.answers[query]
+        return [
+            msgspec.structs.replace(
+                old,
+                entry=msgspec.structs.replace(new, seq=old.entry.seq, at_us=old.entry.at_us),
+            )
+            for new, _ in differing
+            if new.id is not None and (old := rows.get(new.id)) is not None
+        ]
+
     def _original_receipt(
-        self, state: SessionState, message: Append, original: OriginalAppend, known: dict[int, int]
+        self,
+        state: SessionState,
+        message: Append,
+        original: OriginalAppend,
+        known: Mapping[int, StoredMessage],
     ) -> Receipt:
         """What the first append under this key answered."""
         seqs, ids = original.seqs, original.ids
@@ -347,9 +404,9 @@ class SessionBehavior:
             added = iter(zip(seqs, ids, strict=True))
             found: list[tuple[int, str | None]] = []
             for place, entry in enumerate(message.entries):
-                seq = known.get(place)
-                if seq is not None and seq not in original.seqs:  # the first append skipped it
-                    found.append((seq, entry.id))
+                there = known.get(place)  # the first append skipped it
+                if there is not None and there.entry.seq not in original.seqs:
+                    found.append((there.entry.seq, entry.id))
                 elif (one := next(added, None)) is not None:
                     found.append(one)
             seqs, ids = tuple(seq for seq, _ in found), tuple(id_ for _, id_ in found)
@@ -461,7 +518,10 @@ class SessionBehavior:
 
 
 def _repeats(
-    state: SessionState, original: OriginalAppend, message: Append, known: dict[int, int]
+    state: SessionState,
+    original: OriginalAppend,
+    message: Append,
+    known: Mapping[int, StoredMessage],
 ) -> bool:
     """Whether an append has the messages of the first one under its key.
 
@@ -558,10 +618,3 @@ def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:
         job=state.compaction_job,
         waits=state.policy.overdraft == "wait",
     )
-
-
-def _find_repeat(by_id: dict[str, int], window: Iterable[Entry], entry: Entry) -> int | None:
-    """The message that `entry` repeats: by id in the batch, by content in the window."""
-    if entry.id is not None:
-        return by_id.get(entry.id)
-    return next((one.seq for one in window if one.chat == entry.chat), None)

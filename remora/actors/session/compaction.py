@@ -305,13 +305,19 @@ def resummarize(state: SessionState, rules: SessionRules) -> Decision:
 
 
 def repair_jobs(
-    state: SessionState, rules: SessionRules, summaries: Sequence[Summary], generation: int
+    state: SessionState,
+    rules: SessionRules,
+    summaries: Sequence[Summary],
+    generation: int,
+    *,
+    changed: bool = False,
 ) -> tuple[Job, ...]:
     """The job that summarizes the first lost messages of these summaries again, if there are any.
 
-    Another job follows when it is done, until no message is lost.
+    Another job follows when it is done, until no message is lost. What is extracted from messages
+    is extracted again only if some of them `changed`.
     """
-    if not rules.repairs:
+    if not rules.repairs and not changed:
         return ()
     for one in summaries:
         if lost := find_lost(one):

@@ -78,6 +78,8 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
         turn: the turn that these messages are of: none of them is skipped. Raises TurnClosed if
             the message that they answer was cleared, removed or erased, and InvalidInput if one has
             an id that is stored already.
+        replace: change a message whose id is stored already, where it stands, if it says something
+            else now. Without it, raises IdConflict.
     """
 
     entries: tuple[Entry, ...]
@@ -86,6 +88,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     allow_duplicates: bool = False
     dedup_window: int = 0
     turn: TurnMark | None = None
+    replace: bool = False
 
 
 class FindTurn(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):

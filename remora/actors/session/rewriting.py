@@ -7,7 +7,7 @@ long-term memory as well.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,18 +15,19 @@ import msgspec
 from remora.actors.blocks.state import exclusion_item, exclusions, join_ranges
 from remora.actors.policies.units import units
 from remora.actors.session.compaction import (
+    FACTS_QUEUE,
     FLUSH_QUEUE,
     SessionRules,
     compact,
     leaving_jobs,
     repair_jobs,
 )
-from remora.actors.session.messages import Adopt, Remove, Replace
+from remora.actors.session.messages import Adopt, Append, Remove, Replace
 from remora.actors.session.readers import drop_summaries
 from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
 from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import message_id, message_id_prefix
-from remora.messages import Receipt
+from remora.messages import Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
@@ -37,17 +38,23 @@ from remora.storage.records import (
     Appended,
     BufferMoved,
     EntryFlushSpec,
+    FactsSpec,
     FrontChange,
     JobsStarted,
+    MessageRange,
     Pruned,
     StateChanged,
     StateItem,
+    StoredMessage,
     Summary,
     UnflushSpec,
     Watermarks,
+    find_lost,
+    merge_ranges,
+    without_messages,
 )
 
-__all__ = ["adopt", "clear", "remove", "remove_number", "replace", "rewind", "truncate"]
+__all__ = ["adopt", "change", "clear", "remove", "remove_number", "replace", "rewind", "truncate"]
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
@@ -155,6 +162,54 @@ def remove_number(state: SessionState, rules: SessionRules, seq: int) -> Decisio
     return _rewrite(state, rules, 1, here, (seq,))
 
 
+def change(
+    state: SessionState,
+    rules: SessionRules,
+    message: Append,
+    receipt: Receipt,
+    entries: Sequence[Entry],
+    changed: Sequence[StoredMessage],
+) -> Decision:
+    """Change stored messages where they stand, and append `entries`, in one write."""
+    probe("message_changed")
+    seqs = {one.entry.seq for one in changed}
+    by_seq = {one.entry.seq: one.entry for one in changed}
+    here = _buffer(state, state.watermarks.archived_through)
+    here = msgspec.structs.replace(
+        here,
+        entries=tuple([by_seq.get(entry.seq, entry) for entry in here.entries]),
+        summary=_outdated(here.summary, seqs) if here.summary else None,
+        summaries=tuple([_outdated(one, seqs) for one in here.summaries]),
+    )
+    decision = _rewrite(state, rules, 0, here, changed=changed)
+    decision.reply = receipt
+    decision.size = message.size
+    if entries:
+        decision.records = [
+            *decision.records,
+            Appended(state.sid, tuple(entries), message.key),
+        ]
+    return decision
+
+
+def _outdated(summary: Summary, changed: Collection[int]) -> Summary:
+    """The summary, which has lost those of its messages that changed."""
+    lost = find_lost(summary)
+    gone = sorted(
+        seq
+        for seq in changed
+        if summary.first <= seq <= summary.through
+        and not any(one.first <= seq <= one.last for one in lost)
+    )
+    if not gone:
+        return summary
+    return msgspec.structs.replace(
+        summary,
+        lost=merge_ranges([*lost, *(MessageRange(seq, seq, 1) for seq in gone)]),
+        verbatim=without_messages(summary.verbatim, gone),
+    )
+
+
 def truncate(state: SessionState, rules: SessionRules, keep: int) -> Decision:
     """Archive all but the newest `keep` messages, at a turn's boundary."""
     count = len(state.entries)
@@ -205,6 +260,7 @@ def _rewrite(
     to: EarlierBuffer,
     removed: tuple[int, ...] = (),
     *,
+    changed: Sequence[StoredMessage] = (),
     also: Sequence[Any] = (),
     volatile: Sequence[Any] = (),
 ) -> Decision:
@@ -219,12 +275,16 @@ def _rewrite(
         jobs = leaving_jobs(state, rules, after, before.indexing_through, front)
     # Messages just behind the last indexed one have no row; the rows before them hold their words.
     shown_through = before.indexing_through + NEIGHBOURS if before.indexing_through else 0
-    indexed = removed[: bisect_right(removed, shown_through)] if rules.indexes else ()
+    touched = removed or tuple(sorted([one.entry.seq for one in changed]))
+    indexed = touched[: bisect_right(touched, shown_through)] if rules.indexes else ()
     if indexed:
         probe("removal_of_flushed")
-        spec = UnflushSpec(state.sid, indexed, before.indexing_through)
+        again = tuple([seq for seq in indexed if changed and seq <= before.indexing_through])
+        spec = UnflushSpec(state.sid, indexed, before.indexing_through, again)
         id_ = f"unflush-{state.sid}-{after.generation}"
         jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, spec))
+        if rules.facts:
+            jobs = (*jobs, *_fact_jobs(state, after.generation, again))
     ended = _running_jobs(state)
     gone = set(removed)
     left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
@@ -234,7 +294,10 @@ def _rewrite(
         compaction = compact(state, rules, left, tokens, after)
     if compaction is None or state.policy.fold != "summary":
         summaries = (*((to.summary,) if to.summary else ()), *to.summaries)
-        jobs = (*jobs, *repair_jobs(state, rules, summaries, after.generation))
+        jobs = (
+            *jobs,
+            *repair_jobs(state, rules, summaries, after.generation, changed=bool(changed)),
+        )
     moved = BufferMoved(
         state.sid,
         after,
@@ -243,6 +306,7 @@ def _rewrite(
         summary=to.summary,
         summaries=to.summaries,
         removed=removed,
+        changed=tuple(changed),
         ended=ended,
         jobs=jobs,
     )
@@ -251,6 +315,12 @@ def _rewrite(
         records.append(msgspec.structs.replace(compaction, ended=()))
         jobs = (*jobs, *compaction.jobs)
     return Decision(reply, records, volatile=volatile, jobs=jobs, cancel=ended)
+
+
+def _fact_jobs(state: SessionState, generation: int, seqs: Sequence[int]) -> Iterator[Job]:
+    for seq in seqs:
+        id_ = f"{FACTS_QUEUE}-{state.sid}-{generation}-{seq}"
+        yield Job(id_, FACTS_QUEUE, state.key, FactsSpec(state.sid, seq, seq, again=True))
 
 
 def _running_jobs(state: SessionState) -> tuple[str, ...]:

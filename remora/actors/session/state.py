@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -27,6 +29,7 @@ from remora.storage.records import (
     SavedSession,
     StateChanged,
     StateItem,
+    StoredMessage,
     SummarizeSpec,
     Summary,
     Watermarks,
@@ -257,6 +260,11 @@ class SessionState:
             return ""
         return condense_job_id(self.sid, self.watermarks.generation, self.condensing)
 
+    def stored(self, seq: int) -> StoredMessage:
+        """A message of the buffer."""
+        place = bisect_left(self.entries, seq, key=attrgetter("seq"))
+        return StoredMessage(self.entries[place])
+
     def look_up(self, query: Any) -> NeedsLookup:
         """Ask the journal; the answer goes to `answers`."""
 
@@ -451,6 +459,9 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
     state.entries = [
         entry for entry in state.entries if entry.seq > front and entry.seq not in removed
     ]
+    if record.changed:
+        changed = {one.entry.seq: one.entry for one in record.changed}
+        state.entries = [changed.get(entry.seq, entry) for entry in state.entries]
     _measure(state)
 
 

@@ -50,7 +50,14 @@ from remora.storage.memory.tables import Actor, as_resumed
 from remora.storage.memory.writer import MemoryWriter
 from remora.storage.past import earlier_buffer, read_instructions
 from remora.storage.pending import first_message_needed
-from remora.storage.records import HOT_KEYS, MemoryItem, SavedSession, SavedUser, StateItem
+from remora.storage.records import (
+    HOT_KEYS,
+    MemoryItem,
+    SavedSession,
+    SavedUser,
+    StateItem,
+    StoredMessage,
+)
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
 __all__ = ["MemoryJournal"]
@@ -93,7 +100,13 @@ class MemoryJournal(MemoryWriter):
             return await read_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             among = actor.visible(query.after + 1, actor.last) if actor else []
-            return {entry.id: entry.seq for entry in among if entry.id in query.ids}
+            given = actor.keys.items() if actor else ()
+            keys = {seqs[0]: (digest, len(seqs)) for digest, seqs in given}
+            return {
+                entry.id: StoredMessage(entry, *keys.get(entry.seq, ()))
+                for entry in among
+                if entry.id is not None and entry.id in query.ids
+            }
         if isinstance(query, TurnLookup):
             return tuple(actor.keyed_appends(query.root)) if actor else ()
         assert isinstance(query, KeyLookup)

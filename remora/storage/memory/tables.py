@@ -89,6 +89,8 @@ class Actor:
         self.changes.extend((at_seq, "entry", generation, one) for one in record.summaries)
         for seq in record.removed:
             self.removed.setdefault(seq, at_seq)
+        for one in record.changed:
+            self.entries[one.entry.seq - self.trimmed - 1] = one.entry
 
     def buffer_start(self, at: int | None = None) -> BufferStart:
         """Where the buffer begins, or began when message `at` was the newest."""

@@ -25,7 +25,7 @@ from remora.storage.answering import (
     keyed_appends,
     original_append,
     read_range,
-    seqs_of_ids,
+    stored_messages,
 )
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
@@ -119,7 +119,7 @@ class JournalReader:
                 *key,
                 query.after,
             )
-            return seqs_of_ids(key, rows)
+            return stored_messages(key, rows)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s "

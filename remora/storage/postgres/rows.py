@@ -25,7 +25,12 @@ _TEXTS: dict[RowKind, tuple[int, ...]] = {
     "put_memory": (3, 4, 5),
 }
 """Columns of text that go as bytes."""
-_UPDATED_BY: dict[RowKind, int] = {"advance_job": 2, "retry_job": 3, "dead_letter_job": 2}
+_UPDATED_BY: dict[RowKind, int] = {
+    "change_message": 5,
+    "advance_job": 2,
+    "retry_job": 3,
+    "dead_letter_job": 2,
+}
 """Column of the id where the last of several rows counts: an UPDATE takes any of them."""
 
 

@@ -426,9 +426,23 @@ CREATE FUNCTION remora.release(e bigint) RETURNS void LANGUAGE sql AS $$
 $$;
 """
 
+_CHANGED_MESSAGES = """
+        WHEN 'change_message' THEN
+            UPDATE remora.messages AS m SET tokens = (v ->> 0)::bigint,
+                chat = decode(v ->> 1, 'hex'), meta = decode(v ->> 2, 'hex'),
+                importance = (v ->> 3)::float8, crc = (v ->> 4)::bigint
+            FROM json_array_elements(r) AS v WHERE m.pos = (v ->> 5)::bigint;"""
+# PostgreSQL refuses one of two that replace a function at once.
+_COMMIT_3 = "LOCK TABLE remora.journal IN EXCLUSIVE MODE;" + _COMMIT.replace(
+    "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"
+).replace(
+    "\n        WHEN 'prune_message' THEN", f"{_CHANGED_MESSAGES}\n        WHEN 'prune_message' THEN"
+)
+
 MIGRATIONS: tuple[str, ...] = (
     _TABLES + _FENCES + _COMMIT + _OTHER_WORK + _FIRST_ROW,
     _LEASE,
+    _COMMIT_3,
 )
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""

@@ -28,7 +28,7 @@ from remora.storage.answering import (
     keyed_appends,
     original_append,
     read_range,
-    seqs_of_ids,
+    stored_messages,
 )
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
@@ -122,7 +122,7 @@ class JournalReader:
                 "> ?",
                 (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
             )
-            return seqs_of_ids(key, rows)
+            return stored_messages(key, rows)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM actors AS s "

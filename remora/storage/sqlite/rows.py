@@ -50,6 +50,9 @@ _INSERT_MESSAGE = (
     f"WHERE {_IF_OWNED.replace(':epoch', '?')}"
 )
 _REMOVE_MESSAGE = "UPDATE messages SET removed = ? WHERE pos = ? AND removed IS NULL"
+_CHANGE_MESSAGE = (
+    "UPDATE messages SET tokens = ?, chat = ?, meta = ?, importance = ?, crc = ? WHERE pos = ?"
+)
 _PRUNE_MESSAGE = (
     "UPDATE messages SET pruned = 1 WHERE pos = ((SELECT sid FROM actors WHERE user = ? AND "
     f"session = ?) << {SEQ_BITS}) + ?"
@@ -98,6 +101,7 @@ _AS_JSON = frozenset({"insert_actor", "update_watermarks", "delete_job"})
 _STATEMENTS: dict[RowKind, str] = {
     "insert_actor": _INSERT_ACTOR,
     "remove_message": _REMOVE_MESSAGE,
+    "change_message": _CHANGE_MESSAGE,
     "prune_message": _PRUNE_MESSAGE,
     "prune_entry": _PRUNE_ENTRY,
     "update_watermarks": _UPDATE_WATERMARKS,
