@@ -19,6 +19,9 @@ import msgspec
 
 from remora.errors import ConfigError, InvalidInput
 from remora.messages import media_parts
+from remora.messages.attachments import Blob, attached_to
+from remora.messages.entry import NATIVE
+from remora.messages.media import Family, Measure, describe, media_tokens
 from remora.runtime.guard import is_requested
 from remora.runtime.switching import frequent_switches
 
@@ -48,13 +51,15 @@ Longer ones are counted in a thread: tiktoken releases the interpreter while it 
 _MAX_TOKENS = (1 << 31) - 1
 
 MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
-"""Tokens counted for a part that is not text, by its type: LlamaIndex's estimates."""
+"""Tokens counted for a part of unknown size that is not text: LlamaIndex's estimates."""
 
 
 class TokenCounter(Protocol):
     """Counts tokens. `count` must be pure, and safe to call from a worker thread.
 
-    A counter may have an attribute ``media_tokens``, a dict from a part's type to its tokens.
+    A counter may have an attribute ``media_tokens``, a dict from a part's type to its tokens where
+    nobody knows its size, and ``media_family``: whose rules give the others
+    (`remora.messages.media`).
     """
 
     name: str
@@ -91,12 +96,14 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
     content = chat.get("content")
     texts: list[str] = []
     if isinstance(content, str):
-        texts.append(content)
+        texts.append(_as_text(content))
         if len(chat) == 2 and "role" in chat:  # nothing else to count
             return total, texts
     elif content:
-        texts += [part[part["type"]] for part in content if part["type"] in {"text", "refusal"}]
-        total += sum(media.get(kind, 0) for kind in media_parts(chat))
+        texts += [
+            _as_text(part[part["type"]]) for part in content if part["type"] in {"text", "refusal"}
+        ]
+        total += sum(_count_media(counter, part) for part in media_parts(chat))
     if name := chat.get("name"):
         texts.append(name)
     for call in chat.get("tool_calls") or ():
@@ -110,29 +117,64 @@ def split_message(counter: TokenCounter, chat: Mapping[str, Any]) -> tuple[int, 
     for key, value in chat.items():
         if value is None or key in _COUNTED:
             continue
-        if key == "audio" and isinstance(value, Mapping):  # its bytes are no text
+        if key == NATIVE:
+            for text in value:
+                if _DATA.fullmatch(text) is not None:  # encrypted reasoning, signatures
+                    total += len(text) // _CHARACTERS_OF_DATA
+                else:
+                    texts.append(_as_text(text))
+            total += sum(_count_blob(counter, blob) for blob in attached_to(value))
+        elif key == "audio" and isinstance(value, Mapping):  # its bytes are no text
             total += media.get("input_audio", 0)
             texts.append(str(value.get("transcript") or ""))
         else:
             texts.append(_as_text(value))
+            total += sum(_count_blob(counter, blob) for blob in attached_to(value))
     return total, texts
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if isinstance(value, str):
+        return value if type(value) is str else str.__str__(value)
+    return msgspec.json.encode(value, enc_hook=str.__str__).decode()
+
+
+def _count_media(counter: TokenCounter, part: Mapping[str, Any]) -> int:
+    """Tokens of a part that is not text."""
+    blobs = attached_to(part)
+    if blobs:
+        return sum(_count_blob(counter, blob, part["type"]) for blob in blobs)
+    return _count_measure(counter, describe(part), part["type"])
+
+
+def _count_blob(counter: TokenCounter, blob: Blob, kind: str = "") -> int:
+    if not kind:
+        kind = _KINDS.get(blob.media.partition("/")[0], "file")
+    return _count_measure(counter, blob.measure, kind)
+
+
+def _count_measure(counter: TokenCounter, size: Measure, kind: str) -> int:
+    tokens = media_tokens(size, getattr(counter, "media_family", "openai"))
+    if tokens is None:
+        tokens = getattr(counter, "media_tokens", MEDIA_TOKENS).get(kind, 0)
+    return tokens
+
+
+_DATA = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
+_CHARACTERS_OF_DATA = 4  # for a token of what encrypted reasoning stands for
+_KINDS = {"image": "image_url", "audio": "input_audio"}
 
 
 _NAMED = frozenset({"function", "custom"})
 _COUNTED = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 
 
-def _suffix(media_tokens: Mapping[str, int]) -> str:
+def _suffix(media_tokens: Mapping[str, int], family: Family = "openai") -> str:
     """Part of a counter's name: stored counts depend on what media cost."""
-    return (
-        ""
-        if media_tokens == MEDIA_TOKENS
-        else ":" + ",".join(f"{kind}={n}" for kind, n in sorted(media_tokens.items()))
-    )
+    costs = [f"{kind}={n}" for kind, n in sorted(media_tokens.items())]
+    said: list[str] = [family] if family != "openai" else []
+    said += costs if media_tokens != MEDIA_TOKENS else []
+    return ":" + ",".join(said) if said else ""
 
 
 class HeuristicCounter:
@@ -145,7 +187,11 @@ class HeuristicCounter:
     message_overhead = 0
 
     def __init__(
-        self, unit: str = "bytes", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS
+        self,
+        unit: str = "bytes",
+        *,
+        media_tokens: Mapping[str, int] = MEDIA_TOKENS,
+        media_family: Family = "openai",
     ) -> None:
         if unit not in {"bytes", "characters"}:
             raise ConfigError(
@@ -153,7 +199,8 @@ class HeuristicCounter:
             )
         self._unit = unit
         self.media_tokens = media_tokens
-        self.name = f"heuristic:{unit}{_suffix(media_tokens)}"
+        self.media_family = media_family
+        self.name = f"heuristic:{unit}{_suffix(media_tokens, media_family)}"
 
     def count(self, text: str) -> int:
         """`max(length // 4, 1)`."""
@@ -203,6 +250,7 @@ class CheckedCounter:
             media: object = getattr(counter, "media_tokens", MEDIA_TOKENS)
             if not isinstance(media, Mapping):
                 raise InvalidInput(f"media_tokens of the token counter {self.name} is no mapping")
+            self.media_family = getattr(counter, "media_family", "openai")
             self.media_tokens = {kind: self._check(tokens) for kind, tokens in media.items()}
             for text in ("", "remora"):
                 self.count(text)
@@ -251,10 +299,15 @@ class TiktokenCounter:
     _PIECE = 16_384
 
     def __init__(
-        self, encoding: str = "o200k_base", *, media_tokens: Mapping[str, int] = MEDIA_TOKENS
+        self,
+        encoding: str = "o200k_base",
+        *,
+        media_tokens: Mapping[str, int] = MEDIA_TOKENS,
+        media_family: Family = "openai",
     ) -> None:
         self.media_tokens = media_tokens
-        self.name = f"tiktoken:{encoding}{_suffix(media_tokens)}"
+        self.media_family = media_family
+        self.name = f"tiktoken:{encoding}{_suffix(media_tokens, media_family)}"
         self._encoding = encoding
         self._encode: Callable[..., Sized] = self._load_and_encode
         self._encode_to_array: Callable[..., Sized] = self._load_and_encode

@@ -309,12 +309,13 @@ export interface MessageRange {
   count: number;
 }
 
-/** Messages after number `after`, at most `limit`; `archived`: also what left the buffer. `at`: the session as it was when this message was the newest. */
+/** Messages after number `after`, at most `limit`; `archived`: also what left the buffer. `at`: the session as it was when this message was the newest. `attachments`: with the bytes of attachments; otherwise a few words stand in their place. */
 export interface Messages {
   after?: number;
   limit?: number;
   archived?: boolean;
   at?: number | null;
+  attachments?: boolean;
 }
 
 /** Why a request failed. */

@@ -174,7 +174,7 @@ class _Tools:
 
     async def read_session(self, session: str, last: int = 50) -> dict[str, Any]:
         """Read the last messages of a conversation, oldest first."""
-        history = await self._user.session(session).history()
+        history = await self._user.session(session).history(attachments=False)
         if not history:
             raise InvalidInput(f"there is no conversation {session!r:.200}")
         return {

@@ -43,7 +43,7 @@ from remora.jobs.durations import CompactionDurations
 from remora.jobs.facts import FactsHandler
 from remora.languages.patterns import compile_patterns
 from remora.logging import get_logger
-from remora.messages import ChatDict, without_surrogates
+from remora.messages import AttachmentLimits, ChatDict, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter
@@ -316,7 +316,7 @@ def _build_planner(
         synopsis=read_synopsis if profiles else None,
         blocks=blocks,
     )
-    return Planner(tiers, base.models.counter, config)
+    return Planner(tiers, base.models.counter, config, fetch=base.journal.attachments.get)
 
 
 async def _load_parts(base: Foundation) -> None:
@@ -378,6 +378,9 @@ def _build_internals(
         models.cached,
         config.state,
         counting=counting,
+        attachments=AttachmentLimits(
+            config.attachments.min_kb * 1_024, int(config.attachments.max_mb * (1 << 20))
+        ),
     )
     recalls = None
     if recall is not None:
@@ -402,6 +405,7 @@ def _build_internals(
             config.buffer.overdraft_wait_s,
             verbs.append_s,
             counting,
+            journal.attachments,
             _no_rows if recall is None else partial(recall.note_change, gone=True),
         ),
         contexts=LocalContexts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from remora.actors.user.messages import Remember, RememberReceipt
@@ -10,8 +11,8 @@ from remora.api.addressing import AddressableMemories
 from remora.api.old_names import OldMemoryNames, renamed_arguments
 from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
-from remora.ids import UserKey, validate_id
-from remora.messages import MessageLike
+from remora.ids import SessionKey, UserKey, validate_id
+from remora.messages import Message, MessageLike
 from remora.recall.memory import Memory, sort_by_importance
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.threads import run_in_thread
@@ -287,7 +288,12 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
     # -- for agents --------------------------------------------------------------------------------
 
     def tools(
-        self, *, agent: str | None = None, session: str | None = None, edit: bool = False
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        edit: bool = False,
+        read: bool = False,
     ) -> MemoryTools:
         """Tools by which a model saves and recalls for itself: two, or four with `edit`.
 
@@ -295,16 +301,33 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
             agent: whose memories they save and find; None for those of all the user's agents.
             session: where what they save was learned. They find memories of all sessions.
             edit: also let the model correct and delete memories that were saved, of all sessions.
+            read: also let the model read messages of `session` in full, of which a context shows an
+                excerpt.
 
         Raises:
             InvalidId: one of the ids is not valid.
+            InvalidInput: `read` is set, and no session is given.
         """
         agent = self._agent_of(agent)
         if session is not None:
             session = validate_id(session, "a session id")
         check_flag(edit, "edit")
+        if check_flag(read, "read") and session is None:
+            raise InvalidInput("tools(read=True) needs the session whose messages it reads")
         memory = LongTermHandle(self._holder, self._user, agent)
-        return MemoryTools(memory, session=session, editor=memory if edit else None)
+        reading = partial(self._read_message, session) if read and session is not None else None
+        return MemoryTools(memory, session=session, editor=memory if edit else None, read=reading)
+
+    async def _read_message(self, session: str, number: int) -> Message | None:
+        found = await self._holder.parts.archive.history(
+            SessionKey(self._user, session),
+            include_archived=True,
+            at=None,
+            after=number - 1,
+            limit=1,
+            attachments=False,
+        )
+        return next((one for one in found if one.seq == number), None)
 
     async def settle(self) -> None:
         """Wait until what was remembered is indexed, and pruning is done.

@@ -135,8 +135,8 @@ def _make_counter(config: Config) -> TokenCounter:
         "file": tokens.file_tokens,
     }
     if tokens.counter == "heuristic":
-        return HeuristicCounter(tokens.unit, media_tokens=media)
-    return TiktokenCounter(tokens.encoding, media_tokens=media)
+        return HeuristicCounter(tokens.unit, media_tokens=media, media_family=tokens.media)
+    return TiktokenCounter(tokens.encoding, media_tokens=media, media_family=tokens.media)
 
 
 def _make_remote(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
 
+import msgspec
+
 from remora.actors.session.messages import (
     Append,
     Clear,
@@ -39,6 +41,7 @@ from remora.api.turn import Query, Spoken, Turn
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, key_digest, validate_id
 from remora.messages import ChatDict, Entry, Message, MessageLike, Receipt, Role
+from remora.recall.attached import attach_all
 from remora.recall.context import Context
 from remora.services.archive import SessionStatistics
 from remora.services.arguments import (
@@ -295,6 +298,7 @@ class Session(OldSessionNames):
         at: int | None = None,
         after: int = 0,
         limit: int | None = None,
+        attachments: bool = True,
     ) -> list[Message]:
         """Read every message appended and not deleted, rewound or forgotten, oldest first.
 
@@ -306,18 +310,26 @@ class Session(OldSessionNames):
             at: as it was when this message was the newest, with what was deleted or rewound later.
             after: only messages with a larger number.
             limit: how many at most, the oldest; None for all.
+            attachments: with the bytes of attachments; otherwise they are not read, and a few words
+                stand in their place: ``[image/png 1024x768, 4.1 MB]``.
 
         Raises:
             InvalidInput: an argument is out of range.
         """
         check_flag(include_archived, "include_archived")
+        check_flag(attachments, "attachments")
         if at is not None:
             check_int(at, "at")
         check_int(after, "after")
         if limit is not None:
             check_int(limit, "limit", low=1)
         return await self._holder.parts.archive.history(
-            self.key, include_archived=include_archived, at=at, after=after, limit=limit
+            self.key,
+            include_archived=include_archived,
+            at=at,
+            after=after,
+            limit=limit,
+            attachments=attachments,
         )
 
     def follow(self, *, after: int | None = None) -> AsyncGenerator[Message]:
@@ -349,6 +361,12 @@ class Session(OldSessionNames):
         """The session's state: watermarks, buffer, summaries. For people and tools."""
         view: SessionView = await self._ask(Inspect())
         return view
+
+    async def _whole_buffer(self) -> SessionView:
+        """The session's state, with the attachments of the buffer."""
+        view = await self.inspect()
+        entries = await attach_all(view.entries, self.key.user, self._holder.parts.archive.blobs)
+        return msgspec.structs.replace(view, entries=tuple(entries))
 
     async def export(self) -> SessionExport:
         """The whole session as plain data: its past, states of its memory blocks, keyed state.
@@ -399,7 +417,7 @@ class Session(OldSessionNames):
             raise InvalidInput(
                 f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
             )
-        buffer = await self.inspect()
+        buffer = await self._whole_buffer()
         instance = self._holder.parts.instance
         return await filter_messages(buffer, instance, role, filter_metadata, limit)
 
@@ -416,7 +434,7 @@ class Session(OldSessionNames):
         """
         if summary_prefix is not None:
             check_text(summary_prefix, "summary_prefix")
-        buffer = await self.inspect()
+        buffer = await self._whole_buffer()
         parts = self._holder.parts
         summaries = summary_messages(parts, self.key.user, buffer, summary_prefix)
         return summaries, await messages_of(buffer, parts.instance)
@@ -448,7 +466,9 @@ class Session(OldSessionNames):
             check_flag(semantic, "semantic")
         parts = self._holder.parts
         embedder = choose_embedder(parts.intake, semantic)
-        return await search_buffer(await self.inspect(), parts.instance, query, limit, embedder)
+        return await search_buffer(
+            await self._whole_buffer(), parts.instance, query, limit, embedder
+        )
 
     # -- changing the buffer -----------------------------------------------------------------------
 
@@ -517,7 +537,7 @@ class Session(OldSessionNames):
 
         ``{"messages": [{"role", "content", "id", …}], "summary": …}``.
         """
-        return await to_state(await self.inspect(), self._holder.parts.instance)
+        return await to_state(await self._whole_buffer(), self._holder.parts.instance)
 
     async def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> Receipt:
         """Replace the buffer and the summary by those of a `state_dict`.

@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from remora.api.old_names import OldToolNames
 from remora.errors import InvalidInput, RemoraError, WrongLoop
 from remora.logging import get_logger
-from remora.messages import without_surrogates
+from remora.messages import Message, plain_text, without_surrogates
 from remora.recall.memory import Memory
+from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_int
 
 __all__ = ["MemoryEditor", "MemoryHandle", "MemoryTools"]
@@ -30,6 +31,8 @@ _SAVE = "save_to_memory"
 _RECALL = "recall_from_memory"
 _CORRECT = "correct_memory"
 _DELETE = "delete_from_memory"
+_READ = "read_message"
+_PAGE_BYTES = 8_000  # about 2 000 tokens
 _ALIASES = {"record_to_memory": _SAVE, "retrieve_from_memory": _RECALL}
 _DESCRIPTIONS = {
     _SAVE: "Save important information, so that it can be recalled in later conversations: what "
@@ -44,6 +47,8 @@ _DESCRIPTIONS = {
     _DELETE: "Delete what was saved to memory, when the user asks you to forget it or it is no "
     "longer true. Find the ids with recall_from_memory first. What was said in a conversation "
     "cannot be deleted.",
+    _READ: "Read a message of this conversation in full, of which you see only a part: the result "
+    "of a tool that says how much of it was left out, for instance.",
 }
 _PARAMETERS: dict[str, dict[str, Any]] = {
     _SAVE: {
@@ -106,7 +111,27 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "required": ["memory_ids"],
         "additionalProperties": False,
     },
+    _READ: {
+        "type": "object",
+        "properties": {
+            "number": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "The number of the message.",
+            },
+            "part": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+                "description": "Which part of a long message; parts have about 2 000 tokens.",
+            },
+        },
+        "required": ["number"],
+        "additionalProperties": False,
+    },
 }
+ReadMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
+"""Reads a message of a session by its number; None if there is none."""
 
 
 class MemoryHandle(Protocol):
@@ -146,6 +171,7 @@ class MemoryTools(OldToolNames):
         memory: whose memory it is.
         session: where what is saved was learned.
         editor: what corrects and deletes what was saved; None if a model may not.
+        read: what reads messages of the session; None if a model may not.
     """
 
     def __init__(
@@ -154,11 +180,17 @@ class MemoryTools(OldToolNames):
         *,
         session: str | None = None,
         editor: MemoryEditor | None = None,
+        read: ReadMessage | None = None,
     ) -> None:
         self._memory = memory
         self._session = session
         self._editor = editor
-        self._names = (_SAVE, _RECALL, _CORRECT, _DELETE) if editor else (_SAVE, _RECALL)
+        self._read = read
+        self._names = (
+            *(_SAVE, _RECALL),
+            *((_CORRECT, _DELETE) if editor else ()),
+            *((_READ,) if read else ()),
+        )
 
     async def save_to_memory(self, thinking: str, content: list[str]) -> dict[str, Any]:
         """Save important information.
@@ -210,15 +242,22 @@ class MemoryTools(OldToolNames):
         """
         return await self._run_safely(self._delete, memory_ids)
 
+    async def read_message(self, number: int, part: int = 1) -> dict[str, Any]:
+        """Read a message of this conversation in full.
+
+        Args:
+            number: of the message, as an excerpt of it says.
+            part: which part of a long one, from 1.
+
+        Returns:
+            ``success``, ``number``, ``role``, ``content``, ``part`` and ``parts``; or ``success``
+            False and ``error``.
+        """
+        return await self._run_safely(self._read_part, number, part)
+
     def __iter__(self) -> Iterator[Callable[..., Awaitable[dict[str, Any]]]]:
         """The tools as async functions: ``[function_tool(tool) for tool in user.tools()]``."""
-        tools = (
-            self.save_to_memory,
-            self.recall_from_memory,
-            self.correct_memory,
-            self.delete_from_memory,
-        )
-        return iter(tools[: len(self._names)])
+        return iter([getattr(self, name) for name in self._names])
 
     def specs(self) -> list[dict[str, Any]]:
         """Plain specifications: ``name``, ``description``, ``function``."""
@@ -300,6 +339,8 @@ class MemoryTools(OldToolNames):
                 return await self._correct(arguments["memory_id"], arguments["content"])
             case "delete_from_memory":
                 return await self._delete(arguments["memory_ids"])
+            case "read_message":
+                return await self._read_part(arguments["number"], arguments.get("part", 1))
             case _:
                 return await self._find(arguments["keywords"], arguments.get("limit", 5))
 
@@ -336,6 +377,25 @@ class MemoryTools(OldToolNames):
                 "already; what was said in a conversation cannot be deleted"
             )
         return {"success": True, "deleted": count, "message": f"Deleted {_count_text(count)}."}
+
+    async def _read_part(self, number: object, part: object) -> dict[str, Any]:
+        if self._read is None:
+            raise InvalidInput("these tools do not read messages: pass read=True to tools()")
+        number, part = check_int(number, "number", low=1), check_int(part, "part", low=1)
+        message = await self._read(number)
+        if message is None:
+            raise InvalidInput(f"the conversation has no message {number}")
+        parts = await run_in_thread(_split, plain_text(message.to_chat()))
+        if part > len(parts):
+            raise InvalidInput(f"message {number} has {len(parts)} parts")
+        return {
+            "success": True,
+            "number": number,
+            "role": message.role,
+            "part": part,
+            "parts": len(parts),
+            "content": parts[part - 1],
+        }
 
     async def _find(self, keywords: object, limit: object) -> dict[str, Any]:
         limit = check_int(limit, "limit", low=1)
@@ -391,6 +451,20 @@ def _require_texts(value: object, what: str) -> list[str]:
     ):
         raise InvalidInput(f"{what} must be a list of texts with at least one")
     return list(texts)
+
+
+def _split(text: str) -> list[str]:
+    """A text in pieces of at most `_PAGE_BYTES` of UTF-8."""
+    encoded = without_surrogates(text).encode()
+    pieces = []
+    start = 0
+    while start < len(encoded):
+        end = start + _PAGE_BYTES
+        while end < len(encoded) and encoded[end] & 0xC0 == 0x80:  # within a character
+            end -= 1
+        pieces.append(encoded[start:end].decode())
+        start = end
+    return pieces or [""]
 
 
 def _count_text(number: int) -> str:

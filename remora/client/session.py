@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Self, get_args
 
 import msgspec
@@ -38,6 +39,7 @@ __all__ = ["ERASURE_S", "ClientSession"]
 
 ERASURE_S = 300.0  # files are rewritten
 _PAGE = 1_000
+_PAGE_WITH_BYTES = 100  # a message may have some megabytes of attachments
 
 
 class ClientSession:
@@ -167,28 +169,34 @@ class ClientSession:
         at: int | None = None,
         after: int = 0,
         limit: int | None = None,
+        attachments: bool = True,
     ) -> list[Message]:
         """Read every message, oldest first, or a page of them. See `remora.Session.history`."""
         check_flag(include_archived, "include_archived")
+        check_flag(attachments, "attachments")
         if limit is not None:
             check_int(limit, "limit", low=1)
         if at is not None:
             check_int(at, "at")
-        found, more = await self._read_page(include_archived, at, check_int(after, "after"), limit)
+        read = partial(self._read_page, include_archived, attachments)
+        found, more = await read(at, check_int(after, "after"), limit)
         if more is not None and at is None:
             at = (await self.stats()).messages  # so that all pages are of one moment
-            found, more = await self._read_page(include_archived, at, after, limit)
+            found, more = await read(at, after, limit)
         while more is not None and (limit is None or len(found) < limit):
             left = None if limit is None else limit - len(found)
-            page, more = await self._read_page(include_archived, at, more, left)
+            page, more = await read(at, more, left)
             found += page
         return found
 
     async def _read_page(
-        self, archived: bool, at: int | None, after: int, limit: int | None
+        self, archived: bool, attachments: bool, at: int | None, after: int, limit: int | None
     ) -> tuple[list[Message], int | None]:
-        size = _PAGE if limit is None else min(limit, _PAGE)
-        given = shapes.Messages(after=after, limit=size, archived=archived, at=at)
+        most = _PAGE_WITH_BYTES if attachments else _PAGE
+        size = most if limit is None else min(limit, most)
+        given = shapes.Messages(
+            after=after, limit=size, archived=archived, at=at, attachments=attachments
+        )
         page = await self._service.call(ask.list_messages, self._names, given)
         more = page.after if limit is None or limit > size else None
         return page.messages, more

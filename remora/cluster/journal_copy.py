@@ -23,6 +23,7 @@ from remora.storage.layout import MOVING_SETTING, ShardLayout, ShardPlace
 from remora.storage.membership import Placement
 from remora.storage.ports import JournalCounts
 from remora.storage.running import running, running_journal
+from remora.storage.sqlite.attachments import read_attachments
 from remora.storage.sqlite.copying import read_rows
 from remora.storage.sqlite.dividing import read_settings
 
@@ -209,6 +210,7 @@ class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
 
                 settings |= {MEMORY_NAME: self.place.title, **self.place.settings}
             await database.replace(journal.epoch, facts, settings, read, copied)
+            await self._copy_attachments(journal)
             self.watcher.step("copied")
             await compare_journals(read_from, database, self.watcher)
             if not tables:
@@ -216,6 +218,12 @@ class JournalCopy(msgspec.Struct, frozen=True, kw_only=True):
             rows = await self._copy_tables(journal, source, facts.instance)
             self.watcher.step("tables copied")
             return rows
+
+    async def _copy_attachments(self, journal: PostgresJournal) -> None:
+        found = read_attachments(self.source / JOURNAL)
+        while (one := await run_in_thread(next, found, None)) is not None:
+            user, digest, data = one
+            await journal.attachments.add(user, digest, data)
 
     async def release(self) -> JournalCounts:
         """Let the copy count; returns what it holds."""

@@ -419,6 +419,8 @@ class _ToDirectory:
         target = staging / JOURNAL
         first = {"instance": facts.instance}
         made = await SqliteJournal.open(target, durability="power", first_settings=first)
+        async for user, digest, data in self._journal.attachments.all():
+            await made.attachments.add(user, digest, data)
         await made.aclose()
         self._watcher.total = 2 * (await self._journal.counts()).messages
         for table in TABLES:

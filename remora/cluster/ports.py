@@ -16,6 +16,7 @@ from remora.config import Config
 from remora.errors import MailboxFull, ProtocolMismatch, RuntimeClosed
 from remora.ids import SessionKey, UserKey
 from remora.messages import Entry, Message, Receipt
+from remora.recall.attached import attach
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.recall.planner import show_snapshot
@@ -203,8 +204,14 @@ class RemoteContexts:
             request = Load(budget) if turn is None else Load(budget, turn.without, turn.sid)
             snapshot: Snapshot = await self._line.ask(key, request, timeout_s=timeout_s)
             config = self._line.config.context
+            most = int(self._line.config.attachments.context_mb * (1 << 20))
             context = await show_snapshot(
-                snapshot, self._counter, config, budget, prefix_changed=snapshot.prefix_changed
+                snapshot,
+                self._counter,
+                config,
+                budget,
+                prefix_changed=snapshot.prefix_changed,
+                attach=lambda shown: attach(shown, key.user, self._fetch, most),
             )
             if context.summary is not None:
                 first, count = snapshot.pinned, context.sources.summary.count
@@ -223,6 +230,10 @@ class RemoteContexts:
             timeout_s=timeout_s,
         )
         return loaded
+
+    async def _fetch(self, user: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = await self._line.call("archive.blobs", user, list(digests))
+        return found
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""
@@ -288,6 +299,7 @@ class RemoteArchive:
         at: int | None,
         after: int = 0,
         limit: int | None = None,
+        attachments: bool = True,
     ) -> list[Message]:
         """See `remora.Session.history`."""
         found: list[Message] = await self._call(
@@ -297,7 +309,13 @@ class RemoteArchive:
             at=at,
             after=after,
             limit=limit,
+            attachments=attachments,
         )
+        return found
+
+    async def blobs(self, user: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """See `remora.services.parts.Archive`."""
+        found: dict[bytes, bytes] = await self._call("archive.blobs", user, list(digests))
         return found
 
     async def follow(

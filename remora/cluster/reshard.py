@@ -59,6 +59,7 @@ from remora.storage.layout import (
 from remora.storage.lock import own_directories
 from remora.storage.ports import JournalCounts, MemoryRow, Vector
 from remora.storage.running import running
+from remora.storage.sqlite.attachments import copy_attachments
 from remora.storage.sqlite.dividing import (
     copy_actors,
     copy_settings,
@@ -283,6 +284,7 @@ class _Resharding:
                     lambda count: anyio.from_thread.run_sync(self._tell, count),
                 )
             copy_settings(target / JOURNAL, journals, with_notes=number == 0)
+            copy_attachments(target / JOURNAL, journals)
             return find_copy_difference(target / JOURNAL, journals, wanted)
 
         if different := await run_in_thread(copy):

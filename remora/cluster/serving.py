@@ -288,7 +288,8 @@ class _Link(asyncio.Protocol):
             return
         answer: Answer
         if type(message) is Append:
-            if shard.waits and isinstance(key, SessionKey):
+            whole = shard.waits or message.replace or any(one.blobs for one in message.entries)
+            if whole and isinstance(key, SessionKey):
                 append = partial(shard.parts.appends.append, key, message, ask.timeout_s)
                 self._start(number, append, again=message.key is not None)
                 return

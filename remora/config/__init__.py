@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
+    AttachmentsConfig,
     BufferConfig,
     ContextConfig,
     StateConfig,
@@ -37,6 +38,7 @@ from remora.faces import publish
 
 __all__ = [
     "ActivationConfig",
+    "AttachmentsConfig",
     "BufferConfig",
     "ClusterConfig",
     "Config",

@@ -6,7 +6,14 @@ import msgspec
 
 from remora.config.section import Section
 
-__all__ = ["BufferConfig", "ContextConfig", "StateConfig", "TokensConfig", "TurnConfig"]
+__all__ = [
+    "AttachmentsConfig",
+    "BufferConfig",
+    "ContextConfig",
+    "StateConfig",
+    "TokensConfig",
+    "TurnConfig",
+]
 
 
 _SUMMARY_TOKENS = 800
@@ -90,6 +97,8 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     stub_tokens: int = 64
     """Most tokens of such a stub: how the result begins and ends, its size, and its message's
     number."""
+    keep_results: tuple[str, ...] = ()
+    """Names of tools whose results are never reduced to a stub."""
     insert_method: Literal["system", "user", "tail"] = "system"
     """Where memory blocks go: into the system message, into the newest user message, or (`tail`)
     into a message before that one, which keeps the provider's prompt cache valid. What a block
@@ -148,9 +157,25 @@ class TokensConfig(Section, frozen=True, kw_only=True):
     """Which of tiktoken's vocabularies."""
     unit: Literal["bytes", "characters"] = "bytes"
     """The length that the heuristic divides by four."""
+    media: Literal["openai", "anthropic", "gemini"] = "openai"
+    """Whose published rules give the tokens of a picture, sound or document, by its size."""
     image_tokens: int = 256
-    """Tokens counted for an image."""
+    """Tokens counted for an image whose size is not known: one at an address."""
     audio_tokens: int = 256
-    """Tokens counted for a piece of audio."""
+    """The same of audio."""
     file_tokens: int = 2_048
-    """Tokens counted for a document."""
+    """The same of a document."""
+
+
+class AttachmentsConfig(Section, frozen=True, kw_only=True):
+    """Pictures, sounds and documents that come as base64: stored apart from the messages, once."""
+
+    min_kb: int = 32
+    """Base64 of less stays in its message."""
+    max_mb: float = 20.0
+    """The largest attachment; a larger one is refused."""
+    newest: int = 8
+    """Contexts hold the attachments of the newest so many messages, up to half of it more, and say
+    of older ones what they were."""
+    context_mb: float = 20.0
+    """Most bytes of attachments in a context."""

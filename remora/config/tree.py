@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from remora.config.cluster import ClusterConfig
 from remora.config.conversation import (
+    AttachmentsConfig,
     BufferConfig,
     ContextConfig,
     StateConfig,
@@ -57,6 +58,7 @@ class Config(Section, frozen=True, kw_only=True):
     models: ModelConfig = ModelConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
     tokens: TokensConfig = TokensConfig()
+    attachments: AttachmentsConfig = AttachmentsConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @classmethod

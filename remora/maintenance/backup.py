@@ -25,6 +25,7 @@ from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL, Offline, offline, require_memory
 from remora.runtime.threads import run_in_thread
 from remora.storage.atomic import AtomicTarget
+from remora.storage.attachments import copy_files, list_names
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.private import make_private_directory
@@ -89,11 +90,14 @@ async def backup(
     staging = target.staging
     try:
         await run_in_thread(make_private_directory, staging)
+        # before and after: what the journal refers to is among what there was, or what there is
+        await run_in_thread(_copy_attachments, directory, staging)
         journal = staging / _UNFINISHED
         if take is None:
             await run_in_thread(snapshot, directory / JOURNAL, journal)
         else:
             await take(journal)
+        await run_in_thread(_copy_attachments, directory, staging)
         async with offline(staging, config, journal=journal) as memory:
             await _copy_long_term(directory, staging, memory)
             findings = tuple(await memory.journal.verify())
@@ -110,6 +114,10 @@ async def backup(
         with anyio.CancelScope(shield=True):
             await run_in_thread(target.abandon)
     return BackupReport(counts, rows, missing, memory.place is not None, size, findings)
+
+
+def _copy_attachments(directory: Path, staging: Path) -> None:
+    copy_files(directory, staging, {name: name for name in list_names(directory)})
 
 
 def _target(directory: Path, dest: Path) -> AtomicTarget:

@@ -26,6 +26,7 @@ from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
+from remora.recall.attached import attach_all
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import TransferParts
@@ -73,6 +74,7 @@ async def _session(
     view = await _inspect(source, key)
     for _ in range(_ATTEMPTS):
         entries = await journal.read(key, 1, view.last_seq)
+        entries = await attach_all(entries, key.user, journal.attachments.get)
         pruned = set(await journal.pruned_seqs(key))
         left = [one for one in await journal.state_items(key) if one.kind == ENTRY_KIND]
         after = await _inspect(source, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from remora.maintenance.import_redaction import (
     import_working_item,
 )
 from remora.messages import ChatDict, Entry, counted_chat, encode_message
+from remora.messages.attachments import decode_attached, take_attachments
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.threads import run_in_thread
@@ -40,6 +42,7 @@ from remora.services.intake import Intake
 from remora.services.metadata import check_metadata
 from remora.services.parts import TransferParts
 from remora.services.state_values import check_state_items
+from remora.storage.attachments import take_blobs
 from remora.storage.export.targets import open_reader
 from remora.storage.export.transfer import (
     Exported,
@@ -106,7 +109,7 @@ def check_session(one: SessionExport, intake: Intake) -> SessionExport:
             )
         if message.created_at.tzinfo is None:
             raise InvalidInput(f"the time of message {message.seq} has no time zone")
-        _encode_entry(message, message.chat, message.metadata, intake.buffer.max_message_bytes)
+        _encode_entry(message, message.chat, message.metadata, intake)
     if not (0 <= one.front <= last and 0 <= one.flushed <= last):
         raise InvalidInput(
             f"front {one.front} and flushed {one.flushed} must be numbers of the {last} messages, "
@@ -272,7 +275,12 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
     adopt = await run_in_thread(_adopt_message, target.intake, export, target.indexed_blocks(key))
-    count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
+    entries, blobs = take_blobs(adopt.entries)
+    adopt = msgspec.structs.replace(adopt, entries=entries)
+    async with AsyncExitStack() as stack:
+        if blobs:
+            await stack.enter_async_context(target.journal.attachments.storing(key.user, blobs))
+        count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 
 
@@ -307,13 +315,13 @@ def _entry(intake: Intake, message: MessageExport) -> Entry:
     if (redact := intake.redact) is not None:
         chat = redact_chat(chat, redact)
         metadata = None if metadata is None else redact_metadata(metadata, redact)
-    entry = _encode_entry(message, chat, metadata, intake.buffer.max_message_bytes)
-    tokens = count_message(intake.counter, counted_chat(chat, entry.meta))
+    entry = _encode_entry(message, chat, metadata, intake)
+    tokens = count_message(intake.counter, counted_chat(decode_attached(entry.chat), entry.meta))
     return msgspec.structs.replace(entry, tokens=tokens)
 
 
 def _encode_entry(
-    message: MessageExport, chat: ChatDict, metadata: dict[str, Any] | None, max_bytes: int
+    message: MessageExport, chat: ChatDict, metadata: dict[str, Any] | None, intake: Intake
 ) -> Entry:
     """The message as it is written, its tokens not counted: what can be checked can be written.
 
@@ -322,8 +330,16 @@ def _encode_entry(
     """
     index = message.seq - 1
     envelope = {"created_at": message.created_at, "metadata": metadata}
-    checked, _ = encode_message({**_plain(chat), **envelope}, index=index, max_bytes=max_bytes)
+    checked, _ = encode_message(
+        {**_plain(chat), **envelope},
+        index=index,
+        max_bytes=intake.buffer.max_message_bytes,
+        attachments=intake.attachments,
+    )
+    blobs = dict(checked.blobs or {})
     try:
+        if blobs and intake.attachments is not None:
+            chat = take_attachments(chat, intake.attachments.min_bytes, blobs)
         encoded = _encode(chat)  # with keys of its own that `append` would read as the envelope
     except (TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
@@ -338,6 +354,7 @@ def _encode_entry(
         checked.calls,
         checked.answers,
         message.importance,
+        blobs or None,
     )
 
 

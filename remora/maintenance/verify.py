@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -29,6 +30,7 @@ from remora.storage.lance.files import ShardFiles
 from remora.storage.lock import ReadLock
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.private import find_links
+from remora.storage.sqlite.attachments import check_attachments
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.mark import accept_loss
 
@@ -142,6 +144,11 @@ async def _verify_mirror(
                     )
             async with offline(mirror, config) as memory:
                 found = await check_opened(memory, deep=deep, progress=progress)
+            check = partial(check_attachments, mirror / JOURNAL, directory, deep=deep)
+            blobs, told_of = await run_in_thread(check)
+            found = msgspec.structs.replace(
+                found, findings=(*found.findings, *blobs), notes=(*found.notes, *told_of)
+            )
         except JournalDamaged as e:
             found = Verification(
                 (Finding("journal", JOURNAL, str(e), repairable=False),), (), None, 0

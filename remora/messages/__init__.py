@@ -21,6 +21,7 @@ from remora.messages.chat import (
 )
 from remora.messages.entry import (
     KEPT_PREFIX,
+    AttachmentLimits,
     Entry,
     check_ids,
     counted_chat,
@@ -28,6 +29,7 @@ from remora.messages.entry import (
     decode_chats,
     encode_message,
     encode_plain,
+    has_media,
     is_same_chat,
     kept_metadata,
     leading_instructions,
@@ -62,6 +64,7 @@ __all__ = [
     "INSTRUCTING_ROLES",
     "KEPT_PREFIX",
     "AssistantMessageDict",
+    "AttachmentLimits",
     "ChatDict",
     "ContextMessage",
     "ContextMessages",
@@ -87,6 +90,7 @@ __all__ = [
     "encode_message",
     "encode_plain",
     "escape_tags",
+    "has_media",
     "indent",
     "is_message_object",
     "is_same_chat",

@@ -2,7 +2,8 @@
 
 import reprlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, get_args
@@ -11,6 +12,13 @@ import msgspec
 
 from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
+from remora.messages.attachments import (
+    MAGIC,
+    Blobs,
+    decode_attached,
+    show_words,
+    take_attachments,
+)
 from remora.messages.chat import (
     INSTRUCTING_ROLES,
     ChatDict,
@@ -19,11 +27,15 @@ from remora.messages.chat import (
     ToolCall,
     call_keys,
 )
+from remora.messages.media import check_payload
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.text import clean_texts, without_surrogates
 
 __all__ = [
+    "ADAPTER_KEYS",
     "KEPT_PREFIX",
+    "NATIVE",
+    "AttachmentLimits",
     "Entry",
     "check_ids",
     "check_shape",
@@ -33,6 +45,7 @@ __all__ = [
     "decode_chats",
     "encode_message",
     "encode_plain",
+    "has_media",
     "is_same_chat",
     "kept_metadata",
     "leading_instructions",
@@ -41,7 +54,7 @@ __all__ = [
 
 
 _without_seq = attrgetter(
-    "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance"
+    "at_us", "tokens", "role", "chat", "meta", "id", "calls", "answers", "importance", "blobs"
 )
 
 
@@ -59,6 +72,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         calls: ids of the tool calls that this message opens, in order.
         answers: the tool call that this message answers.
         importance: how much it is worth keeping, 0 to 1.
+        blobs: the bytes of its attachments, until they are stored.
     """
 
     seq: int
@@ -71,6 +85,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     calls: tuple[str, ...] = ()
     answers: str | None = None
     importance: float = 0.5
+    blobs: dict[bytes, bytes] | None = None
 
     @property
     def size(self) -> int:
@@ -90,11 +105,24 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.calls,
             self.answers,
             importance,
+            self.blobs,
         )
 
     def with_seq(self, seq: int) -> "Entry":
         """The same entry with its number in the session."""
         return Entry(seq, *_without_seq(self))
+
+
+class AttachmentLimits(msgspec.Struct, frozen=True):
+    """What is taken out of messages.
+
+    Attributes:
+        min_bytes: least characters of base64 that are.
+        max_bytes: largest attachment that is allowed.
+    """
+
+    min_bytes: int
+    max_bytes: int
 
 
 class _Text(msgspec.Struct, tag_field="type", tag="text"):
@@ -159,8 +187,16 @@ class _Chat(msgspec.Struct):
 KEPT_PREFIX = "remora."
 """Begins the metadata keys of what `remora.formats` keeps verbatim."""
 
+NATIVE = f"{KEPT_PREFIX}native"
+"""Key of a counted chat dict: the texts that only the form has that a framework keeps."""
+ADAPTER_KEYS = frozenset(
+    {"openai_agents", "pydantic_ai", "langchain", "llama_index", "agent_framework"}
+)
+"""Metadata keys of adapters whose frameworks send what is under them to the model."""
+_COUNTED_NAMES = tuple(name.encode() for name in (KEPT_PREFIX, *ADAPTER_KEYS))
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_AUDIO = msgspec.msgpack.encode("audio")
+_decoder = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=show_words)
 _PLAIN = frozenset({str, type(None)})
 _MAX_DEPTH = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -183,11 +219,40 @@ def decode_chats(entries: Iterable[Entry]) -> list[ChatDict]:
 
 
 def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
-    """What a message's tokens are counted of: its chat dict, and what it keeps for another API."""
-    if meta is None or KEPT_PREFIX.encode() not in meta:
+    """What a message's tokens are counted of: its chat dict, and what it keeps for another API.
+
+    Adapters keep a message as its framework has it: what is in that and not in the chat dict is
+    sent to the model as well.
+    """
+    if meta is None or not any(name in meta for name in _COUNTED_NAMES):
         return chat
-    kept = _decoder.decode(meta).items()
-    return {**chat, **{key: value for key, value in kept if key.startswith(KEPT_PREFIX)}}
+    metadata = decode_attached(meta)
+    native = [
+        value
+        for key, value in metadata.items()
+        if value and (key in ADAPTER_KEYS or key.startswith(KEPT_PREFIX))
+    ]
+    if not native:
+        return chat
+    said = set(_texts_in(list(chat.values())))
+    return {**chat, NATIVE: [text for text in _texts_in(native) if text not in said]}
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts in plain data, those in JSON included."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            if one[:1] in {"{", "["} and type(one) is str:
+                with suppress(msgspec.DecodeError, RecursionError):
+                    left.append(msgspec.json.decode(one))
+                    continue
+            yield one
+        elif isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
 
 
 def kept_metadata(entry: Entry) -> dict[str, Any]:
@@ -200,6 +265,8 @@ def kept_metadata(entry: Entry) -> dict[str, Any]:
 
 def leading_instructions(entries: Sequence[Entry]) -> int:
     """How many messages at the front are of a system or a developer."""
+    if not entries or entries[0].role not in INSTRUCTING_ROLES:
+        return 0
     others = (place for place, one in enumerate(entries) if one.role not in INSTRUCTING_ROLES)
     return next(others, len(entries))
 
@@ -219,6 +286,12 @@ def check_ids(entries: Iterable[Entry]) -> None:
                     index=index,
                 )
             known.add(entry.id)
+
+
+def has_media(entry: Entry) -> bool:
+    """Whether a message may have attachments, or a sound that is a part of its answer."""
+    chat, meta = entry.chat, entry.meta
+    return MAGIC in chat or _AUDIO in chat or (meta is not None and MAGIC in meta)
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:
@@ -267,7 +340,12 @@ def encode_plain(
 
 
 def encode_message(
-    message: object, *, index: int = 0, max_bytes: int = 1 << 24, now_us: int | None = None
+    message: object,
+    *,
+    index: int = 0,
+    max_bytes: int = 1 << 24,
+    now_us: int | None = None,
+    attachments: AttachmentLimits | None = None,
 ) -> tuple[Entry, ChatDict]:
     """Check one message and encode it.
 
@@ -277,6 +355,7 @@ def encode_message(
         index: its place in the batch, for the error text.
         max_bytes: largest encoded size allowed.
         now_us: the time of a message without one; the system's by default.
+        attachments: what is taken out of the message; None for nothing.
 
     Returns:
         The entry (with seq 0 and tokens 0) and the chat dict to count.
@@ -305,9 +384,19 @@ def encode_message(
         except UnicodeEncodeError:
             chat, metadata = clean_message(chat, index), clean_texts(metadata)
             encoded, meta = _encode(chat, metadata)
+        if isinstance(chat.get("content"), list):
+            check_payloads(chat["content"], index)
+        blobs: dict[bytes, bytes] = {}
+        if attachments is not None and len(encoded) + len(meta or b"") >= attachments.min_bytes:
+            least = attachments.min_bytes
+            taken = take_attachments(chat, least, blobs)
+            noted = take_attachments(metadata, least, blobs) if metadata else metadata
+            if blobs:
+                _check_blobs(blobs, attachments.max_bytes, index)
+                encoded, meta = _encode(taken, noted)
         for value in chat.values():
-            if type(value) not in _PLAIN:
-                chat = _decoder.decode(encoded)  # count what will be read back
+            if type(value) not in _PLAIN or blobs:
+                chat = decode_attached(encoded)  # count what will be read back
                 _check_depth(chat.values(), metadata, index)
                 break
         else:
@@ -334,11 +423,33 @@ def encode_message(
         at_us = _microseconds(created_at, index)
     calls = tuple(call.id for call in checked.tool_calls) if checked.tool_calls else ()
     answers = checked.tool_call_id if checked.role == "tool" else None
-    return Entry(0, at_us, 0, checked.role, encoded, meta, id_, calls, answers), chat
+    entry = Entry(0, at_us, 0, checked.role, encoded, meta, id_, calls, answers, 0.5, blobs or None)
+    return entry, chat
 
 
 def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
     return _shrink(_encoder.encode(chat)), _shrink(_encoder.encode(metadata)) if metadata else None
+
+
+def check_payloads(parts: Iterable[Any], index: int) -> None:
+    """Check that what parts hold as base64 is base64, and may be where it is.
+
+    Raises:
+        InvalidMessage: it is not; the text says where.
+    """
+    for place, part in enumerate(parts):
+        if part["type"] != "text" and (problem := check_payload(part)):
+            raise InvalidMessage(f"message {index}: content[{place}].{problem}", index=index)
+
+
+def _check_blobs(blobs: Blobs, most: int, index: int) -> None:
+    largest = max(map(len, blobs.values()))
+    if largest > most:
+        raise InvalidMessage(
+            f"message {index} has an attachment of {largest} bytes; at most {most} are allowed "
+            "(attachments.max_mb)",
+            index=index,
+        )
 
 
 def _is_empty(checked: _Chat) -> bool:

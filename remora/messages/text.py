@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -9,10 +10,12 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from remora.messages.chat import ChatDict, call_keys
+from remora.messages.media import describe, payload, words_of
 from remora.messages.quoting import plain_name, remove_hidden
 
 __all__ = [
     "CalledTool",
+    "attachment_words",
     "clean_texts",
     "content_parts",
     "dated_line",
@@ -56,7 +59,7 @@ def plain_text(chat: Mapping[str, Any]) -> str:
     elif content:
         for part in content:
             kind = part["type"]
-            pieces.append(part[kind] if kind in {"text", "refusal"} else _attachment(part))
+            pieces.append(part[kind] if kind in {"text", "refusal"} else attachment_words(part))
     if isinstance(refusal := chat.get("refusal"), str):
         pieces.append(refusal)
     if isinstance(audio := chat.get("audio"), Mapping):
@@ -83,8 +86,8 @@ def join_contents(
     return [*content_parts(first), *content_parts(second)]
 
 
-def _attachment(part: Mapping[str, Any]) -> str:
-    """A part that is not text, by its kind and its name: ``[file lease-2026.pdf]``."""
+def attachment_words(part: Mapping[str, Any]) -> str:
+    """A part that is not text, by kind, name and size: ``[image photo.png, 1024x768]``."""
     kind = part["type"]
     of_kind = part.get(kind)
     named = [one for one in (of_kind, part) if isinstance(one, Mapping)]
@@ -97,7 +100,20 @@ def _attachment(part: Mapping[str, Any]) -> str:
     shown = " ".join(
         remove_hidden(name[:_LONGEST_NAME]).replace("[", "(").replace("]", ")").split()
     )
-    return f"[{_KINDS.get(kind, kind)}{f' {shown}' if shown else ''}]"
+    title = f"{_KINDS.get(kind, kind)} {shown}" if shown else _KINDS.get(kind, kind)
+    return f"[{', '.join(filter(None, (title, _size(part))))}]"
+
+
+def _size(part: Mapping[str, Any]) -> str:
+    """How large the bytes of a part are, that it has or that words stand for."""
+    _, text = payload(part)
+    if not text:
+        return ""
+    found = _MEASURED.search(text[-_LONGEST_NAME:])
+    return found[1] or "" if found else words_of(describe(part))
+
+
+_MEASURED = re.compile(r"\[[\w/.+-]+(?: ([^,\]]+))?, [\d.]+ k?M?B\]$")  # of `Blob.words`
 
 
 _NAMES = ("filename", "name", "title")
@@ -142,12 +158,12 @@ def split_tool_calls(messages: Sequence[ChatDict]) -> int:
     return split + len(awaited)
 
 
-def media_parts(chat: Mapping[str, Any]) -> Iterable[str]:
-    """The kind (``image_url``, ``input_audio``, ``file``) of each part that is not text."""
+def media_parts(chat: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """The parts of its content that are not text."""
     content: str | Sequence[Mapping[str, Any]] | None = chat.get("content")
     if not content or isinstance(content, str):
         return ()
-    return [part["type"] for part in content if part["type"] not in {"text", "refusal"}]
+    return [part for part in content if part["type"] not in {"text", "refusal"}]
 
 
 def dated_line(at_us: int, text: str) -> str:

@@ -134,7 +134,7 @@ def build_context(
     entries = _identify(snapshot, shown.entries)
     entries[snapshot.pinned : snapshot.pinned] = [None] * (first - snapshot.pinned)
     messages.extend(decode_chats(rest))
-    for chat in [one for one in messages if "audio" in one]:
+    for chat in [one for one in messages if "audio" in one] if snapshot.attached else ():
         sound = chat["audio"]
         if isinstance(sound, dict) and "id" in sound:  # the API has it under its id
             chat["audio"] = {"id": sound["id"]}
@@ -142,11 +142,11 @@ def build_context(
         messages[first - 1]["role"] = "user"
     asked = newest_user(rest)
     newest, recalled = first + asked, chosen.recalled_message is not None
+    begin = 0 if asked == len(rest) else asked + (chosen.newest is not None)
     kept = {
         first + place + recalled: metadata
-        for place, entry in enumerate(rest)
-        if (place > asked or asked == len(rest) or (place == asked and chosen.newest is None))
-        and (metadata := kept_metadata(entry))
+        for place, entry in enumerate(rest[begin:], start=begin)
+        if entry.meta is not None and (metadata := kept_metadata(entry))
     }
     if chosen.newest is not None:
         messages[newest] = chosen.newest

@@ -119,7 +119,7 @@ def _summary_source(
 
 
 def _recent_source(snapshot: Snapshot) -> Source:
-    count = len([True for entry in snapshot.entries if entry.seq])
+    count = len(snapshot.entries) - snapshot.closed
     if not (snapshot.omitted or snapshot.shortened):
         return Source("ok", count)
     notes = []

@@ -19,6 +19,7 @@ from remora.actors.session.window import WindowRules
 from remora.config import Config
 from remora.messages import ChatDict, Entry, decode_chat, plain_text, remove_hidden
 from remora.models.clipping import clip, replace_data, size_words
+from remora.recall.attached import lighten
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange
@@ -32,7 +33,7 @@ _NO_RESULT = "[no result: the call was interrupted, or its result has not come]"
 _BYTES_ON_LOOP, _ON_LOOP = 50_000, 50  # of messages that are shortened, and they themselves
 _KEPT = frozenset({"role", "name", "tool_call_id", "tool_calls"})
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=str.__str__).encode
 
 
 def window_rules(config: Config, counter: TokenCounter) -> WindowRules:
@@ -43,6 +44,9 @@ def window_rules(config: Config, counter: TokenCounter) -> WindowRules:
         stub_tokens=config.context.stub_tokens,
         recent=config.context.recent,
         recall_room=config.recall.room,
+        lighten=partial(lighten, count=partial(count_message, counter)),
+        whole_attachments=config.attachments.newest,
+        kept_results=frozenset(config.context.keep_results),
     )
 
 

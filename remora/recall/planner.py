@@ -6,7 +6,7 @@ Without a query and memory blocks none of that is needed: the session's own wind
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -18,6 +18,7 @@ from remora.config import Config, ContextConfig
 from remora.errors import BudgetTooSmall
 from remora.ids import SessionKey
 from remora.messages import INSTRUCTING_ROLES, Entry
+from remora.recall.attached import Fetch, attach
 from remora.recall.context import (
     Context,
     Selection,
@@ -60,6 +61,7 @@ class Planner:
         counter: the configured counter.
         config: shares and deadlines.
         summaries: notes the summaries that its contexts show.
+        fetch: reads attachments; None where there are none.
 
     Attributes:
         tiers: the tiers that it asks.
@@ -72,11 +74,14 @@ class Planner:
         counter: TokenCounter,
         config: Config,
         summaries: ShownSummaries | None = None,
+        *,
+        fetch: Fetch | None = None,
     ) -> None:
         self.tiers = tiers
         self.summaries = summaries or ShownSummaries()
         self._config = config
         self._counter = counter
+        self._fetch = fetch
         self._fitter = ContextFitter(counter, config, tiers.blocks)
         self._fronts: OrderedDict[SessionKey, _Front] = OrderedDict()
 
@@ -124,7 +129,12 @@ class Planner:
             snapshot = await show(max_tokens, recalls=False, again=False)
             changed = self.drop_front(key) or snapshot.prefix_changed
             context = await show_snapshot(
-                snapshot, counter, self._config.context, max_tokens, prefix_changed=changed
+                snapshot,
+                counter,
+                self._config.context,
+                max_tokens,
+                prefix_changed=changed,
+                attach=partial(self._attach, key),
             )
             self._note_summaries(key, context, snapshot.pinned)
             return context
@@ -154,6 +164,7 @@ class Planner:
         room = max_tokens - around.tokens
         snapshot = leave_room(await shorten_messages(snapshot, counter), room)
         check_room(snapshot, room)
+        snapshot = await self._attach(key, snapshot)
         chosen = await self._fitter.fit(session, whole, snapshot, gathered, around, max_tokens)
         options = self._config.context
         make = partial(build_context, snapshot, chosen, options, prefix_changed=False)
@@ -166,6 +177,12 @@ class Planner:
         )
         changed = self._record_front(key, context, around.tokens)
         return msgspec.structs.replace(context, prefix_changed=changed or snapshot.prefix_changed)
+
+    async def _attach(self, key: SessionKey, snapshot: Snapshot) -> Snapshot:
+        if self._fetch is None:
+            return snapshot
+        most = int(self._config.attachments.context_mb * (1 << 20))
+        return await attach(snapshot, key.user, self._fetch, most)
 
     def _note_summaries(self, key: SessionKey, context: Context, first: int) -> None:
         if context.summary is not None:
@@ -222,6 +239,7 @@ async def show_snapshot(
     max_tokens: int,
     *,
     prefix_changed: bool,
+    attach: Callable[[Snapshot], Awaitable[Snapshot]] | None = None,
 ) -> Context:
     """The context of a conversation alone.
 
@@ -230,6 +248,8 @@ async def show_snapshot(
     """
     snapshot = leave_room(await shorten_messages(snapshot, counter), max_tokens)
     check_room(snapshot, max_tokens)
+    if attach is not None:
+        snapshot = await attach(snapshot)
 
     def build() -> Context:
         shown = show_conversation(snapshot, counter)

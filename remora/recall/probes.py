@@ -8,6 +8,7 @@ __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
     # contexts
+    "attachments_left_out": "attachments of old messages have no place in a context: words of them",
     "message_shortened": "a message is larger than its share of a context: it is shown in part",
     "excerpts_too_long": "names and ids make excerpts too long: the oldest units are left out",
     # finding

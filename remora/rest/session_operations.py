@@ -63,7 +63,11 @@ async def list_messages(asked: Asked) -> shapes.MessagePage:
     """Messages of a session."""
     page = asked.given
     found = await asked.session.history(
-        include_archived=page.archived, at=page.at, after=page.after, limit=page.limit + 1
+        include_archived=page.archived,
+        at=page.at,
+        after=page.after,
+        limit=page.limit + 1,
+        attachments=page.attachments,
     )
     shown = found[: page.limit]
     return shapes.MessagePage(shown, shown[-1].seq if len(found) > len(shown) else None)

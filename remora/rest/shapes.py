@@ -92,13 +92,15 @@ class Appended(msgspec.Struct, frozen=True):
 class Messages(Request, frozen=True):
     """Messages after number `after`, at most `limit`; `archived`: also what left the buffer.
 
-    `at`: the session as it was when this message was the newest.
+    `at`: the session as it was when this message was the newest. `attachments`: with the bytes of
+    attachments; otherwise a few words stand in their place.
     """
 
     after: Count = 0
     limit: Limit = 100
     archived: bool = True
     at: Count | None = None
+    attachments: bool = False
 
 
 class MessagePage(msgspec.Struct, frozen=True):

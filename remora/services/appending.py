@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 import anyio
+import msgspec
 
 from remora.actors.session.messages import Append
 from remora.errors import OverdraftReached
@@ -22,6 +23,7 @@ from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.counting import UNCOUNTED, CountingThread
+from remora.storage.attachments import Attachments, take_blobs
 
 __all__ = ["LocalAppends"]
 
@@ -51,6 +53,7 @@ class LocalAppends:
         wait_s: how long an append waits for them that has no deadline of its own.
         meter: counts how long each took that succeeded.
         counting: counts the tokens of entries that are `UNCOUNTED`.
+        attachments: stores those of messages.
         note_change: told of a user whose messages may have changed.
     """
 
@@ -62,8 +65,10 @@ class LocalAppends:
         wait_s: float,
         meter: HistogramMeter,
         counting: CountingThread,
+        attachments: Attachments,
         note_change: Callable[[str], None],
     ) -> None:
+        self._attachments = attachments
         self._note_change = note_change
         self._meter = meter
         self._actors = actors
@@ -75,6 +80,11 @@ class LocalAppends:
 
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
         """See `remora.Session.append`."""
+        if any(entry.blobs is not None for entry in request.entries):
+            entries, blobs = take_blobs(request.entries)
+            request = msgspec.structs.replace(request, entries=entries)
+            async with self._attachments.storing(key.user, blobs):
+                return await self.append(key, request, timeout_s)
         began_s = perf_counter()
         begun = self._clock.monotonic()
         line = self._lines.get(key)

@@ -13,6 +13,7 @@ from remora.errors import ErasureInProgress, InvalidInput
 from remora.ids import SessionKey, UserKey, message_id
 from remora.messages import Entry, Message, restore_message
 from remora.models.cache import CachingEmbedder
+from remora.recall.attached import attach_all
 from remora.recall.recall import Recall
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.registry import ActorRegistry
@@ -184,6 +185,7 @@ class LocalArchive:
         at: int | None,
         after: int = 0,
         limit: int | None = None,
+        attachments: bool = True,
     ) -> list[Message]:
         """See `remora.Session.history`."""
         view: SessionView = await self._actors.ask(key, Inspect())
@@ -191,8 +193,15 @@ class LocalArchive:
             return []
         first = 1 if include_archived else view.watermarks.archived_through + 1
         last = view.last_seq if at is None else min(at, view.last_seq)
+        entries: Sequence[Entry]
         entries = await self._read(key, max(first, after + 1), last, limit)
+        if attachments:
+            entries = await attach_all(entries, key.user, self.blobs)
         return await self._restore(view.sid, entries)
+
+    async def blobs(self, user: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """See `remora.services.parts.Archive`."""
+        return await self._journal.attachments.get(user, digests)
 
     async def follow(
         self, key: SessionKey, *, after: int | None = None, sid: int = 0, limit: int = 100
@@ -220,7 +229,8 @@ class LocalArchive:
                     return Followed([], view.last_seq, now)
                 entries = _cut(await self._read(key, after + 1, view.last_seq, limit, limit))
                 if entries and (not changed.is_set() or await self._is(key, view.sid)):
-                    messages = await self._restore(view.sid, entries)
+                    whole = await attach_all(entries, key.user, self.blobs)
+                    messages = await self._restore(view.sid, whole)
                     return Followed(messages, entries[-1].seq, now)
                 if not entries:  # what came was deleted
                     after, sid = max(after, view.last_seq), now or sid

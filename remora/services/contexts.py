@@ -20,7 +20,7 @@ from remora.actors.session.window import WindowRules, fit_buffer
 from remora.actors.user.messages import ReadSynopsis, Synopsis, Touch
 from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey, message_id_prefix
-from remora.messages import Entry
+from remora.messages import Entry, has_media
 from remora.recall.context import Context
 from remora.recall.planner import Planner, Show
 from remora.runtime.clock import Clock
@@ -169,6 +169,7 @@ class LocalContexts:
         id_prefix: str,
         pinned: Sequence[Entry] = (),
     ) -> Show:
+        entries, _ = self._windows.lighten_old(entries)
         tools = any(entry.calls or entry.answers for entry in entries)
         tokens = sum(entry.tokens for entry in entries)
         listed = (*((summary,) if summary else ()), *summaries)
@@ -194,6 +195,8 @@ class LocalContexts:
                 degraded=join_lost(part for one in listed for part in find_lost(one)),
                 size=sum(entry.size for entry in window.entries),
                 id_prefix=id_prefix,
+                closed=sum(not entry.seq for entry in window.entries),
+                attached=any(map(has_media, window.entries)),
             )
 
         return show

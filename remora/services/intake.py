@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,6 +17,7 @@ from remora.formats import as_chats
 from remora.ids import SessionKey
 from remora.logging import get_logger
 from remora.messages import (
+    AttachmentLimits,
     ChatDict,
     Entry,
     Message,
@@ -65,6 +67,7 @@ class Intake(msgspec.Struct, frozen=True):
         embedder: None if there is none.
         state: bounds keyed state.
         turns: held for a session while its messages are encoded in a thread.
+        attachments: what is taken out of messages.
         counting: counts off the event loop; None where all is counted when it is encoded.
     """
 
@@ -77,6 +80,7 @@ class Intake(msgspec.Struct, frozen=True):
     state: StateConfig = StateConfig()
     turns: KeyedLocks = msgspec.field(default_factory=KeyedLocks)
     counting: CountingThread | None = None
+    attachments: AttachmentLimits | None = None
 
     def encode_at_once(self, key: SessionKey, message: ChatDict) -> Entry | None:
         """The entry of a dict with a role and a short text alone, as nearly all messages are.
@@ -110,12 +114,14 @@ class Intake(msgspec.Struct, frozen=True):
         if not large:
             probe("append_waited_for_encoding")
         async with self.turns(key):
-            return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
+            encode = partial(self._encode, taking=True)
+            return self._weigh(await run_in_thread_if(large, encode, batch, self.now_us()))
 
     async def encode_for_append(self, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode`, but `Appends.append` may have to count them: all are `UNCOUNTED`, or none."""
         if _are_large(batch):
-            return await self.encode(batch)
+            encode = partial(self._encode, taking=True)
+            return self._weigh(await run_in_thread(encode, batch, self.now_us()))
         return self._encode_at_once(batch)
 
     def _encode_at_once(self, batch: Sequence[PlainMessage]) -> list[Entry]:
@@ -145,18 +151,34 @@ class Intake(msgspec.Struct, frozen=True):
         return [entry.with_weight(tokens, _score(scorer, chat)) for entry, chat, tokens in encoded]
 
     def _encode(
-        self, batch: Sequence[PlainMessage], now_us: int, *, later: bool = False
+        self,
+        batch: Sequence[PlainMessage],
+        now_us: int,
+        *,
+        later: bool = False,
+        taking: bool = False,
     ) -> list[_Counted]:
         """The entries, with their tokens, and what they encode; blocks.
 
-        With `later` they are `UNCOUNTED`, if each consists of texts.
+        With `later` they are `UNCOUNTED`, if each consists of texts; with `taking`, attachments are
+        taken out of them.
         """
         limit, counter = self.buffer.max_message_bytes, self.counter
         if len(batch) > _INLINE_MESSAGES:
             for i, message in enumerate(batch):
                 _measure_message(message, i)
+        attachments = self.attachments if taking else None
+        whole = self.redact is not None  # what is redacted is taken apart afterwards
+        if whole and attachments is not None:
+            limit += attachments.max_bytes * 4 // 3
         encoded = [
-            encode_message(message, index=i, max_bytes=limit, now_us=now_us)
+            encode_message(
+                message,
+                index=i,
+                max_bytes=limit,
+                now_us=now_us,
+                attachments=None if whole else attachments,
+            )
             for i, message in enumerate(batch)
         ]
         if later and all(_is_text(entry, chat) for entry, chat in encoded):
@@ -165,7 +187,11 @@ class Intake(msgspec.Struct, frozen=True):
                 for entry, chat in encoded
             ]
         if self.redact is not None:
-            encoded = [_redact_entry(pair, i, self.redact, limit) for i, pair in enumerate(encoded)]
+            most = self.buffer.max_message_bytes
+            encoded = [
+                _redact_entry(pair, i, self.redact, most, attachments)
+                for i, pair in enumerate(encoded)
+            ]
         counted = [
             (entry, chat, count_message(counter, counted_chat(chat, entry.meta)))
             for entry, chat in encoded
@@ -310,7 +336,11 @@ def measure(values: Iterable[Any], enough: int) -> int:
 
 
 def _redact_entry(
-    pair: tuple[Entry, ChatDict], index: int, redact: Callable[[str], str], limit: int
+    pair: tuple[Entry, ChatDict],
+    index: int,
+    redact: Callable[[str], str],
+    limit: int,
+    attachments: AttachmentLimits | None,
 ) -> tuple[Entry, ChatDict]:
     entry, chat = pair
     message: dict[str, Any] = redact_chat(chat, redact)
@@ -318,7 +348,7 @@ def _redact_entry(
         message["metadata"] = redact_metadata(msgspec.msgpack.decode(entry.meta), redact)
     if entry.id is not None:
         message["id"] = entry.id
-    fresh, chat = encode_message(message, index=index, max_bytes=limit)
+    fresh, chat = encode_message(message, index=index, max_bytes=limit, attachments=attachments)
     return msgspec.structs.replace(fresh, at_us=entry.at_us), chat
 
 

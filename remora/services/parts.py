@@ -151,8 +151,13 @@ class Archive(Protocol):
         at: int | None,
         after: int = 0,
         limit: int | None = None,
+        attachments: bool = True,
     ) -> list[Message]:
         """The session's messages, oldest first."""
+        ...
+
+    async def blobs(self, user: str, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The user's attachments of these digests; what is missing is left out."""
         ...
 
     async def follow(

@@ -105,6 +105,8 @@ OWN_SETTINGS = frozenset(
         "uses_complete",
         "erased_actors",
         "moving",
+        "attachments_key",
+        "attachments_unswept",
     }
 )
 """Settings that an engine keeps for itself, or that the copy gets in another way."""

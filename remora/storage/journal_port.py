@@ -12,6 +12,7 @@ from remora.ids import SessionKey, UserKey
 from remora.messages import Entry
 from remora.runtime.jobs import Job
 from remora.runtime.log import Log
+from remora.storage.attachments import Attachments
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import BufferStart
 from remora.storage.records import MemoryItem, StateItem
@@ -157,6 +158,9 @@ class Journal(Log, Protocol):
 
     instance: str
     """Six hex digits in the ids of this journal's messages."""
+
+    attachments: Attachments
+    """The attachments of its messages."""
 
     epoch: int
     """How many owners opened this journal so far, this one included; 0 if it is not counted.

@@ -60,7 +60,7 @@ SHARD_NAME = re.compile(r"shard-\d{2,3}(-\d+)?")
 
 MAX_SHARDS = 256
 _VERSION = 1
-_UNDIVIDED = re.compile(r"journal\.(db|db-wal|db-shm|mark)|longterm(-\d+)?")
+_UNDIVIDED = re.compile(r"journal\.(db|db-wal|db-shm|mark)|attachments|longterm(-\d+)?")
 _logger = get_logger(__name__)
 
 

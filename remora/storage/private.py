@@ -49,7 +49,7 @@ _FILES = (
     "next-owner.json",
     "spawn.lock",
 )
-_DIRECTORIES = re.compile(r"longterm(-\d+)?|shard-\d{2,3}(-\d+)?")
+_DIRECTORIES = re.compile(r"attachments|longterm(-\d+)?|shard-\d{2,3}(-\d+)?")
 _DIRECTORY, _FILE = 0o700, 0o600
 _OTHERS = 0o077
 _OTHERS_WRITE = 0o022

@@ -21,6 +21,8 @@ PROBES: Mapping[str, str] = {
     "ownership_lost": "another process has taken the journal over",
     "writer_did_other_work": "the journal's writer erased, trimmed or compacted between two "
     "batches",
+    "attachment_missing": "an attachment is not where a message says: somebody removed it",
+    "attachments_removed": "attachments that no message refers to were removed",
     # long-term memory
     "caches_renewed": "many indices were replaced: LanceDB's caches start empty",
     "row_exists": "a row was in long-term memory already: it is not written twice",

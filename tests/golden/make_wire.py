@@ -113,6 +113,8 @@ REPLIES: tuple[Any, ...] = (
         300,
         1,
         _range,
+        1,
+        True,
     ),
     session.SessionView(
         3,

@@ -254,7 +254,9 @@ class SessionMachine(ActorMachine):
         before, records = self.model, len(self.queue)
         repeated = message.key is not None and message.key in before.keys
         error = self.refused(message)
-        if error is not None and not (repeated and error is IdConflict):
+        if repeated and error is not InvalidMessage:
+            error = KeyConflict if self.changed_since(message) else None
+        if error is not None:
             with pytest.raises(error):
                 self.decide(message)
             return
@@ -294,6 +296,18 @@ class SessionMachine(ActorMachine):
         elif said != before.said:
             self.told(said=said)
             self.drop()
+
+    def changed_since(self, message: Append) -> bool:
+        """Whether a message of this key says something else by now: nobody can tell it from one
+        that came under the key of another.
+        """
+        assert message.key is not None
+        original = self.model.keys[message.key].seqs
+        return any(
+            self.model.said[seq][1] != entry.chat
+            for entry, seq in zip(message.entries, original, strict=True)
+            if entry.id
+        )
 
     def refused(self, message: Append) -> type[Exception] | None:
         """Why nothing of these messages may be written; None if all may."""

@@ -62,10 +62,18 @@ CHAT_FACTS = Scope("chat", None, ("fact",))
 GIVEN: list[tuple[str, dict[str, Any]]] = [
     (
         "archive.history",
-        {"key": KEY, "include_archived": True, "at": None, "after": 2, "limit": 5},
+        {
+            "key": KEY,
+            "include_archived": True,
+            "at": None,
+            "after": 2,
+            "limit": 5,
+            "attachments": True,
+        },
     ),
     ("work.drain", {"key": KEY}),
     ("work.drain", {"key": UserKey("ada")}),
+    ("archive.blobs", {"user": "ada", "digests": [b"\x01" * 32]}),
     ("archive.fork", {"key": KEY, "copy": SessionKey("ada", "copy"), "at": 3}),
     (
         "contexts.load",

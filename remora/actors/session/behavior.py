@@ -420,9 +420,12 @@ class SessionBehavior:
         if isinstance(pinned, NeedsLookup):
             return pinned
         entries, tokens = turns.without(state, message)
-        sums = None
+        own, sums, light = entries is state.entries, None, 0
+        if state.attached:
+            entries, light = self._windows.lighten_old(entries)
+            tokens = sum([entry.tokens for entry in entries])
         fits = message.max_tokens // 2 if state.summary or state.summaries else message.max_tokens
-        if entries is state.entries and tokens > fits and not state.tools:
+        if own and not state.attached and tokens > fits and not state.tools:
             sums = state.running_tokens = state.running_tokens or running_sums(entries)
         last = state.shown
         recalls = message.recalls or (last is not None and last.recalls)
@@ -431,11 +434,11 @@ class SessionBehavior:
             state, entries, tokens, budget, rules, pinned, recalls=recalls, sums=sums
         )
         job = None
-        if entries is state.entries:
+        if own:
             limit = self._rules.token_limit
             job = plan_summary(state, budget, shown, rules, limit=limit)
         before = last.before if message.again and last is not None else last
-        now = _prefix(state, shown, before, recalls=recalls)
+        now = _prefix(state, shown, before, recalls=recalls, light=light)
         changed = before is None or not _continues(now, before, shown.entries)
         summarizing_through = state.watermarks.summarizing_through
         pending = 0
@@ -467,6 +470,8 @@ class SessionBehavior:
             shown.least_tokens,
             shown.pinned,
             shown.gap,
+            sum([not entry.seq for entry in shown.entries]) if state.tools else 0,
+            state.attached > 0,
         )
         volatile: list[Any] = [now]
         if state.pinned is None:
@@ -565,7 +570,12 @@ def _find_lost(state: SessionState, shown: Window) -> MessageRange | None:
 
 
 def _prefix(
-    state: SessionState, shown: Window, before: PrefixShown | None, *, recalls: bool
+    state: SessionState,
+    shown: Window,
+    before: PrefixShown | None,
+    *,
+    recalls: bool,
+    light: int,
 ) -> PrefixShown:
     """What a context begins with; the newest unit, which may be shortened later, is not of it."""
     entries, pinned = shown.entries, shown.pinned
@@ -578,6 +588,7 @@ def _prefix(
         *[number for one in told for number in (one.through, one.tokens)],
         bool(told) and needs_user_before(entries),
         entries[0].seq if entries else 0,
+        light,
         *[entry.seq for entry in entries[pinned : pinned + 1]],
     )
     # a missing result may come, and messages may be left out behind the question

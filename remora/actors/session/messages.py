@@ -267,6 +267,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
         least_tokens: the budget that is needed to show anything; 0 if this one suffices.
         gap: the messages that were `omitted`; None for none.
         pinned: how many of `entries` are instructions at the beginning of the session.
+        closed: how many of `entries` stand for results that have not come.
+        attached: some of `entries` may have attachments, or sounds.
     """
 
     summary: Summary | None
@@ -293,6 +295,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
     least_tokens: int = 0
     pinned: int = 0
     gap: MessageRange | None = None
+    closed: int = 0
+    attached: bool = False
 
 
 class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):

@@ -84,10 +84,10 @@ def fit_for_reader(
         pinned=pinned,
         sums=sums,
     )
-    if not cut:
-        pinned = entries[: leading_instructions(entries)]
     if not state.readers or chosen.complete:
         return chosen
+    if not cut:
+        pinned = entries[: leading_instructions(entries)]
     for reader in _usable_readers(state):
         summary, serves = reader.summary, _serves(reader, budget)
         if summary is None or 2 * summary.tokens > budget:

@@ -12,7 +12,8 @@ import msgspec
 from remora.actors.keyed_state import KeyedValues, drop_keyed, put_keyed
 from remora.actors.policies.buffer import BufferPolicy
 from remora.ids import SessionKey, message_id_prefix
-from remora.messages import ChatDict, Entry, counted_chat, decode_chat, leading_instructions
+from remora.messages import ChatDict, Entry, counted_chat, has_media, leading_instructions
+from remora.messages.attachments import decode_attached
 from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
@@ -157,6 +158,7 @@ class SessionState:
     __slots__ = (
         "ahead",
         "answers",
+        "attached",
         "blocks",
         "condensing",
         "degraded",
@@ -237,6 +239,8 @@ class SessionState:
         """Tokens up to each message of the buffer, and before the first; None until a load must
         leave messages out."""
         self.tokens = self.size = self.tools = self.pending = self.pending_tokens = 0
+        self.attached = 0
+        """How many messages of the buffer have attachments, or sounds."""
         self.weight = self.pending_weight = 0
         """Of the buffer, in the tokens that its policy counts."""
         _measure(self)
@@ -295,7 +299,7 @@ def _find_repair(image: SavedSession) -> str:
 
 def recount_entry(entry: Entry, count: Callable[[ChatDict], int]) -> Entry:
     """The message with its tokens counted again."""
-    tokens = count(counted_chat(decode_chat(entry.chat), entry.meta))
+    tokens = count(counted_chat(decode_attached(entry.chat), entry.meta))
     return msgspec.structs.replace(entry, tokens=tokens)
 
 
@@ -342,6 +346,7 @@ def apply(state: SessionState, record: Any) -> None:
                 state.tokens += entry.tokens
                 state.weight += state.policy.weigh(entry)
                 state.tools += bool(entry.calls or entry.answers)
+                state.attached += has_media(entry)
                 state.size += entry.size + _ENTRY_OVERHEAD_BYTES
                 if entry.id is not None:
                     state.ids[entry.id] = entry.seq
@@ -475,6 +480,7 @@ def _drop_summarized(state: SessionState) -> None:
         state.tokens -= entry.tokens
         state.weight -= state.policy.weigh(entry)
         state.tools -= bool(entry.calls or entry.answers)
+        state.attached -= has_media(entry)
         state.size -= entry.size + _ENTRY_OVERHEAD_BYTES
         if entry.id is not None:
             state.ids.pop(entry.id, None)
@@ -499,7 +505,7 @@ def _count_summarizing(state: SessionState) -> None:
 
 def _measure(state: SessionState) -> None:
     """Count everything, when the buffer is restored or rewritten."""
-    tokens = tools = size = weight = 0
+    tokens = tools = size = weight = attached = 0
     weigh = state.policy.weigh
     ids: dict[str, int] = {}
     for entry in state.entries:  # one pass: every activation does this
@@ -507,10 +513,11 @@ def _measure(state: SessionState) -> None:
         weight += weigh(entry)
         if entry.calls or entry.answers:
             tools += 1
+        attached += has_media(entry)
         size += entry.size + _ENTRY_OVERHEAD_BYTES
         if entry.id is not None:
             ids[entry.id] = entry.seq
     state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
-    state.weight = weight
+    state.weight, state.attached = weight, attached
     state.running_tokens = None
     _count_summarizing(state)

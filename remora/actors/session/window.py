@@ -23,7 +23,7 @@ depends on an earlier context: the same messages and budget give the same window
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -34,7 +34,7 @@ from remora.actors.policies.units import (
     presentable_units,
     user_start,
 )
-from remora.messages import Entry, leading_instructions
+from remora.messages import Entry, decode_chat, leading_instructions, tool_calls
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange, Summary
 
@@ -63,6 +63,9 @@ class WindowRules(msgspec.Struct, frozen=True):
         stub_tokens: what a stub takes, at most.
         recent: the newest messages, for which room for recalled memories gives way.
         recall_room: tokens of a budget that are kept free for recalled memories.
+        lighten: a message with words in place of its attachments.
+        whole_attachments: how many of the newest messages have theirs, at least.
+        kept_results: names of tools whose results never become stubs.
     """
 
     no_result: Callable[[str], Entry]
@@ -70,6 +73,20 @@ class WindowRules(msgspec.Struct, frozen=True):
     stub_tokens: int
     recent: int
     recall_room: Callable[[int], int]
+    lighten: Callable[[Entry], Entry] = lambda entry: entry
+    whole_attachments: int = 8
+    kept_results: frozenset[str] = frozenset()
+
+    def lighten_old(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], int]:
+        """The messages, old ones without their attachments, and how many of them lack some.
+
+        Which ones are old changes in steps, as the window does.
+        """
+        step = max(self.whole_attachments // 2, 1)
+        last = entries[-1].seq if entries else 0
+        old = max((last - self.whole_attachments) // step * step, 0)
+        shown = [self.lighten(one) if one.seq <= old else one for one in entries]
+        return shown, sum(a is not b for a, b in zip(shown, entries, strict=True))
 
 
 class Window(msgspec.Struct, frozen=True, gc=False):
@@ -163,11 +180,14 @@ def fit_buffer(
         whole_tokens -= sum(entry.tokens for entry in pinned)
         sums = sums[count:] if sums is not None else None
     budget = max(budget, 0)
-    before = [entry.tokens for entry in pinned]
-    every = sum(before) + whole_tokens + sum([one.tokens for one in summaries])
-    if every + (summary.tokens if summary is not None else 0) > budget:
-        before = _share_out(before, max(budget // 2, LEAST_SHARE * len(pinned)))
-    first = sum(before)
+    before: Sequence[int] = ()
+    first = 0
+    if pinned:
+        before = [entry.tokens for entry in pinned]
+        every = sum(before) + whole_tokens + sum([one.tokens for one in summaries])
+        if every + (summary.tokens if summary is not None else 0) > budget:
+            before = _share_out(before, max(budget // 2, LEAST_SHARE * len(pinned)))
+        first = sum(before)
     if first > budget:
         gone = (*pinned, *entries)
         needed = first + min(gone[-1].tokens, LEAST_SHARE)
@@ -380,6 +400,7 @@ class _Squeeze:
         self._rules = rules
         self._cut = cut
         stub, other = rules.stub_tokens, max(room // 4, LEAST_SHARE)
+        kept = _calls_of(units, rules.kept_results) if rules.kept_results else frozenset()
         self._full = [
             _share_out(
                 [min(entry.tokens, other) for entry in unit],
@@ -390,7 +411,7 @@ class _Squeeze:
         """The tokens of each message where it comes."""
         self._base = [
             [
-                tokens if entry.answers is None else min(tokens, stub)
+                tokens if entry.answers is None or entry.answers in kept else min(tokens, stub)
                 for entry, tokens in zip(unit, full, strict=True)
             ]
             for unit, full in zip(units, self._full, strict=True)
@@ -508,6 +529,13 @@ def keep_newest(entries: Sequence[Entry], budget: int, rules: WindowRules) -> in
             return entries[end - 1].seq
         end = start
     return 0
+
+
+def _calls_of(units: Sequence[Sequence[Entry]], names: Collection[str]) -> frozenset[str]:
+    """The ids of the calls of these tools."""
+    asking = [entry for unit in units for entry in unit if entry.calls]
+    calls = [call for entry in asking for call in tool_calls(decode_chat(entry.chat))]
+    return frozenset([call.id for call in calls if call.name in names])
 
 
 def _share_out(wanted: Sequence[int], room: int) -> list[int]:

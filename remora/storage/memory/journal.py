@@ -15,7 +15,9 @@ import anyio.lowlevel
 
 from remora.ids import SHARED_PREFIX, SessionKey, UserKey
 from remora.messages import Entry
+from remora.messages.attachments import has_attachments
 from remora.runtime.jobs import Job
+from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
 from remora.storage.journal_port import (
@@ -78,6 +80,19 @@ class MemoryJournal(MemoryWriter):
         self._erasures: dict[int, Erasure] = {}
         self._last_erasure = 0
         self._settings: dict[str, str] = {}
+        self.attachments = Attachments(BlobsInMemory(), self, self._referring, self._all_users)
+
+    async def _referring(self, user: str) -> list[Encoded]:
+        return [
+            (entry.chat, entry.meta)
+            for key, actor in self._sessions()
+            if key.user == user
+            for entry in actor.entries
+            if has_attachments(entry.chat, entry.meta)
+        ]
+
+    async def _all_users(self) -> set[str]:
+        return {actor.key.user for actor in self._actors.values()}
 
     async def hydrate(
         self, keys: Sequence[Hashable]
@@ -318,6 +333,7 @@ class MemoryJournal(MemoryWriter):
     async def erase(self, user: str, session: str | None = None) -> Erased:
         await anyio.lowlevel.checkpoint()
         await self._begin_work()
+        await self.attachments.note([user], whole=session is None)
         removed = dict.fromkeys(ERASED_TABLES, 0)
         own = self._find(UserKey(user))
         if session is None:
@@ -359,6 +375,7 @@ class MemoryJournal(MemoryWriter):
 
     async def scrub(self) -> None:
         await anyio.lowlevel.checkpoint()
+        await self.attachments.sweep()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         await anyio.lowlevel.checkpoint()
@@ -377,7 +394,7 @@ class MemoryJournal(MemoryWriter):
                 there = [entry.seq for entry in actor.visible(1, actor.watermarks.archived_through)]
                 last = max(last, *there[: -limits.max_messages][-1:], 0)
             wanted[archive.sid] = min(last, archive.through)
-        count = self._trim(wanted)
+        count = await self._trim(wanted)
         if limits.max_bytes > 0:
             total = sum(entry.size for actor in self._actors.values() for entry in actor.archive())
 
@@ -389,7 +406,7 @@ class MemoryJournal(MemoryWriter):
                     for one in entries[start : archive.through - archive.trimmed]
                 ]
 
-            count += self._trim(
+            count += await self._trim(
                 await choose_oldest(self._archives(), total - limits.max_bytes, sizes)
             )
         return count
@@ -413,8 +430,11 @@ class MemoryJournal(MemoryWriter):
                 found.append(ArchivedRange(actor.sid, actor.trimmed, through))
         return found
 
-    def _trim(self, wanted: Mapping[int, int]) -> int:
-        return sum(self._actors[sid].trim(last) for sid, last in wanted.items())
+    async def _trim(self, wanted: Mapping[int, int]) -> int:
+        await self.attachments.note({self._actors[sid].key.user for sid in wanted})
+        count = sum(self._actors[sid].trim(last) for sid, last in wanted.items())
+        await self.attachments.sweep()
+        return count
 
     async def aclose(self) -> None:
         await self.commit()

@@ -30,7 +30,9 @@ _OWNED = {
     "erasures": "",
 }
 _OF_ACTORS = "WHERE sid IN (SELECT sid FROM remora.actors)"
-_EMPTY = "TRUNCATE remora.erased, remora.settings, " + ", ".join(f"remora.{one}" for one in TABLES)
+_EMPTY = "TRUNCATE remora.erased, remora.settings, remora.attachments, " + ", ".join(
+    f"remora.{one}" for one in TABLES
+)
 
 
 class JournalFacts(msgspec.Struct, frozen=True):

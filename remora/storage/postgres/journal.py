@@ -16,7 +16,9 @@ from remora.config import Durability
 from remora.errors import CommitFailed, InvalidInput, OutcomeUnknown, OwnershipLost, StorageError
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
+from remora.storage.attachments import Attachments
 from remora.storage.journal_port import Erased, Retention
+from remora.storage.postgres.attachments import BlobRows
 from remora.storage.postgres.connection import READERS, WRITING, Address, connect
 from remora.storage.postgres.erasing import delete_messages, delete_rows
 from remora.storage.postgres.lease import Lease, Tenure, check_network, check_tenure
@@ -73,6 +75,7 @@ class PostgresJournal(JournalReader, JournalWriter):
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
+        self.attachments = Attachments(BlobRows(self._read), self, self._referring, self._all_users)
         self._lease = None
         if lease is not None:
             self._lease = lease(owned=self._owned, known=lambda: self.commit_number)
@@ -213,6 +216,8 @@ class PostgresJournal(JournalReader, JournalWriter):
     # -- erasure and retention ---------------------------------------------------------------------
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
+        await self.attachments.note([user], whole=session is None)
+
         async def work() -> Erased:
             self._owned.check()
             erased, sids = await delete_rows(self._read, self._change, user, session)
@@ -251,16 +256,24 @@ class PostgresJournal(JournalReader, JournalWriter):
         administrator removes them (docs/how-to/postgresql.md).
         """
         await self._delete_messages()
+        await self.attachments.sweep()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
+        archive = PostgresArchive(self._read)
+
         async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+            await self.attachments.note(await archive.attaching(wanted))
+
             async def work() -> tuple[int, dict[int, int]]:
                 self._owned.check()
                 return await trim_rows(self._read, self._change, wanted)
 
             return await self.run_exclusively(work)
 
-        return await trim_beyond(PostgresArchive(self._read), limits, now_us, remove)
+        count = await trim_beyond(archive, limits, now_us, remove)
+        if count:
+            await self.attachments.sweep()
+        return count
 
     # -- upkeep ------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from remora.errors import StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
+from remora.messages.attachments import MAGIC
 from remora.runtime.jobs import Job
 from remora.storage.answering import (
     decode_marks,
@@ -27,6 +28,7 @@ from remora.storage.answering import (
     read_range,
     stored_messages,
 )
+from remora.storage.attachments import Encoded
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
@@ -363,6 +365,20 @@ class JournalReader:
             "SELECT number, user_key, session_key FROM remora.erasures ORDER BY number"
         )
         return [decode_note(*row) for row in rows]
+
+    async def _referring(self, user: str) -> Sequence[Encoded]:
+        """A user's messages that refer to attachments."""
+        return await self._read(
+            "SELECT m.chat, m.meta FROM remora.actors AS s JOIN remora.messages AS m ON m.pos "
+            "BETWEEN s.sid << 32 AND ((s.sid + 1) << 32) - 1 WHERE s.user = $1 AND "
+            "(position($2::bytea IN m.chat) > 0 OR position($2::bytea IN m.meta) > 0)",
+            user,
+            MAGIC,
+        )
+
+    async def _all_users(self) -> Sequence[str]:
+        rows = await self._read("SELECT DISTINCT s.user FROM remora.actors AS s")
+        return [user for (user,) in rows]
 
     async def _read(self, sql: str, *arguments: Any) -> list[tuple[Any, ...]]:
         """The rows of a query; one whose connection broke is asked again.

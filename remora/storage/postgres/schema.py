@@ -433,6 +433,15 @@ _CHANGED_MESSAGES = """
                 importance = (v ->> 3)::float8, crc = (v ->> 4)::bigint
             FROM json_array_elements(r) AS v WHERE m.pos = (v ->> 5)::bigint;"""
 # PostgreSQL refuses one of two that replace a function at once.
+_ATTACHMENTS = """
+CREATE TABLE remora.attachments (
+    owner text NOT NULL,               -- a digest of the user's id
+    digest bytea NOT NULL,             -- SHA-256 of the data
+    data bytea NOT NULL,
+    PRIMARY KEY (owner, digest)
+);
+ALTER TABLE remora.attachments ALTER COLUMN data SET STORAGE EXTERNAL; -- pictures are compressed
+"""
 _COMMIT_3 = "LOCK TABLE remora.journal IN EXCLUSIVE MODE;" + _COMMIT.replace(
     "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"
 ).replace(
@@ -442,7 +451,7 @@ _COMMIT_3 = "LOCK TABLE remora.journal IN EXCLUSIVE MODE;" + _COMMIT.replace(
 MIGRATIONS: tuple[str, ...] = (
     _TABLES + _FENCES + _COMMIT + _OTHER_WORK + _FIRST_ROW,
     _LEASE,
-    _COMMIT_3,
+    _COMMIT_3 + _ATTACHMENTS,
 )
 FORMAT = len(MIGRATIONS)
 """The newest format that this remora reads and writes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from remora.messages.attachments import MAGIC
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.postgres.restore import Query
 from remora.storage.retention import ArchivedRange, MessageSizes
@@ -74,6 +75,19 @@ class PostgresArchive:
     async def may_exceed(self, limit: int) -> bool:
         ((size,),) = await self._read("SELECT pg_total_relation_size('remora.messages')")
         return bool(size > limit // 16)  # compressed a good deal, and yet not that much
+
+    async def attaching(self, wanted: Mapping[int, int]) -> Sequence[str]:
+        """The users whose messages up to these refer to attachments."""
+        rows = await self._read(
+            "SELECT DISTINCT s.user FROM unnest($1::bigint[], $2::bigint[]) AS w (sid, last) JOIN "
+            "remora.actors AS s ON s.sid = w.sid JOIN remora.messages AS m ON m.pos > s.sid << 32 "
+            "AND m.pos <= (s.sid << 32) + w.last WHERE position($3::bytea IN m.chat) > 0 OR "
+            "position($3::bytea IN m.meta) > 0",
+            list(wanted),
+            list(wanted.values()),
+            MAGIC,
+        )
+        return [user for (user,) in rows]
 
     async def size(self, sids: Sequence[int]) -> int:
         ((size,),) = await self._read(

@@ -17,6 +17,7 @@ from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, StorageEr
 from remora.logging import get_logger
 from remora.runtime.log import LogStatistics
 from remora.runtime.threads import run_in_thread
+from remora.storage.attachments import Attachments, BlobFiles
 from remora.storage.journal_port import Erased, Finding, Retention
 from remora.storage.layout import check_unmoved
 from remora.storage.sqlite.backup import snapshot
@@ -65,10 +66,14 @@ class SqliteJournal(JournalReader, JournalWriter):
         *,
         max_batch_writes: int,
         max_wal_bytes: int,
+        sync_attachments: bool = True,
     ) -> None:
         JournalReader.__init__(self, reader, numbers=ownership.numbers)
         JournalWriter.__init__(self, path, writer, ownership, max_batch_writes=max_batch_writes)
         self.epoch = ownership.epoch
+        self.attachments = Attachments(
+            BlobFiles(path.parent, sync=sync_attachments), self, self._referring, self._all_users
+        )
         self._files = JournalFiles(self, writer, self._read, max_wal_bytes=max_wal_bytes)
 
     @classmethod
@@ -128,6 +133,7 @@ class SqliteJournal(JournalReader, JournalWriter):
                 ownership,
                 max_batch_writes=max_batch_writes,
                 max_wal_bytes=max_wal_mb << 20,
+                sync_attachments=durability == "power",
             )
         except BaseException as e:
             with anyio.CancelScope(shield=True):
@@ -221,6 +227,8 @@ class SqliteJournal(JournalReader, JournalWriter):
     # -- erasure and retention ---------------------------------------------------------------------
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
+        await self.attachments.note([user], whole=session is None)
+
         async def work() -> tuple[Erased, Sequence[int]]:
             return await delete_rows(self._writer, user, session)
 
@@ -255,15 +263,19 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     async def scrub(self) -> None:
         await self._delete_messages()
+        await self.attachments.sweep()
         await self._files.compact()
         await self._files.empty_wal()
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
+            await self.attachments.note(await archive.attaching(wanted))
             return await self.transaction(lambda: trim_rows(self._writer, wanted))
 
-        count = await trim_beyond(SqliteArchive(self._read), limits, now_us, remove)
+        archive = SqliteArchive(self._read)
+        count = await trim_beyond(archive, limits, now_us, remove)
         if count:
+            await self.attachments.sweep()
             await self._files.release_free_pages()
         return count
 

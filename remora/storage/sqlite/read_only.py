@@ -18,6 +18,7 @@ from remora.ids import SessionKey
 from remora.runtime.jobs import Job
 from remora.runtime.log import LogStatistics, Write
 from remora.runtime.threads import run_in_thread
+from remora.storage.attachments import Attachments, BlobFiles
 from remora.storage.journal_port import Erased, Erasure, Retention
 from remora.storage.sqlite.backup import snapshot
 from remora.storage.sqlite.connection import JournalConnection
@@ -46,11 +47,18 @@ class ReadOnlyJournal(JournalReader):
     """
 
     def __init__(
-        self, reader: JournalConnection, *, settings: Mapping[str, str], numbers: Iterator[int]
+        self,
+        reader: JournalConnection,
+        directory: Path,
+        *,
+        settings: Mapping[str, str],
+        numbers: Iterator[int],
     ) -> None:
         super().__init__(reader, numbers=numbers)
         self.instance = settings.get("instance", "000000")
         self._settings = settings
+        files = BlobFiles(directory, sync=False)
+        self.attachments = Attachments(files, self, self._referring, self._all_users)
         self._begun = False
         self.epoch = self.commit_number = 0  # it owns nothing
         self._refused: list[Write] = []
@@ -73,17 +81,18 @@ class ReadOnlyJournal(JournalReader):
         try:
             copy = temporary / path.name
             await run_in_thread(snapshot, path, copy)
-            return await cls.open(copy)
+            return await cls.open(copy, path.parent)
         finally:
             with anyio.CancelScope(shield=True):
                 await run_in_thread(partial(shutil.rmtree, temporary, ignore_errors=True))
 
     @classmethod
-    async def open(cls, path: Path) -> ReadOnlyJournal:
+    async def open(cls, path: Path, directory: Path | None = None) -> ReadOnlyJournal:
         """Open a journal for reading. No file changes.
 
         Args:
             path: the ``journal.db`` of a memory directory, which a running server may own.
+            directory: that has the attachments; None for the one of `path`.
 
         Raises:
             JournalTooNew: a newer remora wrote it.
@@ -117,7 +126,9 @@ class ReadOnlyJournal(JournalReader):
             if isinstance(e, sqlite3.Error | UnicodeDecodeError):
                 raise open_error(e, path) from e
             raise
-        return cls(reader, settings=settings, numbers=count(int(last_sid) + 1))
+        return cls(
+            reader, directory or path.parent, settings=settings, numbers=count(int(last_sid) + 1)
+        )
 
     async def end_moment(self) -> None:
         """Let the owner's write-ahead log go on; the next query begins another moment."""

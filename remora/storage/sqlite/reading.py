@@ -19,6 +19,7 @@ from remora.errors import RuntimeClosed, StorageError
 from remora.ids import SessionKey, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
+from remora.messages.attachments import MAGIC
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
 from remora.storage.answering import (
@@ -30,6 +31,7 @@ from remora.storage.answering import (
     read_range,
     stored_messages,
 )
+from remora.storage.attachments import Encoded
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
     ENTRY_COLUMNS,
@@ -376,6 +378,18 @@ class JournalReader:
             "SELECT number, user_key, session_key FROM erasures ORDER BY number"
         )
         return [decode_note(*row) for row in rows]
+
+    async def _referring(self, user: str) -> Sequence[Encoded]:
+        """A user's messages that refer to attachments."""
+        return await self._read(
+            "SELECT m.chat, m.meta FROM actors AS s JOIN messages AS m ON m.pos BETWEEN s.sid << "
+            f"{SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = ? AND "
+            "(instr(m.chat, ?) OR instr(m.meta, ?))",
+            (user, MAGIC, MAGIC),
+        )
+
+    async def _all_users(self) -> Sequence[str]:
+        return [user for (user,) in await self._read("SELECT DISTINCT user FROM actors")]
 
     async def _read(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
         try:

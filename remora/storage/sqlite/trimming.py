@@ -8,6 +8,7 @@ from typing import Any
 import aiosqlite
 import msgspec
 
+from remora.messages.attachments import MAGIC
 from remora.storage.decoding import SEQ_MASK
 from remora.storage.retention import ArchivedRange, MessageSizes
 from remora.storage.rows import SEQ_BITS
@@ -78,6 +79,16 @@ class SqliteArchive:
         ((free,),) = await self._read("PRAGMA freelist_count", ())
         ((size,),) = await self._read("PRAGMA page_size", ())
         return bool((pages - free) * size > limit)
+
+    async def attaching(self, wanted: Mapping[int, int]) -> Sequence[str]:
+        """The users whose messages up to these refer to attachments."""
+        rows = await self._read(
+            "SELECT DISTINCT s.user FROM json_each(?) AS w CROSS JOIN actors AS s ON s.sid = "
+            f"w.value ->> 0 CROSS JOIN messages AS m ON m.pos > s.sid << {SEQ_BITS} AND m.pos <= "
+            f"(s.sid << {SEQ_BITS}) + (w.value ->> 1) WHERE instr(m.chat, ?) OR instr(m.meta, ?)",
+            (msgspec.json.encode(list(wanted.items())).decode(), MAGIC, MAGIC),
+        )
+        return [user for (user,) in rows]
 
     async def size(self, sids: Sequence[int]) -> int:
         ((size,),) = await self._read(
