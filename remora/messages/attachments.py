@@ -2,8 +2,8 @@
 
 A message that is stored has a reference in place of each long run of base64: a msgpack extension,
 which no text can forge. It holds the digest of the bytes and what is around them, so that the text
-comes back as it was, character by character. A reader who does not need the bytes sees a few words in
-their place: ``[image/png 1024x768, 4.1 MB]``.
+comes back as it was, character by character. A reader who does not need the bytes sees a few words
+in their place: ``[image/png 1024x768, 4.1 MB]``.
 """
 
 from __future__ import annotations
