@@ -141,6 +141,10 @@ def _as_text(value: Any) -> str:
 
 def _count_media(counter: TokenCounter, part: Mapping[str, Any]) -> int:
     """Tokens of a part that is not text."""
+    image = part.get("image_url")
+    family = getattr(counter, "media_family", "openai")
+    if family == "openai" and isinstance(image, Mapping) and image.get("detail") == "low":
+        return LOW_DETAIL_TOKENS
     blobs = attached_to(part)
     if blobs:
         return sum(_count_blob(counter, blob, part["type"]) for blob in blobs)
@@ -162,6 +166,8 @@ def _count_measure(counter: TokenCounter, size: Measure, kind: str) -> int:
 
 _DATA = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _CHARACTERS_OF_DATA = 4  # for a token of what encrypted reasoning stands for
+LOW_DETAIL_TOKENS = 85
+"""Of a picture that OpenAI is asked to look at in low detail."""
 _KINDS = {"image": "image_url", "audio": "input_audio"}
 
 

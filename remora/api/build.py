@@ -43,7 +43,7 @@ from remora.jobs.durations import CompactionDurations
 from remora.jobs.facts import FactsHandler
 from remora.languages.patterns import compile_patterns
 from remora.logging import get_logger
-from remora.messages import AttachmentLimits, ChatDict, without_surrogates
+from remora.messages import ChatDict, without_surrogates
 from remora.models.breaker import CircuitBreaker
 from remora.models.cache import CachingEmbedder
 from remora.models.compression import CompressionMeter
@@ -68,7 +68,7 @@ from remora.services.contexts import LocalContexts
 from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
-from remora.services.intake import Intake
+from remora.services.intake import Intake, attachment_limits
 from remora.services.meters import VerbMeters
 from remora.services.parts import Parts, TransferParts
 from remora.services.recalls import LocalRecalls
@@ -378,9 +378,7 @@ def _build_internals(
         models.cached,
         config.state,
         counting=counting,
-        attachments=AttachmentLimits(
-            config.attachments.min_kb * 1_024, int(config.attachments.max_mb * (1 << 20))
-        ),
+        attachments=attachment_limits(config),
     )
     recalls = None
     if recall is not None:
@@ -406,6 +404,7 @@ def _build_internals(
             verbs.append_s,
             counting,
             journal.attachments,
+            turns.begin_call,
             _no_rows if recall is None else partial(recall.note_change, gone=True),
         ),
         contexts=LocalContexts(

@@ -466,9 +466,7 @@ class Session(OldSessionNames):
             check_flag(semantic, "semantic")
         parts = self._holder.parts
         embedder = choose_embedder(parts.intake, semantic)
-        return await search_buffer(
-            await self._whole_buffer(), parts.instance, query, limit, embedder
-        )
+        return await search_buffer(await self.inspect(), parts.instance, query, limit, embedder)
 
     # -- changing the buffer -----------------------------------------------------------------------
 
@@ -550,9 +548,8 @@ class Session(OldSessionNames):
         """
         messages, text = parse_state(state, strict=check_flag(strict, "strict"))
         parts = self._holder.parts
-        entries = await parts.intake.encode(messages)
+        entries = await parts.intake.encode(messages, taking=True)
         summary = await parts.intake.restore_summary(text) if text else None
         size = sum(entry.size for entry in entries)
         request = Replace(tuple(entries), summary, size)
-        receipt: Receipt = await parts.actors.ask(self.key, request, size=size)
-        return receipt
+        return await parts.appends.replace(self.key, request)

@@ -39,6 +39,7 @@ from remora.messages import (
     is_same_chat,
     restore_message,
 )
+from remora.recall.attached import attach_all, attach_own
 from remora.recall.context import Context
 from remora.services.arguments import (
     MAX_TEXT_CHARACTERS,
@@ -255,9 +256,10 @@ class Turn:
         replaces = incomplete.seq if incomplete else 0
         self._note_opening(stored.opening[-1], stored.sid, replaces)
         self._entries = replies
+        whole = await attach_all(replies, self._session.user, parts.archive.blobs)
         self._replies = [
             restore_message(one, one.id or message_id(parts.instance, stored.sid, one.seq))
-            for one in replies
+            for one in whole
         ]
         if incomplete is None and replies and _is_final(replies[-1]):
             self._phase = "replayed"
@@ -418,8 +420,8 @@ class Turn:
         ids = list(receipt.ids)
         if _is_incomplete(numbered[-1]):
             self._mark = msgspec.structs.replace(self._mark, replaces=numbered.pop().seq)
-        self._entries.extend(numbered)
-        self._replies.extend(map(restore_message, numbered, ids))
+        self._entries.extend(msgspec.structs.replace(one, blobs=None) for one in numbered)
+        self._replies.extend(map(restore_message, map(attach_own, numbered), ids))
         self._entries.sort(key=_by_seq)  # replies of several tasks may be acknowledged together
         self._replies.sort(key=_by_seq)
 

@@ -135,7 +135,7 @@ _PORTS: Mapping[str, type] = {
     "work": Work,
     "runtime": Verbs,
 }
-_LOCAL = frozenset({"turns.begin_call", "turns.watch"})
+_LOCAL = frozenset({"appends.begin", "appends.replace", "turns.begin_call", "turns.watch"})
 """What takes a function of the caller's, and is done where the caller is."""
 
 _ONCE = frozenset(

@@ -24,6 +24,7 @@ After a crash the same command goes on.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -444,6 +445,8 @@ class _ToDirectory:
 def _move_up(staging: Path, directory: Path) -> None:
     """Put the new journal in its place; the journal itself comes last."""
     for one in sorted(staging.iterdir(), key=lambda one: (one.name == JOURNAL, one.name)):
+        if (directory / one.name).is_dir():  # by an earlier try
+            shutil.rmtree(directory / one.name)
         one.replace(directory / one.name)
     sync_path(directory)
     staging.rmdir()

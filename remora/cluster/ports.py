@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from remora.actors.session.messages import Append, Load, Snapshot, TurnView
+from remora.actors.session.messages import Append, Load, Replace, Snapshot, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.cluster.calls import CALLS
 from remora.cluster.connection import Connection
@@ -168,6 +168,17 @@ class RemoteActors:
         receipt: Receipt = await self.ask(
             key, request, size=request.size, timeout_s=timeout_s, patience_s=self._patience_s
         )
+        return receipt
+
+    def begin(
+        self, key: SessionKey, request: Append, timeout_s: float | None
+    ) -> Awaitable[Receipt]:
+        """See `remora.services.appending.LocalAppends`: the owner keeps the order."""
+        return self.append(key, request, timeout_s)
+
+    async def replace(self, key: SessionKey, request: Replace) -> Receipt:
+        """See `remora.Session.load_state_dict`."""
+        receipt: Receipt = await self.ask(key, request, size=request.size)
         return receipt
 
 

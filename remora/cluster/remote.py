@@ -61,7 +61,7 @@ from remora.services.arguments import (
     check_text,
     collect,
 )
-from remora.services.intake import Intake
+from remora.services.intake import Intake, attachment_limits
 from remora.services.parts import Parts, PartsHolder
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure, of_user
@@ -237,6 +237,7 @@ async def _build_intake(options: Options, closers: list[Callable[[], Any]]) -> I
         options.scorer,
         embedder,
         config.state,
+        attachments=attachment_limits(config),
     )
 
 

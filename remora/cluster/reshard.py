@@ -231,7 +231,7 @@ class _Resharding:
         needed = _SPARE_BYTES + sum(
             one.stat().st_size
             for source in self._sources
-            for name in (f"{JOURNAL}*", "longterm*/**/*")
+            for name in (f"{JOURNAL}*", "longterm*/**/*", "attachments/*/*")
             for one in source.glob(name)
             if one.is_file()
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from remora.actors.session.messages import Append, Load
+from remora.actors.session.messages import Append, Load, Replace
 from remora.api.runtime import Runtime
 from remora.cluster.answers import Answer, LoadAnswer, TimedAnswer
 from remora.cluster.calls import CallType, Verbs, find_call, perform
@@ -288,12 +288,22 @@ class _Link(asyncio.Protocol):
             return
         answer: Answer
         if type(message) is Append:
-            whole = shard.waits or message.replace or any(one.blobs for one in message.entries)
-            if whole and isinstance(key, SessionKey):
+            if any(one.blobs for one in message.entries) and isinstance(key, SessionKey):
+                try:
+                    begun = shard.parts.appends.begin(key, message, ask.timeout_s)
+                except RemoraError as e:
+                    self._refuse_call(number, e)
+                    return
+                self._start(number, lambda: begun, again=message.key is not None)
+                return
+            if (shard.waits or message.replace) and isinstance(key, SessionKey):
                 append = partial(shard.parts.appends.append, key, message, ask.timeout_s)
                 self._start(number, append, again=message.key is not None)
                 return
             answer = TimedAnswer(self, number, shard.verbs.append_s)
+        elif type(message) is Replace and isinstance(key, SessionKey):
+            self._start(number, partial(shard.parts.appends.replace, key, message), again=False)
+            return
         elif type(message) is Load:
             if shard.planner.has_fronts and isinstance(key, SessionKey):
                 answer = LoadAnswer(self, number, shard.verbs.load_s, shard.planner, key)

@@ -98,7 +98,7 @@ class ContextConfig(Section, frozen=True, kw_only=True):
     """Most tokens of such a stub: how the result begins and ends, its size, and its message's
     number."""
     keep_results: tuple[str, ...] = ()
-    """Names of tools whose results are never reduced to a stub."""
+    """Names of tools whose results are not reduced to a stub: the newest, for half of the room."""
     insert_method: Literal["system", "user", "tail"] = "system"
     """Where memory blocks go: into the system message, into the newest user message, or (`tail`)
     into a message before that one, which keeps the provider's prompt cache valid. What a block
@@ -175,7 +175,7 @@ class AttachmentsConfig(Section, frozen=True, kw_only=True):
     max_mb: float = 20.0
     """The largest attachment; a larger one is refused."""
     newest: int = 8
-    """Contexts hold the attachments of the newest so many messages, up to half of it more, and say
-    of older ones what they were."""
+    """Contexts hold the attachments of the newest so many messages that have some, up to half of it
+    more, and from the newest message of the user on; of older ones they say what they were."""
     context_mb: float = 20.0
     """Most bytes of attachments in a context."""

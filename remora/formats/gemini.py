@@ -220,7 +220,8 @@ def to_gemini(messages: ChatMessages) -> GeminiPrompt:
             case "tool":
                 name = functions.get(chat["tool_call_id"]) or chat.get("name")
                 made = _result_part(chat, name or chat["tool_call_id"])
-                turns.append(("user", _restored(kept) if kept else [made]))
+                seen = [_part(one) for one in parts_of(chat) if one["type"] == "image_url"]
+                turns.append(("user", _restored(kept) if kept else [made, *seen]))
             case _:
                 said = _restored(kept) if kept else [*map(_part, parts_of(chat))]
                 turns.append(("user", said))

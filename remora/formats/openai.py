@@ -9,6 +9,7 @@ from remora.messages import INSTRUCTING_ROLES, ChatDict, join_contents, plain_na
 
 __all__ = ["to_openai"]
 
+_BEHIND = "The result is shown in the next message."
 _REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
@@ -33,7 +34,27 @@ def to_openai(messages: ChatMessages, *, alternate: bool = False) -> list[ChatDi
     for chat in chats[: asked + 1]:
         for key in _REASONING:
             chat.pop(key, None)
+    chats = _show_results(chats)
     return _alternate(chats) if alternate else chats
+
+
+def _show_results(chats: list[ChatDict]) -> list[ChatDict]:
+    """Pictures of tool results in a user's message behind them: in a result only texts may be."""
+    shown: list[ChatDict] = []
+    seen: list[Any] = []
+    for chat in chats:
+        if seen and chat["role"] != "tool":
+            shown.append({"role": "user", "content": seen})
+            seen = []
+        content = chat.get("content")
+        if chat["role"] == "tool" and isinstance(content, list):
+            pictures = [one for one in content if one["type"] not in {"text", "refusal"}]
+            seen += pictures
+            texts = [one for one in content if one["type"] == "text"]
+            if pictures:
+                chat = {**chat, "content": texts or _BEHIND}  # noqa: PLW2901
+        shown.append(chat)
+    return [*shown, {"role": "user", "content": seen}] if seen else shown
 
 
 def _alternate(chats: list[ChatDict]) -> list[ChatDict]:

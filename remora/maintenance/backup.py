@@ -29,6 +29,7 @@ from remora.storage.attachments import copy_files, list_names
 from remora.storage.lance.copy import copy_tables
 from remora.storage.ports import Finding, JournalCounts
 from remora.storage.private import make_private_directory
+from remora.storage.sqlite.attachments import remove_unreferred
 from remora.storage.sqlite.backup import snapshot
 
 __all__ = ["BackupReport", "backup"]
@@ -98,6 +99,7 @@ async def backup(
         else:
             await take(journal)
         await run_in_thread(_copy_attachments, directory, staging)
+        await run_in_thread(remove_unreferred, journal, staging)
         async with offline(staging, config, journal=journal) as memory:
             await _copy_long_term(directory, staging, memory)
             findings = tuple(await memory.journal.verify())

@@ -279,7 +279,9 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
     adopt = msgspec.structs.replace(adopt, entries=entries)
     async with AsyncExitStack() as stack:
         if blobs:
-            await stack.enter_async_context(target.journal.attachments.storing(key.user, blobs))
+            await stack.enter_async_context(
+                target.journal.attachments.storing(key.user, key.session, blobs)
+            )
         count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 

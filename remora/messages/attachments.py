@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -25,6 +24,7 @@ __all__ = [
     "AttachedText",
     "Blob",
     "Blobs",
+    "as_reference",
     "attached_to",
     "decode_attached",
     "find_blobs",
@@ -44,7 +44,10 @@ MAGIC = b"\x00rem\xff\x01"
 """Begins each reference; no text in UTF-8 has it."""
 TEXT_KEYS = frozenset({"content", "text", "refusal", "arguments", "input", "transcript"})
 """What holds text: there a run of base64 is told from a long word by its characters."""
-_OTHER = re.compile(r"[^A-Za-z0-9+/]")
+_OTHER = re.compile(r"[^A-Za-z0-9+/_-]")
+_SAFE = re.compile("[_-]")
+_TO_STANDARD = str.maketrans("-_", "+/")
+_TO_SAFE = str.maketrans("+/", "-_")
 _CHUNK = 1 << 20  # characters that are looked at or decoded at once; a multiple of four
 _TYPE = re.compile(r"data:([\w.+-]{1,50}/[\w.+-]{1,50})[\w;=.+-]{0,100};base64,$")
 _HEAD = "data:;base64,"
@@ -54,20 +57,23 @@ _TAIL = 200  # characters before a run that may say of which type it is
 _encode = msgspec.msgpack.Encoder().encode
 
 
+Form: TypeAlias = Literal["base64", "url-safe", "text"]
+
+
 class Blob(msgspec.Struct, frozen=True, array_like=True):
     """Bytes that a message refers to.
 
     Attributes:
         digest: SHA-256 of them.
         size: how many.
-        encoded: they are the value of base64; otherwise of a text that is none.
+        form: what they stand for: a text in base64, or one that is none.
         media: their media type; empty if nothing says it.
         measure: how large the picture is, or how long the sound.
     """
 
     digest: bytes
     size: int
-    encoded: bool
+    form: Form
     media: str
     measure: Measure
 
@@ -171,6 +177,17 @@ def _is_head(piece: _Piece) -> bool:
 # -- taking out ------------------------------------------------------------------------------------
 
 
+def as_reference(text: object) -> msgspec.msgpack.Ext:
+    """How a text with attachments is encoded, as a hook of an encoder.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(text, AttachedText):
+        raise TypeError(f"{type(text).__name__} cannot be encoded")
+    return msgspec.msgpack.Ext(_CODE, MAGIC + _encode(text.pieces))
+
+
 def take_attachments(value: Any, least: int, found: dict[bytes, bytes]) -> Any:
     """Plain data with references in place of long runs of base64; itself if it has none.
 
@@ -184,19 +201,29 @@ def take_attachments(value: Any, least: int, found: dict[bytes, bytes]) -> Any:
     return _take(value, max(least, 4), found, "")
 
 
-def _take(value: Any, least: int, found: dict[bytes, bytes], key: str) -> Any:
+def _media_of(value: Mapping[str, Any]) -> str:
+    """The media type that a dict says its bytes have."""
+    for key in ("mime_type", "mimeType", "media_type", "mediaType"):
+        if isinstance(said := value.get(key), str):
+            return said[:_TAIL]
+    said = value.get("format")
+    return f"audio/{said[:_TAIL]}" if isinstance(said, str) else ""
+
+
+def _take(value: Any, least: int, found: dict[bytes, bytes], key: str, media: str = "") -> Any:
     if isinstance(value, str):
-        return _take_from(value, least, found, key) if len(value) >= least else value
+        return _take_from(value, least, found, key, media) if len(value) >= least else value
     if isinstance(value, dict):
-        taken = {name: _take(one, least, found, name) for name, one in value.items()}
+        said = _media_of(value)
+        taken = {name: _take(one, least, found, name, said) for name, one in value.items()}
         return value if all(taken[name] is one for name, one in value.items()) else taken
     if isinstance(value, (list, tuple)):
-        several = [_take(one, least, found, key) for one in value]
+        several = [_take(one, least, found, key, media) for one in value]
         return value if all(a is b for a, b in zip(several, value, strict=True)) else several
     return value
 
 
-def _take_from(text: str, least: int, found: dict[bytes, bytes], key: str) -> Any:
+def _take_from(text: str, least: int, found: dict[bytes, bytes], key: str, media: str) -> Any:
     pieces: list[_Piece] = []
     done = 0
     for start, end in _find_runs(text, least):
@@ -207,7 +234,8 @@ def _take_from(text: str, least: int, found: dict[bytes, bytes], key: str) -> An
             continue
         if before:
             pieces.append(before)
-        pieces.append(_as_blob(text, start, end, before[-_TAIL:], found))
+        told = _TYPE.search(before[-_TAIL:])
+        pieces.append(_as_blob(text, start, end, told[1] if told else media, found))
         done = end
     if not pieces:
         return text
@@ -242,31 +270,37 @@ def _find_runs(text: str, least: int) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def _as_blob(text: str, start: int, end: int, before: str, found: dict[bytes, bytes]) -> Blob:
+def _as_blob(text: str, start: int, end: int, media: str, found: dict[bytes, bytes]) -> Blob:
+    safe = _SAFE.search(text, start, min(start + _CHUNK, end)) is not None
     decoded = []
     for place in range(start, end, _CHUNK):
         piece = text[place : min(place + _CHUNK, end)]
         try:
-            data = binascii.a2b_base64(piece, strict_mode=True)
+            data = binascii.a2b_base64(
+                piece.translate(_TO_STANDARD) if safe else piece, strict_mode=True
+            )
         except binascii.Error:
             break
-        if binascii.b2a_base64(data, newline=False).decode() != piece:
+        if _encode_base64(data, safe=safe) != piece:
             break
         decoded.append(data)
     else:
         data = b"".join(decoded)
-        said = _TYPE.search(before)
-        media, size = measure(data, said[1] if said else "")
-        return _keep(data, found, encoded=True, media=media, size=size)
-    return _keep(text[start:end].encode(), found, encoded=False, media="", size=Measure())
+        media, size = measure(data, media)
+        form: Form = "url-safe" if safe else "base64"
+        return _keep(data, found, form=form, media=media, size=size)
+    return _keep(text[start:end].encode(), found, form="text", media="", size=Measure())
 
 
-def _keep(
-    data: bytes, found: dict[bytes, bytes], *, encoded: bool, media: str, size: Measure
-) -> Blob:
+def _encode_base64(data: bytes, *, safe: bool) -> str:
+    text = binascii.b2a_base64(data, newline=False).decode()
+    return text.translate(_TO_SAFE) if safe else text
+
+
+def _keep(data: bytes, found: dict[bytes, bytes], *, form: Form, media: str, size: Measure) -> Blob:
     digest = sha256(data).digest()
     found[digest] = data
-    return Blob(digest, len(data), encoded, media, size)
+    return Blob(digest, len(data), form, media, size)
 
 
 # -- putting back ----------------------------------------------------------------------------------
@@ -289,7 +323,9 @@ def _text_of(piece: _Piece, blobs: Blobs) -> str:
     data = blobs.get(piece.digest)
     if data is None:
         return piece.words
-    return b64encode(data).decode() if piece.encoded else data.decode()
+    if piece.form == "text":
+        return data.decode()
+    return _encode_base64(data, safe=piece.form == "url-safe")
 
 
 def attached_to(value: Any) -> list[Blob]:

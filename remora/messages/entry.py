@@ -14,8 +14,10 @@ from remora.errors import InvalidId, InvalidMessage
 from remora.ids import validate_id
 from remora.messages.attachments import (
     MAGIC,
+    AttachedText,
     Blobs,
     decode_attached,
+    is_attachment,
     show_words,
     take_attachments,
 )
@@ -184,6 +186,8 @@ class _Chat(msgspec.Struct):
     function_call: Any = None
 
 
+LEAST_ATTACHMENT = 1_024
+"""Least characters of base64 that may be an attachment."""
 KEPT_PREFIX = "remora."
 """Begins the metadata keys of what `remora.formats` keeps verbatim."""
 
@@ -234,8 +238,15 @@ def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
     ]
     if not native:
         return chat
-    said = set(_texts_in(list(chat.values())))
-    return {**chat, NATIVE: [text for text in _texts_in(native) if text not in said]}
+    said = set(map(_as_key, _texts_in(list(chat.values()))))
+    return {**chat, NATIVE: [text for text in _texts_in(native) if _as_key(text) not in said]}
+
+
+def _as_key(text: str) -> Any:
+    """What tells a text from others: of one that is an attachment, its bytes."""
+    if isinstance(text, AttachedText) and is_attachment(text):
+        return tuple([blob.digest for blob in text.blobs])
+    return text
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -295,8 +306,25 @@ def has_media(entry: Entry) -> bool:
 
 
 def is_same_chat(one: bytes, other: bytes) -> bool:
-    """Whether two encoded chat dicts say the same, whatever the order of their keys."""
-    return one == other or decode_chat(one) == decode_chat(other)
+    """Whether two encoded chat dicts say the same, whatever the order of their keys.
+
+    Bytes that one holds, and the other refers to, are the same.
+    """
+    if one == other:
+        return True
+    if MAGIC not in one and MAGIC not in other:
+        return decode_chat(one) == decode_chat(other)
+    return bool(_taken(one) == _taken(other))
+
+
+def _taken(chat: bytes) -> Any:
+    """A chat dict with a digest in place of whatever could be an attachment."""
+    return msgspec.msgpack.decode(
+        msgspec.msgpack.encode(
+            take_attachments(msgspec.msgpack.decode(chat), LEAST_ATTACHMENT, {})
+        ),
+        ext_hook=lambda code, data: (code, bytes(data)),
+    )
 
 
 def check_shape(chat: ChatDict, index: int) -> None:
@@ -375,6 +403,7 @@ def encode_message(
                 key: value for key, value in chat.items() if value is not None or key == "content"
             }
         checked = msgspec.convert(chat, _Chat)
+        _refuse_extensions(chat.values(), metadata)
         if checked.role == "assistant" and _is_empty(checked):
             chat["content"] = ""  # as a model answers that has nothing to say; no API takes None
         if metadata:
@@ -384,7 +413,7 @@ def encode_message(
         except UnicodeEncodeError:
             chat, metadata = clean_message(chat, index), clean_texts(metadata)
             encoded, meta = _encode(chat, metadata)
-        if isinstance(chat.get("content"), list):
+        if isinstance(chat.get("content"), (list, tuple)):
             check_payloads(chat["content"], index)
         blobs: dict[bytes, bytes] = {}
         if attachments is not None and len(encoded) + len(meta or b"") >= attachments.min_bytes:
@@ -429,6 +458,23 @@ def encode_message(
 
 def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
     return _shrink(_encoder.encode(chat)), _shrink(_encoder.encode(metadata)) if metadata else None
+
+
+def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
+    """Refuse extensions of msgpack, which only remora writes into messages.
+
+    Raises:
+        TypeError: there is one.
+    """
+    left = [one for one in (*values, metadata) if type(one) not in _PLAIN]
+    while left:
+        one = left.pop()
+        if isinstance(one, msgspec.msgpack.Ext):
+            raise TypeError("it has an extension of msgpack")
+        if isinstance(one, Mapping):
+            left.extend(inner for inner in one.values() if type(inner) not in _PLAIN)
+        elif isinstance(one, (list, tuple)):
+            left.extend(inner for inner in one if type(inner) not in _PLAIN)
 
 
 def check_payloads(parts: Iterable[Any], index: int) -> None:

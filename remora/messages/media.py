@@ -7,8 +7,9 @@ as of November 2026:
   shortest side of 768 pixels, and counts 85 tokens and 170 for each tile of 512 pixels.
 - Anthropic, "Vision", image costs: width times height / 750, of a picture scaled to a longest side
   of 1 568 pixels, and at most 1 600.
-- Google, "Understand and count tokens": 258 tokens for a picture of at most 384 pixels a side, else
-  258 for each tile of 768 pixels; 32 tokens a second of sound, 263 of video, 258 for a page.
+- Google, "Image understanding", token calculation: 258 tokens for a picture of at most 384 pixels a
+  side, else 258 for each tile, whose side is the shorter side of the picture divided by 1.5;
+  32 tokens a second of sound, 263 of video, 258 for a page.
 
 A document counts its pages as pictures and its text: 1 500 tokens a page, the lower end of what
 Anthropic says in "PDF support". OpenAI counts 10 tokens a second of sound.
@@ -20,9 +21,10 @@ import binascii
 import io
 import re
 import wave
+import zlib
 from base64 import b64decode
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import ceil
 from typing import Any, Literal, TypeAlias
@@ -77,10 +79,14 @@ _COUNT = re.compile(
     rb"/Type\s*/Pages\b[^>]{0,200}?/Count\s+(\d{1,6})"
     rb"|/Count\s+(\d{1,6})[^>]{0,200}?/Type\s*/Pages\b"
 )
+_OBJECTS = re.compile(rb"/Type\s*/ObjStm\b[^>]{0,300}>>\s*stream\r?\n")
+_UNPACKED = 8 << 20  # bytes of a document that are looked at
 _PAGE_BYTES = 50_000  # of a document whose pages cannot be counted
 _SOUND_BYTES = 16_000  # a second, of compressed sound whose length is not known
 _PAGE_TOKENS = 1_500
 _SEEN = ("image/", "video/", "audio/", "application/pdf")
+_LOOKED_AT = 1 << 18  # characters; a multiple of four
+_BLANK = re.compile(r"\s")
 _CHUNK = 1 << 20  # characters; a multiple of four
 
 
@@ -116,8 +122,22 @@ def _pixels(data: bytes) -> Measure:
 
 
 def _count_pages(data: bytes) -> int:
-    counted = [int(a or b) for a, b in _COUNT.findall(data)]
-    return max([len(_PAGE.findall(data)), *counted]) or max(len(data) // _PAGE_BYTES, 1)
+    objects = [data, *_packed_objects(data)]
+    counted = [int(a or b) for one in objects for a, b in _COUNT.findall(one)]
+    pages = sum(len(_PAGE.findall(one)) for one in objects)
+    return max([pages, *counted]) or max(len(data) // _PAGE_BYTES, 1)
+
+
+def _packed_objects(data: bytes) -> Iterator[bytes]:
+    """The streams of objects of a document, unpacked as far as a bound (PDF 1.5)."""
+    left = _UNPACKED
+    for found in _OBJECTS.finditer(data):
+        if left <= 0:
+            return
+        with suppress(zlib.error):
+            unpacked = zlib.decompressobj().decompress(data[found.end() :], left)
+            left -= len(unpacked)
+            yield unpacked
 
 
 def _milliseconds(data: bytes) -> int:
@@ -146,7 +166,7 @@ def size_of(count: int) -> str:
 def media_tokens(size: Measure, family: Family) -> int | None:
     """Tokens of something of this size; None if its size is not known."""
     if size.width:
-        return _PICTURES[family](size.width, size.height)
+        return _PICTURES.get(family, _of_openai)(size.width, size.height)
     if size.pages:
         return size.pages * (258 if family == "gemini" else _PAGE_TOKENS)
     if size.milliseconds:
@@ -170,7 +190,8 @@ def _of_anthropic(width: int, height: int) -> int:
 def _of_gemini(width: int, height: int) -> int:
     if max(width, height) <= 384:
         return 258
-    return 258 * ceil(width / 768) * ceil(height / 768)
+    unit = max(int(min(width, height) / 1.5), 1)
+    return 258 * ceil(width / unit) * ceil(height / unit)
 
 
 _PICTURES = {"openai": _of_openai, "anthropic": _of_anthropic, "gemini": _of_gemini}
@@ -203,9 +224,12 @@ def check_payload(part: Mapping[str, Any]) -> str:
         media = head[5:].partition(";")[0]
         if not comma or not head.endswith(";base64"):
             return ""
-    if part["type"] == "image_url" and not media.startswith(_SEEN):
+    if part["type"] == "image_url" and not media.lower().startswith(_SEEN):
         return f"{place} is no picture, but {media or 'of no type'}"
-    text = "".join(text.split()) if len(text) < _CHUNK else text
+    if not text.isascii():
+        return f"{place} is not base64: it has other letters"
+    if _BLANK.search(text) is not None:
+        text = "".join(text.split())
     for start in range(0, len(text), _CHUNK):
         try:
             a2b_base64(text[start : start + _CHUNK], strict_mode=True)
@@ -226,5 +250,5 @@ def describe(part: Mapping[str, Any]) -> Measure:
     elif part["type"] == "input_audio":
         media = f"audio/{part['input_audio']['format']}"
     with suppress(ValueError):
-        return measure(b64decode(encoded), media)[1]
+        return measure(b64decode(encoded[:_LOOKED_AT]), media)[1]
     return _UNKNOWN

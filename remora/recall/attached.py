@@ -13,6 +13,7 @@ from remora.messages.attachments import (
     TEXT_KEYS,
     AttachedText,
     Blobs,
+    as_reference,
     attached_to,
     decode_attached,
     find_blobs,
@@ -24,19 +25,23 @@ from remora.messages.text import attachment_words
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 
-__all__ = ["Fetch", "attach", "attach_all", "lighten"]
+__all__ = ["Fetch", "attach", "attach_all", "attach_own", "lighten", "shorten_attachments"]
 
 Fetch: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[Mapping[bytes, bytes]]]
 """Reads a user's attachments."""
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=as_reference).encode
+
+
+_WORDS = frozenset({"content", "tool_calls", "audio", "refusal"})
+"""Keys of a chat dict in which words may stand for bytes."""
 
 
 def lighten(entry: Entry, count: Callable[[ChatDict], int]) -> Entry:
     """The message with words in place of its attachments, unless they take more tokens."""
     if not has_attachments(entry.chat, entry.meta):
         return entry
-    chat = _in_words(decode_attached(entry.chat), frozenset())
+    chat = _shown(decode_attached(entry.chat), {}, ())
     tokens = count(chat)
     if tokens > entry.tokens:
         return entry
@@ -45,7 +50,7 @@ def lighten(entry: Entry, count: Callable[[ChatDict], int]) -> Entry:
 
 
 async def attach(snapshot: Snapshot, user: str, fetch: Fetch, most: int) -> Snapshot:
-    """What a session showed, with the bytes of the newest attachments.
+    """What a session showed, with the bytes of its attachments.
 
     Args:
         snapshot: what it showed.
@@ -55,39 +60,22 @@ async def attach(snapshot: Snapshot, user: str, fetch: Fetch, most: int) -> Snap
     """
     if not snapshot.attached:
         return snapshot
-    own: dict[bytes, bytes] = {}
     wanted: dict[bytes, int] = {}
     left = most
     for entry in reversed(snapshot.entries):
-        own.update(entry.blobs or {})
-        new = {one.digest: one.size for one in find_blobs(entry.chat, entry.meta)}
-        new = {digest: size for digest, size in new.items() if digest not in wanted}
-        if sum(new.values()) > left:
-            probe("attachments_left_out")
-            break
-        left -= sum(new.values())
-        wanted.update(new)
-    blobs = {**await fetch(user, [one for one in wanted if one not in own]), **own}
-    blobs = {digest: data for digest, data in blobs.items() if digest in wanted}
+        for one in find_blobs(entry.chat, entry.meta):
+            if one.digest not in wanted and one.size <= left:
+                wanted[one.digest] = one.size
+                left -= one.size
+            elif one.digest not in wanted:
+                probe("attachments_left_out")
+    blobs = await fetch(user, list(wanted))
+    missing = wanted.keys() - blobs.keys()
     entries = await run_in_thread(
-        lambda: tuple([_show(entry, blobs, wanted) for entry in snapshot.entries])
+        lambda: tuple([_filled(one, blobs, missing, as_text=False) for one in snapshot.entries])
     )
     size = snapshot.size + 2 * sum(map(len, blobs.values()))
     return msgspec.structs.replace(snapshot, entries=entries, size=size)
-
-
-def _show(entry: Entry, blobs: Blobs, wanted: Collection[bytes]) -> Entry:
-    if not has_attachments(entry.chat, entry.meta):
-        return entry
-    here = {one.digest for one in find_blobs(entry.chat, entry.meta)}
-    meta = None
-    if here <= blobs.keys():
-        chat = _whole(decode_attached(entry.chat), blobs, "")
-        if entry.meta is not None:
-            meta = _encode(put_back(decode_attached(entry.meta), blobs))
-    else:
-        chat = _in_words(decode_attached(entry.chat), {*wanted} - blobs.keys())
-    return msgspec.structs.replace(entry, chat=_encode(chat), meta=meta, blobs=None)
 
 
 async def attach_all(entries: Sequence[Entry], user: str, fetch: Fetch) -> Sequence[Entry]:
@@ -98,40 +86,81 @@ async def attach_all(entries: Sequence[Entry], user: str, fetch: Fetch) -> Seque
     if not digests:
         return entries
     blobs = await fetch(user, list(digests))
-    return await run_in_thread(lambda: [_restored(entry, blobs) for entry in entries])
+    missing = digests.keys() - blobs.keys()
+    return await run_in_thread(
+        lambda: [_filled(one, blobs, missing, as_text=True) for one in entries]
+    )
 
 
-def _restored(entry: Entry, blobs: Blobs) -> Entry:
+def attach_own(entry: Entry) -> Entry:
+    """A message on its way in, with the bytes that came with it."""
+    return _filled(entry, entry.blobs or {}, (), as_text=True)
+
+
+def _filled(entry: Entry, blobs: Blobs, missing: Collection[bytes], *, as_text: bool) -> Entry:
+    """The message with these attachments in place; `as_text`: also where a model reads text."""
     if not has_attachments(entry.chat, entry.meta):
         return entry
     meta = entry.meta
-    if meta is not None:
+    if meta is not None and all(one.digest in blobs for one in find_blobs(meta)):
         meta = _encode(put_back(decode_attached(meta), blobs))
-    chat = _encode(put_back(decode_attached(entry.chat), blobs))
+    elif meta is not None:  # it belongs to the whole message
+        meta = _encode(_fill(decode_attached(meta), blobs, missing, "")) if as_text else None
+    decoded = decode_attached(entry.chat)
+    filled = _fill(decoded, blobs, missing, "") if as_text else _shown(decoded, blobs, missing)
+    chat = _encode(filled)
     return msgspec.structs.replace(entry, chat=chat, meta=meta, blobs=None)
 
 
-def _whole(value: Any, blobs: Blobs, key: str) -> Any:
-    """The data with its attachments; words where a model would read the bytes as text."""
-    if isinstance(value, AttachedText):
-        return put_back(value, blobs if key not in TEXT_KEYS and is_attachment(value) else {})
-    if isinstance(value, dict):
-        return {name: _whole(one, blobs, name) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_whole(one, blobs, "") for one in value]
-    return value
+def _shown(chat: ChatDict, blobs: Blobs, missing: Collection[bytes]) -> ChatDict:
+    """The chat dict for a model, which takes encrypted reasoning whole or not at all."""
+    return {
+        key: _fill(value, blobs, missing, key, as_text=False)
+        for key, value in chat.items()
+        if key in _WORDS or all(one.digest in blobs for one in attached_to(value))
+    }
 
 
-def _in_words(value: Any, missing: Collection[bytes]) -> Any:
-    """The data with words in place of attachments: of a part that is one, a text part."""
+def _fill(
+    value: Any, blobs: Blobs, missing: Collection[bytes], key: str, *, as_text: bool = True
+) -> Any:
+    """The data with these attachments, and words in place of the others."""
     if isinstance(value, AttachedText):
-        return value.words
+        whole = as_text or (key not in TEXT_KEYS and is_attachment(value))
+        return put_back(value, blobs if whole else {})
     if isinstance(value, list):
-        return [_in_words(one, missing) for one in value]
+        return [_fill(one, blobs, missing, "", as_text=as_text) for one in value]
     if not isinstance(value, dict):
         return value
-    blobs = attached_to(value)
-    if "type" in value and value["type"] not in {"text", "refusal", "function", "custom"} and blobs:
-        gone = ", missing" if any(one.digest in missing for one in blobs) else ""
+    if _is_part(value) and any(one.digest not in blobs for one in attached_to(value)):
+        gone = ", missing" if any(one.digest in missing for one in attached_to(value)) else ""
         return {"type": "text", "text": f"{attachment_words(value)[:-1]}{gone}]"}
-    return {key: _in_words(one, missing) for key, one in value.items()}
+    return {name: _fill(one, blobs, missing, name, as_text=as_text) for name, one in value.items()}
+
+
+def _is_part(value: dict[str, Any]) -> bool:
+    """Whether it is a content part that is an attachment."""
+    return value.get("type") in {"image_url", "input_audio", "file"}
+
+
+def shorten_attachments(
+    entry: Entry, share: int, count: Callable[[ChatDict], int]
+) -> tuple[ChatDict, int]:
+    """The chat dict without so many attachments that it takes `share` tokens, the last first.
+
+    Returns:
+        It and its tokens, which are more if its texts are longer than that.
+    """
+    chat = decode_attached(entry.chat)
+    parts = chat.get("content")
+    places = []
+    if isinstance(parts, list):
+        places = [n for n, one in enumerate(parts) if _is_part(one)]
+    tokens = entry.tokens
+    for place in reversed(places):
+        if tokens <= share:
+            break
+        assert isinstance(parts, list)
+        parts[place] = {"type": "text", "text": attachment_words(parts[place])}
+        tokens = count(chat)
+    return chat, tokens

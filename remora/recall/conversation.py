@@ -120,7 +120,7 @@ def _summary_source(
 
 def _recent_source(snapshot: Snapshot) -> Source:
     count = len(snapshot.entries) - snapshot.closed
-    if not (snapshot.omitted or snapshot.shortened):
+    if not (snapshot.omitted or snapshot.shortened or snapshot.lightened):
         return Source("ok", count)
     notes = []
     if older := snapshot.omitted - snapshot.withheld:
@@ -135,13 +135,15 @@ def _recent_source(snapshot: Snapshot) -> Source:
         notes.append(
             f"{snapshot.shortened} messages are shortened by {snapshot.shortened_tokens} tokens"
         )
+    if snapshot.lightened:
+        notes.append(f"the attachments of {snapshot.lightened} messages are only named")
     return Source(
         "omitted" if snapshot.omitted else "degraded",
         count,
         "; ".join(notes),
         omitted=snapshot.omitted,
         omitted_tokens=snapshot.omitted_tokens + snapshot.shortened_tokens,
-        shortened=snapshot.shortened,
+        shortened=snapshot.shortened + snapshot.lightened,
         messages=snapshot.gap,
     )
 

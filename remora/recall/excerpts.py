@@ -17,9 +17,17 @@ from remora.actors.policies.units import units
 from remora.actors.session.messages import Snapshot
 from remora.actors.session.window import WindowRules
 from remora.config import Config
-from remora.messages import ChatDict, Entry, decode_chat, plain_text, remove_hidden
+from remora.messages import (
+    ChatDict,
+    Entry,
+    decode_chat,
+    has_media,
+    plain_text,
+    remove_hidden,
+)
+from remora.messages.attachments import as_reference
 from remora.models.clipping import clip, replace_data, size_words
-from remora.recall.attached import lighten
+from remora.recall.attached import lighten, shorten_attachments
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange
@@ -33,7 +41,7 @@ _NO_RESULT = "[no result: the call was interrupted, or its result has not come]"
 _BYTES_ON_LOOP, _ON_LOOP = 50_000, 50  # of messages that are shortened, and they themselves
 _KEPT = frozenset({"role", "name", "tool_call_id", "tool_calls"})
 
-_encode = msgspec.msgpack.Encoder(enc_hook=str.__str__).encode
+_encode = msgspec.msgpack.Encoder(enc_hook=as_reference).encode
 
 
 def window_rules(config: Config, counter: TokenCounter) -> WindowRules:
@@ -118,11 +126,18 @@ def leave_room(snapshot: Snapshot, room: int) -> Snapshot:
 
 def _shorten(entry: Entry, share: int, counter: TokenCounter) -> Entry:
     probe("message_shortened")
-    chat = decode_chat(entry.chat)
+    chat, whole, size = decode_chat(entry.chat), entry.tokens, len(entry.chat)
+    if has_media(entry):
+        count = partial(count_message, counter)
+        light, whole = shorten_attachments(entry, share, count)
+        if whole <= share:
+            return msgspec.structs.replace(entry, chat=_encode(light), meta=None, tokens=whole)
+        chat = decode_chat(_encode(light))
+        size = len(_encode(chat))
     what = "this result" if entry.answers is not None else "this message"
-    room = max(len(entry.chat) * share // max(entry.tokens, 1), 1)
+    room = max(size * share // max(whole, 1), 1)
     for number in range(_TRIES):
-        left_out = max(entry.size - room, 1)
+        left_out = max(size - room, 1)
         note = f"[… {size_words(left_out)} of {what} are left out; it is message {entry.seq} …]"
         if number >= _TRIES - 2:
             note, room = ("…", 0) if number == _TRIES - 2 else ("", 0)

@@ -51,7 +51,8 @@ class RestOptions(NamedTuple):
     """Bounds of the service.
 
     Attributes:
-        body: bytes of a request's body, at most.
+        body: bytes of a request's body, at most: a picture of 12 MB as base64.
+        bodies: bytes of all bodies that are being read, at most; more are refused for a while.
         at_once: requests that one tenant has answered at the same time; more are refused.
         streams: event streams that one tenant may have open.
         timeout_s: seconds until an unfinished body is given up, and a stream that nobody reads.
@@ -59,7 +60,8 @@ class RestOptions(NamedTuple):
             at once after a pause.
     """
 
-    body: int = 4 << 20
+    body: int = 16 << 20
+    bodies: int = 256 << 20
     at_once: int = 64
     streams: int = 256
     timeout_s: float = 30.0
@@ -119,6 +121,7 @@ class RestApp:
         self._failures = FailureLog(time.monotonic)
         self._looked_at = time.monotonic()
         self._working: Counter[str] = Counter()
+        self._reading = 0
         self._streaming: Counter[str] = Counter()
         self._ended = anyio.Event()
         routes: dict[str, _Route] = {}
@@ -293,6 +296,7 @@ class RestApp:
         if declared.isdigit() and int(declared) > most:
             raise _too_long(most)
         body = bytearray()
+        counted = 0
         try:
             with anyio.fail_after(self._options.timeout_s):
                 while True:
@@ -302,11 +306,18 @@ class RestApp:
                     body += event.get("body", b"")
                     if len(body) > most:
                         raise _too_long(most)
+                    self._reading += len(body) - counted
+                    counted = len(body)
+                    if self._reading > self._options.bodies:
+                        text = "too many large bodies are being read: nothing ran, send it again"
+                        raise Refusal(503, "Overloaded", text, wait_s=1)
                     if not event.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
             detail = f"the body took over {self._options.timeout_s:g} s: nothing ran"
             raise Refusal(408, "RequestTimeout", detail) from None
+        finally:
+            self._reading -= counted
 
 
 @asynccontextmanager
@@ -438,6 +449,14 @@ async def _encode(answer: Any) -> bytes:
     return await run_in_thread_if(_is_long(answer), msgspec.json.encode, answer)
 
 
+def _has_bytes(answer: shapes.ContextShown | shapes.TurnShown) -> bool:
+    """Whether a context may have attachments."""
+    context = answer.context if isinstance(answer, shapes.TurnShown) else answer
+    return context is not None and any(
+        isinstance(one.get("content"), list) for one in context.messages
+    )
+
+
 def _is_long(answer: Any) -> bool:
     """Whether it may have more than `_LARGE` bytes; only lists of messages and memories may."""
     match answer:
@@ -457,14 +476,18 @@ def _is_long(answer: Any) -> bool:
             shapes.ContextShown(tokens=tokens)
             | shapes.TurnShown(context=shapes.ContextShown(tokens=tokens))
         ):
-            return tokens * _TOKEN > _LARGE
+            return tokens * _TOKEN > _LARGE or _has_bytes(answer)
         case _:
             return False
     return sum(sizes) > _LARGE
 
 
 def _too_long(most: int) -> Refusal:
-    return Refusal(413, "TooLong", f"a body has at most {most} bytes: nothing was written")
+    text = (
+        f"a body has at most {most} bytes: nothing was written; send several messages in several "
+        "requests, and a smaller picture"
+    )
+    return Refusal(413, "TooLong", text)
 
 
 def _wrong_method(allowed: list[str]) -> Refusal:

@@ -8,19 +8,23 @@ ends. Later appends of the session wait behind it, so that they stay in order.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 import anyio
 import msgspec
 
-from remora.actors.session.messages import Append
+from remora.actors.session.messages import Append, Replace
 from remora.errors import OverdraftReached
 from remora.ids import SessionKey
 from remora.messages import Receipt
 from remora.runtime.clock import Clock
 from remora.runtime.histogram import HistogramMeter
 from remora.runtime.probes import probe
-from remora.runtime.registry import ActorRegistry
+from remora.runtime.registry import ActorRegistry, Reserved
+from remora.runtime.shared_call import SharedCall
 from remora.runtime.supervisor import Supervisor
 from remora.services.counting import UNCOUNTED, CountingThread
 from remora.storage.attachments import Attachments, take_blobs
@@ -54,6 +58,7 @@ class LocalAppends:
         meter: counts how long each took that succeeded.
         counting: counts the tokens of entries that are `UNCOUNTED`.
         attachments: stores those of messages.
+        begin_call: calls a function in a task of the runtime.
         note_change: told of a user whose messages may have changed.
     """
 
@@ -66,8 +71,10 @@ class LocalAppends:
         meter: HistogramMeter,
         counting: CountingThread,
         attachments: Attachments,
+        begin_call: Callable[[Callable[[], Awaitable[Any]]], SharedCall[Any]],
         note_change: Callable[[str], None],
     ) -> None:
+        self._begin_call = begin_call
         self._attachments = attachments
         self._note_change = note_change
         self._meter = meter
@@ -81,10 +88,7 @@ class LocalAppends:
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
         """See `remora.Session.append`."""
         if any(entry.blobs is not None for entry in request.entries):
-            entries, blobs = take_blobs(request.entries)
-            request = msgspec.structs.replace(request, entries=entries)
-            async with self._attachments.storing(key.user, blobs):
-                return await self.append(key, request, timeout_s)
+            return await self.begin(key, request, timeout_s)
         began_s = perf_counter()
         begun = self._clock.monotonic()
         line = self._lines.get(key)
@@ -93,8 +97,7 @@ class LocalAppends:
             self._counting.in_progress += 1
             try:
                 receipt = await self._ask(key, request, timeout_s)
-                if request.replace:
-                    self._note_change(key.user)
+                await self._note_replaced(key, request, receipt)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise
@@ -115,6 +118,71 @@ class LocalAppends:
             if not line.waiting:
                 del self._lines[key]
         self._meter.add(perf_counter() - began_s)
+        return receipt
+
+    def begin(
+        self, key: SessionKey, request: Append, timeout_s: float | None
+    ) -> Awaitable[Receipt]:
+        """`append` of messages with attachments, which has its place in the session's order now.
+
+        It is done to its end if its caller is cancelled: the attachments are kept until it is known
+        whether a message refers to them.
+        """
+        entries, blobs = take_blobs(request.entries)
+        request = msgspec.structs.replace(request, entries=entries)
+        reserved = None
+        if key not in self._lines and entries[0].tokens != UNCOUNTED:
+            reserved = self._actors.reserve(key, request, size=request.size, timeout_s=timeout_s)
+        store = partial(self._store, key, request, blobs, reserved, timeout_s)
+        return self._finish(store)
+
+    async def _finish(self, store: Callable[[], Awaitable[Receipt]]) -> Receipt:
+        receipt: Receipt = await self._begin_call(store).result()
+        return receipt
+
+    async def _store(
+        self,
+        key: SessionKey,
+        request: Append,
+        blobs: dict[bytes, bytes],
+        reserved: Reserved | None,
+        timeout_s: float | None,
+    ) -> Receipt:
+        waiting = reserved
+        try:
+            async with self._attachments.storing(key.user, key.session, blobs):
+                if reserved is None:
+                    return await self.append(key, request, timeout_s)
+                waiting = None
+                self._actors.complete(reserved)
+                try:
+                    receipt: Receipt = await reserved.wait()
+                except OverdraftReached as e:
+                    if not e.waits:
+                        raise
+                    return await self.append(key, request, timeout_s)
+        except Exception as e:
+            if waiting is not None:
+                self._actors.complete(waiting, e)
+            raise
+        await self._note_replaced(key, request, receipt)
+        return receipt
+
+    async def _note_replaced(self, key: SessionKey, request: Append, receipt: Receipt) -> None:
+        if request.replace and not receipt.duplicate:
+            self._note_change(key.user)
+            await self._attachments.clean(key.user)
+
+    async def replace(self, key: SessionKey, request: Replace) -> Receipt:
+        """See `remora.Session.load_state_dict`."""
+        entries, blobs = take_blobs(request.entries)
+        request = msgspec.structs.replace(request, entries=entries)
+        async with AsyncExitStack() as stack:
+            if blobs:
+                await stack.enter_async_context(
+                    self._attachments.storing(key.user, key.session, blobs)
+                )
+            receipt: Receipt = await self._actors.ask(key, request, size=request.size)
         return receipt
 
     def _ask(self, key: SessionKey, request: Append, timeout_s: float | None) -> Awaitable[Receipt]:

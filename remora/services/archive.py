@@ -12,6 +12,7 @@ from remora.actors.user.messages import InspectUser, UserView
 from remora.errors import ErasureInProgress, InvalidInput
 from remora.ids import SessionKey, UserKey, message_id
 from remora.messages import Entry, Message, restore_message
+from remora.messages.attachments import find_blobs
 from remora.models.cache import CachingEmbedder
 from remora.recall.attached import attach_all
 from remora.recall.recall import Recall
@@ -335,8 +336,12 @@ class LocalArchive:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         earlier = await earlier_buffer(self._journal, key, at, as_it_was=True)
         entries = await self._journal.read(key, 1, at, at=at)
-        adopt = await run_in_thread_if(are_long(entries), _copy, view, earlier, entries, at)
-        await self._actors.ask(copy, adopt)
+        digests = {one.digest for entry in entries for one in find_blobs(entry.chat, entry.meta)}
+        async with self._journal.attachments.holding(key.user, digests):
+            if digests:  # what was erased before they were held is not there any more
+                entries = await self._journal.read(key, 1, at, at=at)
+            adopt = await run_in_thread_if(are_long(entries), _copy, view, earlier, entries, at)
+            await self._actors.ask(copy, adopt)
 
 
 def _copy(view: SessionView, earlier: EarlierBuffer, entries: Sequence[Entry], at: int) -> Adopt:

@@ -169,7 +169,7 @@ class LocalContexts:
         id_prefix: str,
         pinned: Sequence[Entry] = (),
     ) -> Show:
-        entries, _ = self._windows.lighten_old(entries)
+        entries, lightened = self._windows.lighten_old(entries)
         tools = any(entry.calls or entry.answers for entry in entries)
         tokens = sum(entry.tokens for entry in entries)
         listed = (*((summary,) if summary else ()), *summaries)
@@ -197,6 +197,7 @@ class LocalContexts:
                 id_prefix=id_prefix,
                 closed=sum(not entry.seq for entry in window.entries),
                 attached=any(map(has_media, window.entries)),
+                lightened=lightened,
             )
 
         return show

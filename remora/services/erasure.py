@@ -28,6 +28,7 @@ from remora.errors import (
     ErasureInProgress,
     OutcomeUnknown,
     ReentrantAsk,
+    RemoraError,
     RuntimeClosed,
 )
 from remora.ids import UNKEYED, Digests, SessionKey, UserKey
@@ -251,6 +252,10 @@ class Eraser:
             user_keys = {user for user, _ in note.owners}
             bars.enter_context(self._refusing(_match_note(note, self._digests), user_keys))
             self.files.enqueue(note, bars, failures.get(note.number))
+        try:
+            await self._journal.attachments.sweep()
+        except RemoraError:
+            _logger.exception("attachments_not_swept")
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Start the worker, which ends when the task group is cancelled."""

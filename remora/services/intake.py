@@ -11,7 +11,7 @@ import msgspec
 from remora.actors.policies.redaction import redact_chat, redact_metadata, redact_text
 from remora.actors.policies.scoring import NEUTRAL_SCORE, validate_score
 from remora.actors.policies.summary import shorten
-from remora.config import BufferConfig, StateConfig
+from remora.config import BufferConfig, Config, StateConfig
 from remora.errors import InvalidMessage
 from remora.formats import as_chats
 from remora.ids import SessionKey
@@ -41,11 +41,20 @@ from remora.services.counting import UNCOUNTED, CountingThread
 from remora.storage.records import RESTORED, Summary
 from remora.tokens import INLINE_CHARACTERS, TokenCounter, count_message
 
-__all__ = ["Intake", "PlainMessage", "are_large", "as_batch", "as_messages", "measure"]
+__all__ = [
+    "Intake",
+    "PlainMessage",
+    "are_large",
+    "as_batch",
+    "as_messages",
+    "attachment_limits",
+    "measure",
+]
 
 _logger = get_logger(__name__)
 _INLINE_MESSAGES = 100  # encoded on the event loop: about a millisecond
 _MANY_TEXTS = 100
+_WHOLE_ATTACHMENTS = 8  # of the largest size, that a message may have in it
 
 
 PlainMessage: TypeAlias = Message | Mapping[str, Any]
@@ -89,7 +98,10 @@ class Intake(msgspec.Struct, frozen=True):
         """
         if self.redact is not None or self.scorer is not None or key in self.turns:
             return None
-        plain = encode_plain(message, self.buffer.max_message_bytes, INLINE_CHARACTERS)
+        most = INLINE_CHARACTERS
+        if self.attachments is not None:
+            most = min(most, self.attachments.min_bytes - 1)
+        plain = encode_plain(message, self.buffer.max_message_bytes, most)
         if plain is None:
             return None
         text, encoded = plain
@@ -120,8 +132,7 @@ class Intake(msgspec.Struct, frozen=True):
     async def encode_for_append(self, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode`, but `Appends.append` may have to count them: all are `UNCOUNTED`, or none."""
         if _are_large(batch):
-            encode = partial(self._encode, taking=True)
-            return self._weigh(await run_in_thread(encode, batch, self.now_us()))
+            return await self.encode(batch, taking=True)
         return self._encode_at_once(batch)
 
     def _encode_at_once(self, batch: Sequence[PlainMessage]) -> list[Entry]:
@@ -134,7 +145,7 @@ class Intake(msgspec.Struct, frozen=True):
         )
         return self._weigh(self._encode(batch, self.now_us(), later=later))
 
-    async def encode(self, batch: Sequence[PlainMessage]) -> list[Entry]:
+    async def encode(self, batch: Sequence[PlainMessage], *, taking: bool = False) -> list[Entry]:
         """The entries of a batch, not yet numbered; made in a thread if they are many or long.
 
         Raises:
@@ -142,7 +153,8 @@ class Intake(msgspec.Struct, frozen=True):
             RedactionFailed: the redaction hook failed on one of them.
         """
         large = _are_large(batch)
-        return self._weigh(await run_in_thread_if(large, self._encode, batch, self.now_us()))
+        encode = partial(self._encode, taking=taking)
+        return self._weigh(await run_in_thread_if(large, encode, batch, self.now_us()))
 
     def _weigh(self, encoded: Sequence[_Counted]) -> list[Entry]:
         scorer = self.scorer
@@ -169,8 +181,8 @@ class Intake(msgspec.Struct, frozen=True):
                 _measure_message(message, i)
         attachments = self.attachments if taking else None
         whole = self.redact is not None  # what is redacted is taken apart afterwards
-        if whole and attachments is not None:
-            limit += attachments.max_bytes * 4 // 3
+        if self.attachments is not None and (whole or not taking):
+            limit += _WHOLE_ATTACHMENTS * self.attachments.max_bytes
         encoded = [
             encode_message(
                 message,
@@ -221,6 +233,12 @@ class Intake(msgspec.Struct, frozen=True):
     def now_us(self) -> int:
         """Microseconds since the epoch."""
         return int(self.clock.time() * 1_000_000)
+
+
+def attachment_limits(config: Config) -> AttachmentLimits:
+    """What is taken out of the messages of a memory."""
+    sizes = config.attachments
+    return AttachmentLimits(sizes.min_kb * 1_024, int(sizes.max_mb * (1 << 20)))
 
 
 def _is_text(entry: Entry, chat: ChatDict) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from remora.actors.session.messages import Append, TurnView
+from remora.actors.session.messages import Append, Replace, TurnView
 from remora.actors.user.messages import PruneNow, Synopsis
 from remora.config import Config
 from remora.errors import InvalidInput, OwnershipLost, RuntimeClosed
@@ -78,6 +78,16 @@ class Appends(Protocol):
 
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
         """Append messages, and wait as the session's buffer policy says."""
+        ...
+
+    def begin(
+        self, key: SessionKey, request: Append, timeout_s: float | None
+    ) -> Awaitable[Receipt]:
+        """`append` of messages with attachments; they have their place in the order on return."""
+        ...
+
+    async def replace(self, key: SessionKey, request: Replace) -> Receipt:
+        """Replace a session's buffer."""
         ...
 
 

@@ -22,13 +22,16 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+import anyio
 import msgspec
 
-from remora.errors import CommitFailed, OutcomeUnknown, RemoraError
-from remora.ids import Digests
+from remora.errors import CommitFailed, OutcomeUnknown, OwnershipLost, RemoraError
+from remora.ids import Digests, UserKey
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.messages.attachments import find_blobs
@@ -40,12 +43,14 @@ from remora.storage.private import make_private_directory, open_private
 
 __all__ = [
     "ATTACHMENTS_KEY",
+    "UNSWEPT",
     "Attachments",
     "BlobFiles",
     "BlobStore",
     "BlobsInMemory",
     "Encoded",
     "copy_files",
+    "encode_names",
     "list_names",
     "take_blobs",
 ]
@@ -127,10 +132,14 @@ class Attachments:
         self._users = users
         self._digests: Digests | None = None
         self._locks = KeyedLocks()
+        self._setting = anyio.Lock()
         self._held: Counter[tuple[str, bytes]] = Counter()
-        self._doubtful: set[tuple[str, bytes]] = set()
-        """Those of appends whose outcome nobody knows."""
-        self._known: dict[str, str] = {}  # users who are to be swept, by name
+        self._doubtful: set[tuple[str, bytes, str]] = set()
+        """Those of appends whose outcome nobody knows, with their sessions."""
+        self._removing: Counter[str] = Counter()
+        """Whose messages are being deleted now."""
+        self._noted: Counter[str] = Counter()
+        """How often each was noted."""
 
     async def name(self, user: str, *, new: bool = False) -> str | None:
         """What a user's attachments are named by; None if there are none and no `new` ones come."""
@@ -144,7 +153,9 @@ class Attachments:
         return self._digests.user(user)
 
     @asynccontextmanager
-    async def storing(self, user: str, blobs: Mapping[bytes, bytes]) -> AsyncIterator[None]:
+    async def storing(
+        self, user: str, session: str, blobs: Mapping[bytes, bytes]
+    ) -> AsyncIterator[None]:
         """Store attachments, and keep them while a message is stored that refers to them.
 
         Raises:
@@ -152,40 +163,60 @@ class Attachments:
         """
         name = await self.name(user, new=True)
         assert name is not None
-        held = [(name, digest) for digest in blobs]
         async with self._locks(name):
-            self._held.update(held)
+            self._held.update((name, digest) for digest in blobs)
             try:
                 await self.store.put(name, blobs)
             except BaseException as e:
-                self._release(held)
+                self._release(name, blobs)
                 if isinstance(e, OSError):
                     raise CommitFailed(f"an attachment cannot be stored: {e}") from e
                 raise
         try:
             yield
         except BaseException as e:
-            self._release(held)
-            if isinstance(e, RemoraError) and not isinstance(e, OutcomeUnknown):
-                await self._sweep(user, name)
+            self._release(name, blobs)
+            if isinstance(e, RemoraError) and not isinstance(e, (OutcomeUnknown, OwnershipLost)):
+                await self._clean_up(user, name)
             else:  # the message may still be stored
-                self._doubtful.update(held)
+                self._doubtful.update((name, digest, session) for digest in blobs)
             raise
-        self._release(held)
+        self._release(name, blobs)
 
-    def _release(self, held: Iterable[tuple[str, bytes]]) -> None:
-        self._held.subtract(held)
+    @asynccontextmanager
+    async def holding(self, user: str, digests: Collection[bytes]) -> AsyncIterator[None]:
+        """Keep attachments that are there while another message is stored that refers to them."""
+        name = await self.name(user) if digests else None
+        if name is None:
+            yield
+            return
+        async with self._locks(name):
+            self._held.update((name, digest) for digest in digests)
+        try:
+            yield
+        finally:
+            self._release(name, digests)
+
+    def _release(self, name: str, digests: Iterable[bytes]) -> None:
+        self._held.subtract((name, digest) for digest in digests)
         self._held = +self._held
 
+    async def _clean_up(self, user: str, name: str) -> None:
+        """Sweep after an append that was refused, whose error its caller is to get."""
+        try:
+            await self._sweep(name, user)
+        except Exception:
+            _logger.exception("attachments_not_swept")
+
     async def get(self, user: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
-        """The bytes by their digests; what is missing is left out."""
+        """The bytes by their digests; what is missing, or damaged, is left out."""
         name = await self.name(user)
         if name is None or not digests:
             return {}
         found = await self.store.get(name, digests)
-        if len(found) < len(set(digests)):
+        if missing := len(set(digests)) - len(found):
             probe("attachment_missing")
-            _logger.error("attachments_missing", count=len(set(digests)) - len(found))
+            _logger.error("attachments_missing", actor=UserKey(user), count=missing)
         return found
 
     async def all(self) -> AsyncIterator[tuple[str, bytes, bytes]]:
@@ -206,64 +237,94 @@ class Attachments:
 
     # -- removing ----------------------------------------------------------------------------------
 
-    async def note(self, users: Iterable[str], *, whole: bool = False) -> None:
-        """Messages of these users are about to be deleted: `sweep` looks at them, now or later.
+    @asynccontextmanager
+    async def removing(
+        self, users: Iterable[str], session: str | None = None, *, whole: bool = False
+    ) -> AsyncIterator[None]:
+        """Messages of these users are deleted within: `sweep` looks at them afterwards.
 
         Args:
             users: who they are.
+            session: all messages of this session are.
             whole: all that they have is.
         """
-        names = {name: user for user in users if (name := await self.name(user)) is not None}
-        there = set(await self.store.names()) if names else set()
-        names = {name: user for name, user in names.items() if name in there}
-        if whole:
-            self._doubtful = {one for one in self._doubtful if one[0] not in names}
-        if names:
-            self._known.update(names)
-            unswept = {*await self._unswept(), *names}
-            await self._settings.change_settings({UNSWEPT: _encode_names(unswept)})
+        wanted = {name for user in users if (name := await self.name(user)) is not None}
+        wanted.intersection_update(await self.store.names() if wanted else ())
+        self._removing.update(wanted)
+        self._noted.update(wanted)
+        try:
+            if wanted:
+                await self._change_unswept(lambda unswept: unswept | wanted)
+            yield
+            if whole or session is not None:
+                self._doubtful = {
+                    one
+                    for one in self._doubtful
+                    if one[0] not in wanted or not (whole or one[2] == session)
+                }
+        finally:
+            self._removing.subtract(wanted)
+            self._removing = +self._removing
 
     async def sweep(self) -> None:
         """Remove what no message refers to any more, of the users who were noted."""
-        unswept = await self._unswept()
-        if not unswept:
-            return
-        unknown = [name for name in unswept if name not in self._known]
-        if unknown:  # since before a restart
-            for user in await self._users():
-                name = await self.name(user)
-                if name in unknown:
-                    self._known[name] = user
-        for name in unswept:
-            await self._sweep(self._known.get(name), name)
-        left = set(await self._unswept()) - set(unswept)
-        await self._settings.change_settings({UNSWEPT: _encode_names(left)})
-        for name in unswept:
-            self._known.pop(name, None)
+        for name in await self._unswept():
+            if name in self._removing:
+                continue  # who deletes its messages sweeps it
+            times = self._noted[name]
+            await self._sweep(name)
+            if self._noted[name] == times:
+                await self._change_unswept(partial(_without, name))
 
-    async def _unswept(self) -> list[str]:
+    async def clean(self, user: str) -> None:
+        """Remove what none of a user's messages refers to any more."""
+        name = await self.name(user)
+        if name is not None:
+            await self._sweep(name, user)
+
+    async def _unswept(self) -> set[str]:
         setting = await self._settings.setting(UNSWEPT)
         with suppress(msgspec.DecodeError):
-            return _decode_names(setting) if setting else []
-        return []
+            return set(_decode_names(setting)) if setting else set()
+        return set()
 
-    async def _sweep(self, user: str | None, name: str) -> None:
+    async def _change_unswept(self, change: Callable[[set[str]], set[str]]) -> None:
+        async with self._setting:
+            before = await self._unswept()
+            after = change(before)
+            if after != before:
+                await self._settings.change_settings({UNSWEPT: encode_names(after)})
+
+    async def _sweep(self, name: str, user: str | None = None) -> None:
         async with self._locks(name):
             there = await self.store.digests(name)
-            kept = {digest for one, digest in (*self._held, *self._doubtful) if one == name}
+            kept = {digest for one, digest, *_ in (*self._held, *self._doubtful) if one == name}
+            if there and user is None:
+                for one in await self._users():
+                    if await self.name(one) == name:
+                        user = one
+                        break
             if there and user is not None:
                 kept |= await self.referred(user)
-            if gone := there - kept:
+            gone = there - kept
+            if gone:
                 probe("attachments_removed")
-                await self.store.remove(name, gone)
+            await self.store.remove(name, gone)
 
     async def referred(self, user: str) -> set[bytes]:
         """The digests of all attachments that a user's messages refer to."""
         messages = await self._referring(user)
-        return {blob.digest for one in messages for blob in find_blobs(*one)}
+        return await run_in_thread(
+            lambda: {blob.digest for one in messages for blob in find_blobs(*one)}
+        )
 
 
-def _encode_names(names: Collection[str]) -> str:
+def _without(name: str, names: set[str]) -> set[str]:
+    return names - {name}
+
+
+def encode_names(names: Collection[str]) -> str:
+    """The value of the setting `UNSWEPT`."""
     return msgspec.json.encode(sorted(names)).decode() if names else ""
 
 
@@ -290,7 +351,7 @@ class BlobFiles:
                 sync_path(one.parent)
         for digest, data in blobs.items():
             path = place / digest.hex()
-            if not path.exists():
+            if _read_whole(path, digest) is None:
                 self._write(path, data)
         if self._sync:
             sync_path(place)
@@ -317,8 +378,9 @@ class BlobFiles:
     def _get(self, name: str, digests: Collection[bytes]) -> dict[bytes, bytes]:
         found = {}
         for digest in digests:
-            with suppress(OSError):
-                found[digest] = (self._directory / name / digest.hex()).read_bytes()
+            data = _read_whole(self._directory / name / digest.hex(), digest)
+            if data is not None:
+                found[digest] = data
         return found
 
     async def digests(self, name: str) -> set[bytes]:
@@ -341,13 +403,14 @@ class BlobFiles:
         place = self._directory / name
         for digest in digests:
             (place / digest.hex()).unlink(missing_ok=True)
-        for path in place.iterdir():
-            if "." in path.name:  # a process died while it wrote it
-                path.unlink(missing_ok=True)
-        with suppress(OSError):
-            place.rmdir()
-        if self._sync:
-            sync_path(self._directory)
+        with suppress(FileNotFoundError):
+            for path in place.iterdir():
+                if "." in path.name:  # a process died while it wrote it
+                    path.unlink(missing_ok=True)
+            with suppress(OSError):
+                place.rmdir()
+            if self._sync:
+                sync_path(self._directory)
 
     async def names(self) -> list[str]:
         """See `BlobStore`."""
@@ -357,6 +420,15 @@ class BlobFiles:
         with suppress(FileNotFoundError):
             return sorted(one.name for one in self._directory.iterdir() if one.is_dir())
         return []
+
+
+def _read_whole(path: Path, digest: bytes) -> bytes | None:
+    """The bytes of a file; None if it is missing, or damaged."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data if sha256(data).digest() == digest else None
 
 
 class BlobsInMemory:

@@ -16,6 +16,7 @@ from remora.messages import Entry
 from remora.runtime.jobs import Job
 
 __all__ = [
+    "CHANGE_KIND",
     "ENTRY_KIND",
     "HOT_KEYS",
     "READER_KIND",
@@ -24,6 +25,7 @@ __all__ = [
     "Appended",
     "BlocksSpec",
     "BufferMoved",
+    "ChangedUnder",
     "DiscardSpec",
     "EntryFlushSpec",
     "FactsSpec",
@@ -214,6 +216,23 @@ def without_messages(
             )
             left[place : place + 1] = [one for one in parts if one.count]
     return tuple(left)
+
+
+CHANGE_KIND = "change"
+"""Kind of state items for appends under a key that only changed messages, named by the key's
+digest in hexadecimal; their value is a `ChangedUnder`."""
+
+
+class ChangedUnder(msgspec.Struct, frozen=True, array_like=True):
+    """An append under an idempotency key that only changed messages.
+
+    Attributes:
+        seqs: numbers of all its messages.
+        digest: of what they said.
+    """
+
+    seqs: tuple[int, ...]
+    digest: bytes
 
 
 READER_KIND = "reader"

@@ -115,6 +115,7 @@ REPLIES: tuple[Any, ...] = (
         _range,
         1,
         True,
+        2,
     ),
     session.SessionView(
         3,

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
@@ -18,7 +19,7 @@ from remora import Config, Runtime
 from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import reshard
 from remora.config.secrets import Secret
-from remora.errors import InvalidMessage
+from remora.errors import IdConflict, InvalidMessage, KeyConflict
 from remora.maintenance.verify import verify
 from tests.configs import PLAIN
 from tests.filled import opened
@@ -216,7 +217,9 @@ async def test_a_missing_file_is_named(tmp_path: Path) -> None:
         context = await chat.load()
         assert context.messages[0]["content"][1]["text"] == f"[image p.png, 640{TIMES}480, missing]"
         (message,) = await chat.history()
-        assert "60.1 kB]" in str(message.content)
+        assert "missing" in str(message.content)
+        export = await chat.export()
+        await runtime.user("bob").import_session(export, session="two")
         await chat.append([shown("again", picture(7), "p.png")])
         assert url(picture(7)) in str((await chat.load()).messages)
 
@@ -328,3 +331,177 @@ async def test_verify_finds_what_is_missing_or_damaged(tmp_path: Path) -> None:
     assert len((await verify(tmp_path, PLAIN, deep=True)).findings) == 3
     (first.parent / ("0" * 64)).write_bytes(b"left")
     assert "1 files in attachments belong to no message" in (await verify(tmp_path, PLAIN)).notes
+
+
+# -- where features meet ---------------------------------------------------------------------------
+
+
+@pytest.mark.blocking  # the test looks into files
+async def test_erasures_at_the_same_time_leave_nothing(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        for number in range(12):
+            await runtime.session(f"u{number}", "one").append(shown("", picture(number)))
+        assert len(files(tmp_path)) == 12
+        async with anyio.create_task_group() as tasks:
+            for number in range(12):
+                tasks.start_soon(runtime.user(f"u{number}").forget)
+        assert files(tmp_path) == []
+
+
+async def test_two_pictures_of_one_size_differ(reopen: Callable[[], Any]) -> None:
+    """As contents of one id, of one key, and of one turn."""
+    one, other = picture(1), picture(2)
+    async with reopen() as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append({**shown("look", one), "id": "m"}, key="k")
+        assert (await chat.append({**shown("look", one), "id": "m"})).duplicate
+        with pytest.raises(IdConflict):
+            await chat.append({**shown("look", other), "id": "m"})
+        with pytest.raises(KeyConflict):
+            await chat.append(shown("look", other), key="k")
+        async with chat.turn(shown("this", one), key="t") as turn:
+            await turn.reply({"role": "assistant", "content": "A cat."})
+        async with chat.turn(shown("this", one), key="t") as turn:
+            assert turn.replayed
+        with pytest.raises(KeyConflict):
+            await chat.turn(shown("this", other), key="t").__aenter__()
+        await chat.append({**shown("look", other), "id": "m"}, replace=True)
+        assert (await chat.history())[0].content == shown("look", other)["content"]
+
+
+async def test_appends_keep_their_order(reopen: Callable[[], Any]) -> None:
+    """A short text does not overtake a picture, which is written first."""
+    async with reopen() as runtime:
+        chat = runtime.session("ann", "one")
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                given = shown(f"{number}", picture(number)) if number % 2 == 0 else f"{number}"
+                said = given if isinstance(given, dict) else {"role": "user", "content": given}
+                tasks.start_soon(chat.append, said)
+        found = [one.content for one in await chat.history()]
+        texts = [one if isinstance(one, str) else one[0]["text"] for one in found if one]
+        assert texts == [f"{number}" for number in range(10)]
+
+
+@pytest.mark.blocking  # the test looks into files
+async def test_a_cancelled_append_leaves_what_an_erasure_removes(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("ann", "one")
+        for number in range(6):
+            with anyio.move_on_after(0.0005 * number):
+                await chat.append(shown("", picture(number)))
+        await chat.append({"role": "user", "content": "on"})
+        await chat.forget()
+        assert files(tmp_path) == []
+
+
+@pytest.mark.blocking  # the test looks into files
+async def test_replaced_bytes_are_erased(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append({**shown("look", picture(1)), "id": "m"})
+        await chat.append({**shown("look", picture(2)), "id": "m"}, replace=True)
+        assert [one.read_bytes() for one in files(tmp_path)] == [picture(2)]
+        await chat.append({"role": "user", "content": "no", "id": "m"}, replace=True)
+        assert files(tmp_path) == []
+
+
+async def test_replies_and_instructions_have_their_bytes(reopen: Callable[[], Any]) -> None:
+    data = b64encode(picture(3)).decode()
+    reply: dict[str, Any] = {
+        "role": "assistant",
+        "content": "see",
+        "audio": {"id": "a", "data": data},
+    }
+    async with reopen() as runtime:
+        chat = runtime.session("ann", "one")
+        for _ in range(2):
+            async with chat.turn({"role": "user", "content": "say it"}, key="t") as turn:
+                if not turn.replayed:
+                    await turn.reply(reply)
+                (told,) = turn.replies
+                assert told.to_chat()["audio"] == reply["audio"]
+        other = runtime.session("ann", "two")
+        logo = {**shown("Our logo", picture(4)), "role": "system"}
+        await other.append([logo, *({"role": "user", "content": "x " * 900} for _ in range(40))])
+        await other.settle()
+        assert (await other.load(max_tokens=4_000)).messages[0]["content"] == logo["content"]
+
+
+@pytest.mark.blocking  # the test looks into files
+async def test_a_damaged_file_is_missing_until_it_comes_again(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, config=PLAIN) as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append(shown("look", picture(5), "p.png"))
+        (path,) = files(tmp_path)
+        path.write_bytes(path.read_bytes()[:20_000])
+        assert "missing" in str((await chat.load()).messages)
+        await chat.append(shown("again", picture(5), "p.png"))
+        assert str((await chat.history())[0].content).count("missing") == 0
+
+
+async def test_redaction_and_large_states() -> None:
+    """Several large pictures in one message, with a hook, and in a state that is loaded back."""
+    large = [picture(n, size=4 << 20) for n in range(3)]
+    parts = [{"type": "image_url", "image_url": {"url": url(one)}} for one in large]
+    secret: dict[str, Any] = {"type": "text", "text": "my secret"}
+    hidden = Runtime.in_memory(redact=lambda text: text.replace("secret", "…"))
+    async with hidden as runtime:
+        chat = runtime.session("ann", "one")
+        given: dict[str, Any] = {"role": "user", "content": [secret, *parts]}
+        await chat.append(given)
+        (message,) = await chat.history()
+        assert message.content == [{"type": "text", "text": "my …"}, *parts]
+        other = runtime.session("ann", "two")
+        await other.load_state_dict(await chat.state_dict())
+        (entry,) = (await other.inspect()).entries
+        assert entry.size < 2_000
+
+
+async def test_a_question_keeps_its_words(reopen: Callable[[], Any]) -> None:
+    """Where its attachments do not fit, they are named; some are shown if some fit."""
+    many = [{"type": "image_url", "image_url": {"url": url(picture(n))}} for n in range(12)]
+    asked = {"type": "text", "text": "Which of these shows the red door of the house in Lisbon?"}
+    async with reopen() as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append({"role": "user", "content": [asked, *many]})
+        context = await chat.load(max_tokens=2_000)
+        (message,) = context.messages
+        kinds = [part["type"] for part in message["content"]]
+        assert message["content"][0] == asked
+        assert 2 <= kinds.count("image_url") <= 4
+        assert kinds[1] == "image_url"
+        assert message["content"][-1]["text"].startswith("[image, 640")
+        assert 500 < context.tokens <= 2_000
+
+
+async def test_the_picture_of_a_turn_stays(reopen: Callable[[], Any]) -> None:
+    async with reopen() as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append(shown("What is it?", picture(6)))
+        for number in range(15):
+            function = {"name": "look", "arguments": "{}"}
+            call = {"id": f"c{number}", "type": "function", "function": function}
+            await chat.append(
+                [
+                    {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": f"c{number}", "content": "a closer look"},
+                ]
+            )
+        context = await chat.load()
+        assert url(picture(6)) in str(context.messages[0])
+        assert context.sources.recent.status == "ok"
+
+
+async def test_extensions_are_refused() -> None:
+    async with Runtime.in_memory() as runtime:
+        chat = runtime.session("ann", "one")
+        for bad in (msgspec.msgpack.Ext(5, b"x"), msgspec.msgpack.Ext(82, b"\x00rem\xff\x01x")):
+            wrong: list[dict[str, Any]] = [
+                {"role": "user", "content": "x", "metadata": {"x": [bad]}},
+                {"role": "user", "content": "x", "thing": bad},
+            ]
+            for given in wrong:
+                with pytest.raises(InvalidMessage):
+                    await chat.append(given)
+        assert await chat.history() == []

@@ -70,7 +70,7 @@ def test_a_run_is_found_wherever_it_stands(raw: bytes, before: str, after: str) 
         (Measure(1000, 1000), "anthropic", 1334),
         (Measure(8000, 8000), "anthropic", 1600),
         (Measure(384, 384), "gemini", 258),  # of Google's
-        (Measure(1024, 768), "gemini", 516),
+        (Measure(960, 540), "gemini", 6 * 258),
         (Measure(milliseconds=60_000), "gemini", 1920),
         (Measure(milliseconds=60_000), "openai", 600),
         (Measure(pages=10), "gemini", 2580),

@@ -74,7 +74,7 @@ from remora.actors.session.state import (
 from remora.actors.session.window import Window, WindowRules, running_sums
 from remora.errors import IdConflict, KeyConflict, OverdraftReached
 from remora.ids import SessionKey, message_id, message_id_prefix
-from remora.messages import ChatDict, Entry, Receipt, check_ids, is_same_chat
+from remora.messages import ChatDict, Entry, Receipt, check_ids, has_media, is_same_chat
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.runtime.probes import probe
@@ -240,6 +240,8 @@ class SessionBehavior:
         key = message.key
         if len(message.entries) > 1 and not message.allow_duplicates:
             check_ids(message.entries)
+        if key is not None and (known_change := state.changes.get(key.hex())) is not None:
+            return Decision(rewriting.repeat_change(state, self._rules, message, known_change))
         original: OriginalAppend | None = None
         if key is not None and (key in state.keys or not state.keys_complete):
             query = KeyLookup(key)
@@ -368,14 +370,16 @@ class SessionBehavior:
         ids = tuple([new.id for new, _ in differing if new.id is not None])
         if not message.replace or message.turn is not None:
             probe("id_conflict")
+            way = "" if message.turn is not None else "pass replace=True to change it, or "
             raise IdConflict(
                 f"message {differing[0][1].entry.seq} of {state.key.words} has the id {ids[0]!r} "
-                "and says something else: nothing was written; pass replace=True to change it, or "
-                "use another id",
+                f"and says something else: nothing was written; {way}use another id",
                 ids=ids,
             )
         if any(new.role != old.entry.role for new, old in differing):
-            raise IdConflict("a message cannot change its role: nothing was written", ids=ids)
+            raise IdConflict(
+                f"message {ids[0]!r} cannot change its role: nothing was written", ids=ids
+            )
         # with its key, which a message in memory does not know
         query = IdLookup(ids, state.watermarks.cleared_through)
         if query not in state.answers:
@@ -422,7 +426,7 @@ class SessionBehavior:
         entries, tokens = turns.without(state, message)
         own, sums, light = entries is state.entries, None, 0
         if state.attached:
-            entries, light = self._windows.lighten_old(entries)
+            entries, light = self._windows.lighten_old(entries, state.light if own else None)
             tokens = sum([entry.tokens for entry in entries])
         fits = message.max_tokens // 2 if state.summary or state.summaries else message.max_tokens
         if own and not state.attached and tokens > fits and not state.tools:
@@ -471,7 +475,8 @@ class SessionBehavior:
             shown.pinned,
             shown.gap,
             sum([not entry.seq for entry in shown.entries]) if state.tools else 0,
-            state.attached > 0,
+            state.attached > 0 or any(map(has_media, pinned)),
+            light,
         )
         volatile: list[Any] = [now]
         if state.pinned is None:

@@ -269,6 +269,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
         pinned: how many of `entries` are instructions at the beginning of the session.
         closed: how many of `entries` stand for results that have not come.
         attached: some of `entries` may have attachments, or sounds.
+        lightened: messages whose attachments are only named.
     """
 
     summary: Summary | None
@@ -297,6 +298,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
     gap: MessageRange | None = None
     closed: int = 0
     attached: bool = False
+    lightened: int = 0
 
 
 class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):

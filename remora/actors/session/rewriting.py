@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -24,8 +25,14 @@ from remora.actors.session.compaction import (
 )
 from remora.actors.session.messages import Adopt, Append, Remove, Replace
 from remora.actors.session.readers import drop_summaries
-from remora.actors.session.state import BufferRestored, SessionState, message_ids, opening
-from remora.errors import IndexOutOfRange, InvalidInput
+from remora.actors.session.state import (
+    HOT_CHANGES,
+    BufferRestored,
+    SessionState,
+    message_ids,
+    opening,
+)
+from remora.errors import IndexOutOfRange, InvalidInput, KeyConflict
 from remora.ids import message_id, message_id_prefix
 from remora.messages import Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
@@ -34,9 +41,11 @@ from remora.runtime.probes import probe
 from remora.storage.lookups import EarlierBuffer, PastLookup
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
+    CHANGE_KIND,
     ENTRY_KIND,
     Appended,
     BufferMoved,
+    ChangedUnder,
     EntryFlushSpec,
     FactsSpec,
     FrontChange,
@@ -54,8 +63,19 @@ from remora.storage.records import (
     without_messages,
 )
 
-__all__ = ["adopt", "change", "clear", "remove", "remove_number", "replace", "rewind", "truncate"]
+__all__ = [
+    "adopt",
+    "change",
+    "clear",
+    "remove",
+    "remove_number",
+    "repeat_change",
+    "replace",
+    "rewind",
+    "truncate",
+]
 
+_encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
@@ -181,15 +201,49 @@ def change(
         summary=_outdated(here.summary, seqs) if here.summary else None,
         summaries=tuple([_outdated(one, seqs) for one in here.summaries]),
     )
-    decision = _rewrite(state, rules, 0, here, changed=changed)
+    appended = Appended(state.sid, tuple(entries), message.key) if entries else None
+    also = []
+    if appended is None and message.key is not None:
+        also.append(_note_key(state, message, receipt))
+    decision = _rewrite(state, rules, 0, here, changed=changed, appended=appended, also=also)
     decision.reply = receipt
     decision.size = message.size
-    if entries:
-        decision.records = [
-            *decision.records,
-            Appended(state.sid, tuple(entries), message.key),
-        ]
     return decision
+
+
+def _note_key(state: SessionState, message: Append, receipt: Receipt) -> StateChanged:
+    """Keep the key of an append that adds no message which could have it."""
+    assert message.key is not None
+    value = _encode(ChangedUnder(receipt.seqs, _digest_of(message)))
+    old = list(state.changes)[: max(len(state.changes) - HOT_CHANGES + 1, 0)]
+    item = StateItem(CHANGE_KIND, message.key.hex(), value)
+    return StateChanged(state.sid, (item,), tuple((CHANGE_KIND, name) for name in old))
+
+
+def repeat_change(
+    state: SessionState, rules: SessionRules, message: Append, known: ChangedUnder
+) -> Receipt:
+    """What the first append under this key answered, which only changed messages.
+
+    Raises:
+        KeyConflict: it had other messages.
+    """
+    if _digest_of(message) != known.digest:
+        probe("key_conflict")
+        raise KeyConflict(
+            f"the idempotency key was used for other messages of {state.key.words}: nothing was "
+            "written; a new message needs a new key"
+        )
+    given = [entry.id for entry in message.entries]
+    ids = message_ids(rules.instance, state.sid, known.seqs, given)
+    return Receipt(known.seqs, ids, duplicate=True)
+
+
+def _digest_of(message: Append) -> bytes:
+    told = blake2b(digest_size=16)
+    for entry in message.entries:
+        told.update(b"%d:%b" % (len(entry.chat), entry.chat))
+    return told.digest()
 
 
 def _outdated(summary: Summary, changed: Collection[int]) -> Summary:
@@ -261,6 +315,7 @@ def _rewrite(
     removed: tuple[int, ...] = (),
     *,
     changed: Sequence[StoredMessage] = (),
+    appended: Appended | None = None,
     also: Sequence[Any] = (),
     volatile: Sequence[Any] = (),
 ) -> Decision:
@@ -288,6 +343,8 @@ def _rewrite(
     ended = _running_jobs(state)
     gone = set(removed)
     left = [entry for entry in to.entries if entry.seq > front and entry.seq not in gone]
+    if appended is not None:
+        left.extend(appended.entries)
     tokens = sum([state.policy.weigh(entry) for entry in left])
     compaction = None
     if state.policy.due(tokens, len(left), sum([entry.size for entry in left])):
@@ -311,6 +368,8 @@ def _rewrite(
         jobs=jobs,
     )
     records: list[Any] = [moved, *drop_summaries(state), *also]
+    if appended is not None:
+        records.append(appended)
     if compaction is not None:
         records.append(msgspec.structs.replace(compaction, ended=()))
         jobs = (*jobs, *compaction.jobs)

@@ -18,10 +18,12 @@ from remora.runtime.actor import NeedsLookup
 from remora.runtime.jobs import Job, JobDone
 from remora.storage.keyed_values import KEYED_DECODERS, KEYED_KIND
 from remora.storage.records import (
+    CHANGE_KIND,
     HOT_KEYS,
     READER_KIND,
     Appended,
     BufferMoved,
+    ChangedUnder,
     JobsStarted,
     MessageRange,
     Opened,
@@ -39,6 +41,7 @@ from remora.storage.records import (
 )
 
 __all__ = [
+    "HOT_CHANGES",
     "SUMMARIZE_QUEUE",
     "BufferRestored",
     "PinnedFound",
@@ -58,6 +61,8 @@ __all__ = [
 
 SUMMARIZE_QUEUE = "summarize"
 
+HOT_CHANGES = 64
+_decode_change = msgspec.msgpack.Decoder(ChangedUnder).decode
 _decode_reader = msgspec.msgpack.Decoder(Reader).decode
 _ENTRY_OVERHEAD_BYTES = 160  # of an Entry and its place in a list, without content
 _MAX_ANSWERS = 8  # a message asks at most two questions; older answers are of no use
@@ -160,6 +165,7 @@ class SessionState:
         "answers",
         "attached",
         "blocks",
+        "changes",
         "condensing",
         "degraded",
         "entries",
@@ -169,6 +175,7 @@ class SessionState:
         "keyed",
         "keys",
         "keys_complete",
+        "light",
         "next_seq",
         "opened",
         "pending",
@@ -225,6 +232,8 @@ class SessionState:
         """Values that the application keeps; None for none so far."""
         self.readers: dict[str, Reader] = {}
         """Budgets that the session is loaded with, by the names of their items."""
+        self.changes: dict[str, ChangedUnder] = {}
+        """Appends under keys that only changed messages, the newest `HOT_CHANGES`."""
         self.planned = 0
         """The number of the next such summary's job."""
         self.ahead: dict[str, str] = {}
@@ -232,6 +241,8 @@ class SessionState:
         _put(self, image.state_items)
         self.answers: dict[Any, Any] = {}
         """The journal's answers to lookups; valid until the next change."""
+        self.light: dict[int, tuple[Entry, Entry]] = {}
+        """Messages of the buffer, and each without its attachments, as loads have needed them."""
         self.shown: PrefixShown | None = None
         self.pinned: tuple[Entry, ...] | None = None
         """Instructions at the beginning that have left the buffer; None until a load needs them."""
@@ -387,6 +398,8 @@ def apply(state: SessionState, record: Any) -> None:
                     drop_keyed(state.keyed, name)
                 elif kind == READER_KIND:
                     state.readers.pop(name, None)
+                elif kind == CHANGE_KIND:
+                    state.changes.pop(name, None)
         case _:
             raise TypeError(f"a session cannot apply {type(record).__name__}")
 
@@ -397,6 +410,8 @@ def _put(state: SessionState, items: Iterable[StateItem]) -> None:
             state.blocks[one.name] = one
         elif one.kind in KEYED_DECODERS:
             state.keyed = put_keyed(state.keyed, one)
+        elif one.kind == CHANGE_KIND:
+            state.changes[one.name] = _decode_change(one.value)
         elif one.kind == READER_KIND:
             state.readers[one.name] = _decode_reader(one.value)
 
@@ -485,6 +500,8 @@ def _drop_summarized(state: SessionState) -> None:
         if entry.id is not None:
             state.ids.pop(entry.id, None)
             state.has_ids = True
+    for entry in state.entries[:count] if state.light else ():
+        state.light.pop(entry.seq, None)
     del state.entries[:count]
     if state.running_tokens is not None:
         del state.running_tokens[:count]
@@ -519,5 +536,6 @@ def _measure(state: SessionState) -> None:
             ids[entry.id] = entry.seq
     state.tokens, state.tools, state.size, state.ids = tokens, tools, size, ids
     state.weight, state.attached = weight, attached
+    state.light = {}
     state.running_tokens = None
     _count_summarizing(state)

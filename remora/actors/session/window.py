@@ -34,7 +34,7 @@ from remora.actors.policies.units import (
     presentable_units,
     user_start,
 )
-from remora.messages import Entry, decode_chat, leading_instructions, tool_calls
+from remora.messages import Entry, decode_chat, has_media, leading_instructions, tool_calls
 from remora.runtime.probes import probe
 from remora.storage.records import MessageRange, Summary
 
@@ -64,7 +64,7 @@ class WindowRules(msgspec.Struct, frozen=True):
         recent: the newest messages, for which room for recalled memories gives way.
         recall_room: tokens of a budget that are kept free for recalled memories.
         lighten: a message with words in place of its attachments.
-        whole_attachments: how many of the newest messages have theirs, at least.
+        whole_attachments: how many of the newest messages with attachments have them, at least.
         kept_results: names of tools whose results never become stubs.
     """
 
@@ -77,15 +77,28 @@ class WindowRules(msgspec.Struct, frozen=True):
     whole_attachments: int = 8
     kept_results: frozenset[str] = frozenset()
 
-    def lighten_old(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], int]:
+    def lighten_old(
+        self, entries: Sequence[Entry], known: dict[int, tuple[Entry, Entry]] | None = None
+    ) -> tuple[Sequence[Entry], int]:
         """The messages, old ones without their attachments, and how many of them lack some.
 
-        Which ones are old changes in steps, as the window does.
+        Which ones are old changes in steps, as the window does. From the newest message of the user
+        on, none are. What was made before is in `known`, and what is made is put there.
         """
+        asked = max((n for n, one in enumerate(entries) if one.role == "user"), default=0)
+        places = [n for n, one in enumerate(entries) if has_media(one)]
         step = max(self.whole_attachments // 2, 1)
-        last = entries[-1].seq if entries else 0
-        old = max((last - self.whole_attachments) // step * step, 0)
-        shown = [self.lighten(one) if one.seq <= old else one for one in entries]
+        count = max((len(places) - self.whole_attachments) // step * step, 0)
+        old = {n for n in places[:count] if n < asked}
+        if not old:
+            return entries, 0
+        known = {} if known is None else known
+        shown = list(entries)
+        for n in old:
+            made = known.get(shown[n].seq)
+            if made is None or made[0] is not shown[n]:
+                made = known[shown[n].seq] = (shown[n], self.lighten(shown[n]))
+            shown[n] = made[1]
         return shown, sum(a is not b for a, b in zip(shown, entries, strict=True))
 
 
@@ -400,7 +413,6 @@ class _Squeeze:
         self._rules = rules
         self._cut = cut
         stub, other = rules.stub_tokens, max(room // 4, LEAST_SHARE)
-        kept = _calls_of(units, rules.kept_results) if rules.kept_results else frozenset()
         self._full = [
             _share_out(
                 [min(entry.tokens, other) for entry in unit],
@@ -409,9 +421,10 @@ class _Squeeze:
             for unit in units
         ]
         """The tokens of each message where it comes."""
+        kept = self._kept_results() if rules.kept_results else set()
         self._base = [
             [
-                tokens if entry.answers is None or entry.answers in kept else min(tokens, stub)
+                tokens if entry.answers is None or entry.seq in kept else min(tokens, stub)
                 for entry, tokens in zip(unit, full, strict=True)
             ]
             for unit, full in zip(units, self._full, strict=True)
@@ -422,6 +435,20 @@ class _Squeeze:
             for place, unit in enumerate(units)
             if any(entry.answers is not None for entry in unit)
         ]
+
+    def _kept_results(self) -> set[int]:
+        """The newest results of tools whose results are kept, for half of the room."""
+        calls = _calls_of(self._units, self._rules.kept_results)
+        left = self._room // 2
+        kept: set[int] = set()
+        for unit, full in zip(reversed(self._units), reversed(self._full), strict=True):
+            for entry, tokens in zip(reversed(unit), reversed(full), strict=True):
+                if entry.answers in calls:
+                    left -= tokens
+                    if left < 0:
+                        return kept
+                    kept.add(entry.seq)
+        return kept
 
     @property
     def filled(self) -> bool:

@@ -333,7 +333,10 @@ class MemoryJournal(MemoryWriter):
     async def erase(self, user: str, session: str | None = None) -> Erased:
         await anyio.lowlevel.checkpoint()
         await self._begin_work()
-        await self.attachments.note([user], whole=session is None)
+        async with self.attachments.removing([user], session, whole=session is None):
+            return self._erase(user, session)
+
+    def _erase(self, user: str, session: str | None) -> Erased:
         removed = dict.fromkeys(ERASED_TABLES, 0)
         own = self._find(UserKey(user))
         if session is None:
@@ -431,8 +434,9 @@ class MemoryJournal(MemoryWriter):
         return found
 
     async def _trim(self, wanted: Mapping[int, int]) -> int:
-        await self.attachments.note({self._actors[sid].key.user for sid in wanted})
-        count = sum(self._actors[sid].trim(last) for sid, last in wanted.items())
+        users = {self._actors[sid].key.user for sid in wanted}
+        async with self.attachments.removing(users):
+            count = sum(self._actors[sid].trim(last) for sid, last in wanted.items())
         await self.attachments.sweep()
         return count
 

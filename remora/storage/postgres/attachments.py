@@ -15,10 +15,12 @@ class BlobRows:
 
     Args:
         query: runs a statement; it may run one twice.
+        epoch: of the owner; nothing is removed for an earlier one.
     """
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, epoch: int) -> None:
         self._query = query
+        self._epoch = epoch
 
     async def put(self, name: str, blobs: Mapping[bytes, bytes]) -> None:
         """See `BlobStore`."""
@@ -50,9 +52,10 @@ class BlobRows:
         """See `BlobStore`."""
         await self._query(
             "DELETE FROM remora.attachments AS a WHERE a.owner = $1 AND a.digest = "
-            "ANY($2::bytea[])",
+            "ANY($2::bytea[]) AND EXISTS (SELECT 1 FROM remora.journal WHERE epoch = $3 FOR SHARE)",
             name,
             list(digests),
+            self._epoch,
         )
 
     async def names(self) -> list[str]:

@@ -75,7 +75,9 @@ class PostgresJournal(JournalReader, JournalWriter):
             max_batch_writes=max_batch_writes,
             reconnect_s=reconnect_s,
         )
-        self.attachments = Attachments(BlobRows(self._read), self, self._referring, self._all_users)
+        self.attachments = Attachments(
+            BlobRows(self._read, ownership.epoch), self, self._referring, self._all_users
+        )
         self._lease = None
         if lease is not None:
             self._lease = lease(owned=self._owned, known=lambda: self.commit_number)
@@ -216,19 +218,18 @@ class PostgresJournal(JournalReader, JournalWriter):
     # -- erasure and retention ---------------------------------------------------------------------
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
-        await self.attachments.note([user], whole=session is None)
-
         async def work() -> Erased:
             self._owned.check()
             erased, sids = await delete_rows(self._read, self._change, user, session)
             self._erased.update(sids)
             return erased
 
-        erased = await self.run_exclusively(work)
-        try:
-            erased.removed["messages"] = await self._delete_messages()
-        except CommitFailed as e:
-            raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
+        async with self.attachments.removing([user], session, whole=session is None):
+            erased = await self.run_exclusively(work)
+            try:
+                erased.removed["messages"] = await self._delete_messages()
+            except CommitFailed as e:
+                raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
         return erased
 
     async def _delete_messages(self) -> int:
@@ -262,17 +263,17 @@ class PostgresJournal(JournalReader, JournalWriter):
         archive = PostgresArchive(self._read)
 
         async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-            await self.attachments.note(await archive.attaching(wanted))
+            users = await archive.attaching(wanted)
 
             async def work() -> tuple[int, dict[int, int]]:
                 self._owned.check()
                 return await trim_rows(self._read, self._change, wanted)
 
-            return await self.run_exclusively(work)
+            async with self.attachments.removing(users):
+                return await self.run_exclusively(work)
 
         count = await trim_beyond(archive, limits, now_us, remove)
-        if count:
-            await self.attachments.sweep()
+        await self.attachments.sweep()
         return count
 
     # -- upkeep ------------------------------------------------------------------------------------

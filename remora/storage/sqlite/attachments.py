@@ -14,11 +14,18 @@ from pathlib import Path
 
 from remora.ids import Digests
 from remora.messages.attachments import MAGIC, find_blobs
-from remora.storage.attachments import ATTACHMENTS_KEY, DIRECTORY, copy_files, list_names
+from remora.storage.attachments import (
+    ATTACHMENTS_KEY,
+    DIRECTORY,
+    UNSWEPT,
+    copy_files,
+    encode_names,
+    list_names,
+)
 from remora.storage.journal_port import Finding
 from remora.storage.rows import SEQ_BITS
 
-__all__ = ["check_attachments", "copy_attachments", "read_attachments"]
+__all__ = ["check_attachments", "copy_attachments", "read_attachments", "remove_unreferred"]
 
 _REFERRING = (
     f"SELECT s.user, m.pos, m.chat, m.meta FROM messages AS m JOIN actors AS s ON s.sid = m.pos >> "
@@ -41,9 +48,16 @@ def copy_attachments(target: Path, sources: Sequence[Path]) -> None:
         new = secrets.token_hex(16)
         database.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (ATTACHMENTS_KEY, new))
         users = [user for (user,) in database.execute("SELECT DISTINCT user FROM actors")]
-    for source, key in zip(sources, keys, strict=True):
-        if key:
-            copy_files(source.parent, target.parent, _names(users, key, new))
+        copied: set[str] = set()
+        for source, key in zip(sources, keys, strict=True):
+            if key:
+                names = _names(users, key, new)
+                copy_files(source.parent, target.parent, names)
+                copied.update(names.values())
+        # an erasure may wait: what it has not removed yet is removed here
+        there = copied.intersection(list_names(target.parent))
+        row = (UNSWEPT, encode_names(there))
+        database.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
 
 
 def _key(journal: Path) -> str:
@@ -70,6 +84,20 @@ def read_attachments(journal: Path) -> Iterator[tuple[str, bytes, bytes]]:
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if "." not in path.name:
                 yield user, bytes.fromhex(path.name), path.read_bytes()
+
+
+def remove_unreferred(journal: Path, directory: Path) -> None:
+    """Remove the attachments in a directory that no message of a journal refers to."""
+    digests = Digests(_key(journal))
+    known: set[Path] = set()
+    with closing(sqlite3.connect(journal)) as database:
+        for user, _, *encoded in database.execute(_REFERRING, (MAGIC, MAGIC)):
+            place = directory / DIRECTORY / digests.user(user)
+            known.update(place / blob.digest.hex() for blob in find_blobs(*encoded))
+    for name in list_names(directory):
+        for path in (directory / DIRECTORY / name).iterdir():
+            if path not in known:
+                path.unlink()
 
 
 def check_attachments(

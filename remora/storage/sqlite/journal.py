@@ -227,19 +227,18 @@ class SqliteJournal(JournalReader, JournalWriter):
     # -- erasure and retention ---------------------------------------------------------------------
 
     async def erase(self, user: str, session: str | None = None) -> Erased:
-        await self.attachments.note([user], whole=session is None)
-
         async def work() -> tuple[Erased, Sequence[int]]:
             return await delete_rows(self._writer, user, session)
 
         def refuse_writes(outcome: tuple[Erased, Sequence[int]]) -> None:
             self._erased.update(outcome[1])
 
-        erased, _ = await self.transaction(work, refuse_writes)
-        try:
-            erased.removed["messages"] = await self._delete_messages()
-        except CommitFailed as e:
-            raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
+        async with self.attachments.removing([user], session, whole=session is None):
+            erased, _ = await self.transaction(work, refuse_writes)
+            try:
+                erased.removed["messages"] = await self._delete_messages()
+            except CommitFailed as e:
+                raise OutcomeUnknown(f"not all messages are deleted yet ({e})") from e
         return erased
 
     async def _delete_messages(self) -> int:
@@ -269,13 +268,13 @@ class SqliteJournal(JournalReader, JournalWriter):
 
     async def trim(self, limits: Retention, now_us: int) -> int:
         async def remove(wanted: Mapping[int, int]) -> tuple[int, dict[int, int]]:
-            await self.attachments.note(await archive.attaching(wanted))
-            return await self.transaction(lambda: trim_rows(self._writer, wanted))
+            async with self.attachments.removing(await archive.attaching(wanted)):
+                return await self.transaction(lambda: trim_rows(self._writer, wanted))
 
         archive = SqliteArchive(self._read)
         count = await trim_beyond(archive, limits, now_us, remove)
+        await self.attachments.sweep()
         if count:
-            await self.attachments.sweep()
             await self._files.release_free_pages()
         return count
 
