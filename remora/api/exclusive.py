@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from remora.errors import TurnClosed
 from remora.ids import SessionKey
 from remora.services.parts import PartsHolder, Turns
+from remora.services.turns import end_when_dropped
 
 __all__ = ["Exclusive"]
 
@@ -18,13 +20,14 @@ class Exclusive:
     Use it once, with ``async with``.
     """
 
-    __slots__ = ("_entered", "_holder", "_line", "_session")
+    __slots__ = ("__weakref__", "_dropped", "_entered", "_holder", "_line", "_session")
 
     def __init__(self, holder: PartsHolder, session: SessionKey) -> None:
         self._holder = holder
         self._session = session
         self._entered = False
         self._line: tuple[Turns, int] | None = None
+        self._dropped: weakref.finalize[Any, Any] | None = None
 
     def __repr__(self) -> str:
         return f"Exclusive({self._session.user!r}, {self._session.session!r})"
@@ -34,7 +37,9 @@ class Exclusive:
             raise TurnClosed("this is entered once; make another with session.exclusive()")
         self._entered = True
         turns = self._holder.parts.turns
-        self._line = turns, await turns.begin(self._session)
+        number = await turns.begin(self._session)
+        self._line = turns, number
+        self._dropped = end_when_dropped(self, turns, self._session, number)
         return self
 
     async def __aexit__(
@@ -44,6 +49,8 @@ class Exclusive:
         traceback: TracebackType | None,
     ) -> None:
         line, self._line = self._line, None
+        if self._dropped is not None:
+            self._dropped.detach()
         if line is not None:
             turns, number = line
             turns.end(self._session, number)

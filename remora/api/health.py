@@ -16,6 +16,7 @@ Effect: TypeAlias = Literal["not live", "not ready", "degraded"]
 
 _STUCK_S = 30.0
 _JOBS_LATE_S = 600.0
+_TURN_LONG_S = 300.0
 _LOG_HELD_S = 60.0
 _FULL = 0.9
 _MOST_NAMED = 3
@@ -107,6 +108,14 @@ def find_problems(parts: Internals, stuck_s: float) -> Iterator[HealthProblem]:
     yield from _journal_problems(parts)
     yield from _long_term_problems(parts)
     yield from _job_problems(parts)
+    if held := parts.turns.count_older(_TURN_LONG_S):
+        yield HealthProblem(
+            "turns_held",
+            "degraded",
+            f"{held} turn{'s' if held > 1 else ''} began over {_TURN_LONG_S / 60:.0f} minutes ago, "
+            "and others of the same session wait, or have waited in vain: a model or a tool hangs, "
+            "or a block was entered and not left",
+        )
     waiting, limit = parts.registry.statistics().waiting_bytes, parts.config.mailbox.max_total_bytes
     if waiting > _FULL * limit:
         yield HealthProblem(

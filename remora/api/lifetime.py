@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import anyio.abc
-import msgspec
 
 from remora.api.build import Internals, build
 from remora.api.changes import Changes
@@ -29,7 +27,7 @@ from remora.runtime.switching import is_loading, wait_until_loaded
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
 from remora.services.erasure import ErasureReceipt
-from remora.services.index_directory import check_location
+from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
 from remora.services.preload import preload
 from remora.services.upkeep import flush_unindexed
@@ -144,14 +142,11 @@ class Lifetime:
         sqlite = options.journal is None and options.path is not None
         if sqlite or (options.store is None and options.config.long_term.enabled):
             _require_asyncio()
-        if options.path is not None and not options.path.is_absolute():
-            path = await run_in_thread(_make_absolute, options.path)
-            self.options = msgspec.structs.replace(options, path=path)
-            self.holder.where = repr(str(path))
         long_term = options.config.long_term
         local = options.store is None and not long_term.uri.reveal()
-        if self.options.path is not None and long_term.enabled and local:
-            check_location(self.options.path)
+        if options.path is not None and long_term.enabled and local:
+            check_location(options.path)
+            await run_in_thread(check_temporary)
 
     async def aclose(self) -> None:
         """See `remora.Runtime.aclose`."""
@@ -371,11 +366,3 @@ def _require_asyncio() -> None:
 
 async def _open_given(journal: JournalLike) -> Journal:
     return await journal() if callable(journal) else journal
-
-
-def _make_absolute(path: Path) -> Path:
-    """So that the program may change its working directory while the runtime is open."""
-    try:
-        return path.absolute()
-    except FileNotFoundError:  # the working directory is gone: opening refuses the path
-        return path

@@ -137,8 +137,10 @@ class Runtime(Operations):
         if blocks is not None and not callable(blocks):
             blocks = check_blocks(blocks) or None
         options = Options(
-            path=check_directory(
-                directory if directory is not None else config.directory, "directory"
+            path=_make_absolute(
+                check_directory(
+                    directory if directory is not None else config.directory, "directory"
+                )
             ),
             config=config,
             chat_model=None if chat_model is None else as_chat_model(chat_model),
@@ -397,3 +399,11 @@ class Runtime(Operations):
         check_function(progress, "progress")
         transfers = self._lifetime.internals.transfers
         return await transfers.import_from(source, skip_existing=skip_existing, progress=progress)
+
+
+def _make_absolute(path: Path) -> Path:
+    """So that the program may change its working directory before or after it opens the runtime."""
+    try:
+        return path.absolute()
+    except FileNotFoundError:  # the working directory is gone: opening refuses the path
+        return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -51,6 +52,7 @@ from remora.services.arguments import (
 )
 from remora.services.intake import PlainMessage, as_batch
 from remora.services.parts import PartsHolder, Turns
+from remora.services.turns import end_when_dropped
 
 __all__ = ["Query", "Spoken", "Turn", "TurnPhase", "turn_not_open", "turn_to_answer"]
 
@@ -74,9 +76,11 @@ class Turn:
     """
 
     __slots__ = (
+        "__weakref__",
         "_attempt",
         "_budget",
         "_context",
+        "_dropped",
         "_entries",
         "_holder",
         "_key",
@@ -119,6 +123,7 @@ class Turn:
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._phase: TurnPhase = "new"
         self._line: tuple[Turns, int] | None = None
+        self._dropped: weakref.finalize[Any, Any] | None = None
         self._context: Context | None = None
         self._text: str | None = None
         self._stored: StoredTurn | None = None
@@ -188,6 +193,7 @@ class Turn:
                 return self  # an answer that is there need not wait
             number = await parts.turns.begin(self._session)
         self._line = parts.turns, number
+        self._dropped = end_when_dropped(self, parts.turns, self._session, number)
         try:
             if not await self._find(opening):
                 if self._stored is None:
@@ -225,6 +231,8 @@ class Turn:
 
     def _end(self) -> None:
         line, self._line = self._line, None
+        if self._dropped is not None:
+            self._dropped.detach()
         if line is not None:
             turns, number = line
             turns.end(self._session, number)

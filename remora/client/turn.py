@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, get_args
+from typing import Any, Self, get_args
 
 import anyio
 
@@ -26,7 +27,7 @@ from remora.services.arguments import (
     check_query,
     check_seconds,
 )
-from remora.services.turns import LocalTurns
+from remora.services.turns import LocalTurns, end_when_dropped
 
 __all__ = ["ClientTurn"]
 
@@ -59,6 +60,7 @@ class ClientTurn:
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._phase: TurnPhase = "new"
         self._number = 0
+        self._dropped: weakref.finalize[Any, Any] | None = None
         self._message: shapes.Said = ""
         self._context: Context | None = None
         self._resumed = False
@@ -107,6 +109,7 @@ class ClientTurn:
         self._phase = "ended"  # until it has begun
         self._message = list(spoken_messages(self._spoken, "user"))
         self._number = await self._turns.begin(self._session)
+        self._dropped = end_when_dropped(self, self._turns, self._session, self._number)
         try:
             answer = await self._begin(self._query, self._budget, self._timeout_s)
             self._replies, self._resumed = answer.replies, answer.resumed
@@ -115,7 +118,7 @@ class ClientTurn:
             self._phase = "replayed" if answer.answered else "open"
         finally:
             if self._phase != "open":
-                self._turns.end(self._session, self._number)
+                self._end()
         return self
 
     async def __aexit__(
@@ -129,7 +132,12 @@ class ClientTurn:
         finally:
             if not self.replayed:
                 self._phase = "ended"
-            self._turns.end(self._session, self._number)
+            self._end()
+
+    def _end(self) -> None:
+        if self._dropped is not None:
+            self._dropped.detach()
+        self._turns.end(self._session, self._number)
 
     async def _end_stream(self) -> None:
         """Interrupt a stream that nobody reads to its end."""

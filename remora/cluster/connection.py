@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from remora.cluster.link import WINDOW, WorkerEnd
@@ -15,6 +16,7 @@ from remora.errors import OwnerUnreachable, RemoraError, RuntimeClosed
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.storage.sockets import socket_address
 
 __all__ = ["PAUSE_S", "Connection", "Dial"]
 
@@ -158,7 +160,8 @@ class Connection:
                 if isinstance(owner, RemoteOwner):
                     await owner.connect(line)
                 else:
-                    await self._loop.create_unix_connection(partial(_same, line), owner)
+                    with socket_address(Path(owner)) as address:
+                        await self._loop.create_unix_connection(partial(_same, line), address)
                 async with asyncio.timeout(_GREETING_S):
                     await line.greeted.wait()
                 if line.refusal is not None:

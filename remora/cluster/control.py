@@ -27,7 +27,7 @@ import msgspec
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
 from remora.storage.forks import give_up_in_children, keep_in_children
-from remora.storage.sockets import is_ours, peer_of
+from remora.storage.sockets import is_ours, listen_at, peer_of, socket_address
 
 __all__ = [
     "Answer",
@@ -44,6 +44,7 @@ _logger = get_logger(__name__)
 _MOST_BYTES = 4_096
 _DEATH_S = 10.0
 _TICK_S = 5.0
+_BACKLOG = 256
 _LEAST_WORK_S = 0.03
 
 
@@ -132,11 +133,8 @@ class ControlThread(threading.Thread):
         self._tick = tick
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_at: float | None = None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener = listen_at(path, _BACKLOG)
         give_up_in_children(self._listener.fileno())
-        self._listener.bind(str(path))
-        path.chmod(0o600)
-        self._listener.listen(256)
         self._ended = False
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -257,7 +255,8 @@ class ControlLink:
         give_up_in_children(self._link.fileno())
         try:
             self._link.settimeout(silent_s)
-            self._link.connect(path)
+            with socket_address(Path(path)) as address:
+                self._link.connect(address)
             self._identify(path)
         except (BlockingIOError, TimeoutError) as e:  # so many wait to be accepted
             self.close()

@@ -50,7 +50,6 @@ _logger = get_logger(__name__)
 _LOOK_S = 1.0
 _STANDBY_PAUSE_S = 10.0
 _HAND_OVER_S = 2.0
-_BACKLOG = 1_024
 _FIRST_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -96,8 +95,8 @@ class Owner:
 
     def serve(self, target: Target | None = None) -> int:
         """Serve until the end, as the owner; returns the exit code."""
-        listener = self._seat.announce(self._asked_to_leave)
         try:
+            listener = self._announce()
             if target is None:
                 target = self._read_target()
             machines = read_machines(target.config)
@@ -112,6 +111,12 @@ class Owner:
             if self._stays:
                 raise
             return 1
+
+    def _announce(self) -> socket.socket:
+        try:
+            return self._seat.announce(self._asked_to_leave)
+        except OSError as e:
+            raise self._place.unusable(e) from e
 
     def release(self) -> None:
         """Let another process become the owner."""
@@ -201,6 +206,10 @@ class Owner:
                 _logger.error("owner_lost_memory", error=problem)
                 self._code = 1
                 return
+            if (missing := await run_in_thread(self._seat.find_missing)) is not None:
+                _logger.error("owner_file_missing", path=missing)
+                self._code = 1
+                return
             self._standby.look()
 
 
@@ -247,7 +256,6 @@ async def _accept(listener: socket.socket, served: Served) -> None:
     """Serve connections of this account, until cancelled."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    listener.listen(_BACKLOG)
     while True:
         try:
             one, _ = await loop.sock_accept(listener)

@@ -19,10 +19,7 @@ Everything here blocks.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import stat
-import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,13 +27,11 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.storage.boot_time import boot_time
-from remora.storage.private import make_private, make_private_directory, open_private
+from remora.storage.private import make_private_directory, open_private
 
 __all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
 
 _Info = TypeVar("_Info", bound=msgspec.Struct)
-_MOST_SOCKET_BYTES = 100
-"""Linux has room for 107 in an address; some are left for the name of a temporary file."""
 _MOST_LOG_BYTES = 1 << 20
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "beegfs", "gpfs"}
@@ -95,7 +90,9 @@ class Place:
         self.owner_lock = directory / "owner.lock"
         self.spawn_lock = directory / "spawn.lock"
         self.log = directory / "owner.log"
-        self._info = directory / "owner.json"
+        self.socket = directory / "owner.sock"
+        self.control = directory / "control.sock"
+        self.info = directory / "owner.json"
         self._next = directory / "next-owner.json"
 
     def prepare(self) -> None:
@@ -129,18 +126,18 @@ class Place:
 
     def read_owner(self) -> OwnerInfo | None:
         """Who owns the memory, or did when it died; None if no owner says so."""
-        return _read(self._info, OwnerInfo)
+        return _read(self.info, OwnerInfo)
 
     def write_owner(self, info: OwnerInfo) -> None:
         """Say who owns the memory."""
-        _write(self._info, info)
+        _write(self.info, info)
         self._next.unlink(missing_ok=True)
 
     def remove_owner(self, pid: int) -> None:
         """Say that this owner has left."""
         found = self.read_owner()
         if found is not None and found.pid == pid:
-            self._info.unlink(missing_ok=True)
+            self.info.unlink(missing_ok=True)
 
     def read_next(self) -> NextOwner | None:
         """Who becomes the next owner; None if anybody may."""
@@ -151,46 +148,6 @@ class Place:
     def write_next(self, next_owner: NextOwner) -> None:
         """Say who becomes the next owner."""
         _write(self._next, next_owner)
-
-    # -- sockets -----------------------------------------------------------------------------------
-
-    def choose_sockets(self) -> tuple[Path, Path]:
-        """Paths for the sockets for requests and for control, whose files are removed.
-
-        A socket's address has 107 bytes. Where the directory's path is longer, they are in the
-        account's runtime directory.
-
-        Raises:
-            DirectoryUnusable: there is no directory for them that is this account's alone.
-        """
-        paths = self.directory / "owner.sock", self.directory / "control.sock"
-        if max(len(os.fsencode(path)) for path in paths) > _MOST_SOCKET_BYTES:
-            base = self._runtime_directory()
-            name = hashlib.blake2b(os.fsencode(self.directory.resolve()), digest_size=8).hexdigest()
-            paths = base / f"{name}.sock", base / f"{name}.control"
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return paths
-
-    def _runtime_directory(self) -> Path:
-        given = os.environ.get("XDG_RUNTIME_DIR", "")
-        base = Path(given) if given else Path(tempfile.gettempdir())
-        path = base / ("remora" if given else f"remora-{os.getuid()}")
-        if len(os.fsencode(path)) > _MOST_SOCKET_BYTES - 30:
-            path = Path("/tmp") / f"remora-{os.getuid()}"  # noqa: S108  # checked below
-        try:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-            found = path.lstat()
-        except OSError as e:
-            raise DirectoryUnusable(f"{path} cannot be used for sockets: {e}", path=path) from e
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise DirectoryUnusable(
-                f"{path} is not a directory of this account: remove it, it is needed for sockets",
-                path=path,
-            )
-        make_private(path)
-        return path
 
     # -- log ---------------------------------------------------------------------------------------
 

@@ -23,12 +23,14 @@ from remora.cluster.place import NextOwner, OwnerInfo, Place, boot_time
 from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.lock import keep_owner_file
 from remora.storage.private import open_private
+from remora.storage.sockets import listen_at
 
 __all__ = ["Seat"]
 
 _TRIES_S = 1.0
 _PAUSE_S = 0.02
 _NEXT_OWNER_S = 10.0
+_BACKLOG = 1_024
 
 
 class Seat:
@@ -48,6 +50,7 @@ class Seat:
         self._held = ExitStack()
         self._control: ControlThread | None = None
         self._next: NextOwner | None = None
+        self._files: dict[Path, int] = {}
         self.info = OwnerInfo(
             pid=os.getpid(),
             since="",
@@ -84,15 +87,13 @@ class Seat:
             on_leave: called in the thread of the event loop, see `attach`.
 
         Raises:
-            DirectoryUnusable: there is no place for sockets.
+            OSError: the directory takes no sockets.
         """
-        path, control = self.place.choose_sockets()
+        path, control = self.place.socket, self.place.control
         self._held.callback(_remove, path, control)
-        listener = self._held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener = self._held.enter_context(listen_at(path, _BACKLOG))
         give_up_in_children(listener.fileno())
         self._held.callback(keep_in_children, listener.fileno())
-        listener.bind(str(path))
-        path.chmod(0o600)
         tick = self.place.bound_log if self._logs else _do_nothing
         self._control = ControlThread(control, on_leave, tick, stays=self._stays)
         self._held.callback(self._control.stop)
@@ -107,7 +108,16 @@ class Seat:
         self._held.callback(self.place.remove_owner, self.info.pid)
         self.place.write_owner(self.info)
         self._held.enter_context(keep_owner_file(self.place.directory))
+        self._files = {one: one.stat().st_ino for one in (path, control, self.place.owner_lock)}
         return listener
+
+    def find_missing(self) -> str | None:
+        """The path of a file without which no new worker finds this owner, and which has gone."""
+        for path, number in self._files.items():
+            if _number_of(path) != number:
+                return str(path)
+        found = self.place.read_owner()
+        return None if found is not None and found.pid == self.info.pid else str(self.place.info)
 
     @property
     def control(self) -> ControlThread:
@@ -133,6 +143,13 @@ class Seat:
         if self._next is not None:
             self.place.write_next(self._next)
         self._held.close()
+
+
+def _number_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _unlock(descriptor: int) -> None:

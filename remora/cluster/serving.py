@@ -160,6 +160,8 @@ class _Link(asyncio.Protocol):
         self._flushing = self._working = self._full = self._read_paused = self._closed = False
         self._told = False
         self._descriptor = -1
+        self._heard_at = self._loop.time()
+        self._listening: asyncio.TimerHandle | None = None
 
     @property
     def worker(self) -> str:
@@ -184,6 +186,8 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
+        if self._listening is not None:
+            self._listening.cancel()
         keep_in_children(self._descriptor)
         self._served.remove(self)
         self._todo.clear()
@@ -206,6 +210,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         greeted = self._end.hello is not None
+        self._heard_at = self._loop.time()
         try:
             self._todo.extend(self._end.feed(data))
         except WireError as e:
@@ -403,7 +408,28 @@ class _Link(asyncio.Protocol):
             begun = (shard, arguments["key"], turn)
             self._turns[begun] = number
             self._begun[number] = begun
+            if self._listening is None:
+                self._listen(shard.parts.config.cluster.worker_silent_s)
         return Returned(await kind.encode_result(turn))
+
+    def _listen(self, patience_s: float) -> None:
+        """Close the connection of a worker that has turns, and stands still.
+
+        A worker asks for figures every second.
+        """
+        self._listening = None
+        if not self._turns or self._closed:
+            return
+        now = self._loop.time()
+        if self._read_paused:
+            self._heard_at = now
+        silent_s = now - self._heard_at
+        if silent_s >= patience_s:
+            _logger.warning("worker_silent", turns=len(self._turns), seconds=round(silent_s))
+            self.abort()
+            return
+        pause_s = min(patience_s - silent_s, patience_s / 4)
+        self._listening = self._loop.call_later(pause_s, self._listen, patience_s)
 
     def _end_turn(self, shard: _Shard, key: SessionKey, number: int) -> None:
         request = self._turns.pop((shard, key, number), 0)

@@ -25,6 +25,9 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     """An owner that answers no ping for this long is killed, and another one started."""
     stuck_s: float = 30.0
     """An owner whose event loop has not run for this long is killed, although it answers."""
+    worker_silent_s: float = 60.0
+    """A worker with an open turn that has sent nothing for this long stands still: its connection
+    is closed, and its turns end. Workers send something every second."""
     listen: str = ""
     """With journal.dsn: where `remora serve` takes connections of workers, host:port. Elsewhere
     than on loopback it needs `certificate` and `key`."""

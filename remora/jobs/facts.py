@@ -270,7 +270,10 @@ class FactsHandler:
         """What the model's answer says; None if none of `_ASKS` answers can be read."""
         for _ in range(_ASKS):
             answer: object = await self._breaker.call(
-                self._name, partial(self._model.complete, chat), timeout_s=self._timeout_s
+                self._name,
+                partial(self._model.complete, chat),
+                timeout_s=self._timeout_s,
+                owner=key.user,
             )
             self._calls += 1
             large = isinstance(answer, str) and len(answer) > INLINE_CHARACTERS

@@ -70,6 +70,7 @@ class _Input(msgspec.Struct, frozen=True):
         lost: messages that stay lost.
         tokens: of all that.
         most: tokens of the summary.
+        owner: whose they are.
     """
 
     priors: Sequence[Summary]
@@ -79,6 +80,7 @@ class _Input(msgspec.Struct, frozen=True):
     lost: tuple[MessageRange, ...]
     tokens: int
     most: int
+    owner: str = ""
 
 
 class SummarizeHandler:
@@ -226,7 +228,7 @@ class SummarizeHandler:
             repaired, lost = await read_lost(self._journal, key, lost, self._repair_tokens)
         tokens = sum(one.tokens for one in (*priors, *condensed))
         tokens += sum(entry.tokens for entry in (*entries, *repaired))
-        return _Input(priors, condensed, entries, repaired, lost, tokens, most)
+        return _Input(priors, condensed, entries, repaired, lost, tokens, most, key.user)
 
     def _within(self, most: int, spec: SummarizeSpec) -> int:
         """At most `most` tokens of text; less where the summary is for a small budget."""
@@ -266,7 +268,8 @@ class SummarizeHandler:
                 self._journal, key, find_lost(prior), self._repair_tokens
             )
             tokens = prior.tokens + sum(entry.tokens for entry in repaired)
-            given = _Input([prior], [], (), repaired, lost, tokens, self._max_tokens)
+            most = self._max_tokens
+            given = _Input([prior], [], (), repaired, lost, tokens, most, key.user)
             try:
                 text = await self._ask_model(given, last=True)
             except _TooLong:
@@ -380,7 +383,9 @@ class SummarizeHandler:
         for _ in range(_ASKS):
             try:
                 asking = partial(ask, limit)
-                text = await self._breaker.call(name, asking, timeout_s=self._timeout_s)
+                text = await self._breaker.call(
+                    name, asking, timeout_s=self._timeout_s, owner=given.owner
+                )
             except ModelError:
                 if last:
                     return ""

@@ -127,7 +127,9 @@ class SynopsisHandler:
             return await self._result(attempt, ("", ""), "none", degraded=False)
         parts = None
         if self._model is not None and not (self._breaker.open and attempt.job.attempts > 0):
-            parts = await self._ask_model(self._model, known, last=attempt.last)
+            owner = attempt.job.key
+            assert isinstance(owner, UserKey)
+            parts = await self._ask_model(self._model, known, owner.user, last=attempt.last)
         if parts is not None:
             return await self._result(attempt, parts, self._name, degraded=False)
         if self._model is not None:
@@ -191,7 +193,7 @@ class SynopsisHandler:
     # -- by a model --------------------------------------------------------------------------------
 
     async def _ask_model(
-        self, model: ChatModel, known: _Known, *, last: bool
+        self, model: ChatModel, known: _Known, owner: str, *, last: bool
     ) -> tuple[str, str] | None:
         """Both parts, from one call; None if the last attempt failed."""
 
@@ -199,7 +201,7 @@ class SynopsisHandler:
             return parse_synopsis(await model.complete(self._messages(known)))
 
         try:
-            return await self._breaker.call(self._name, ask, timeout_s=self._timeout_s)
+            return await self._breaker.call(self._name, ask, timeout_s=self._timeout_s, owner=owner)
         except ModelError:
             if last:
                 return None

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from remora.errors import ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.models.breaker import AWAY
 from remora.runtime.threads import run_in_thread
 
 try:
@@ -61,8 +62,9 @@ class Endpoint:
 
         Raises:
             ModelTimeout: there was none in time.
-            ModelUnavailable: the endpoint cannot be reached, or refused.
-            ModelAnswerInvalid: the answer is of another type, or too large.
+            ModelUnavailable: the endpoint cannot be reached, or serves nobody.
+            ModelAnswerInvalid: the answer is of another type, or too large, or the endpoint refused
+                this request.
         """
         client = self._client or await self._connect()
         headers = {"Content-Type": "application/json"}
@@ -72,6 +74,8 @@ class Endpoint:
         try:
             async with client.stream("POST", url, content=content, headers=headers) as response:
                 if response.status_code >= 400:
+                    if _is_refusal(response.status_code):  # its answer may repeat what was asked
+                        raise ModelAnswerInvalid(f"{url} answered {response.status_code}")
                     text = f": {await _beginning(response)}" if self._quotes else ""
                     raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
                 if max_bytes is None:
@@ -127,3 +131,8 @@ async def _beginning(response: httpx2.Response) -> str:
         if len(received) >= _QUOTED * 4:
             break
     return received[: _QUOTED * 4].decode("utf-8", "replace")[:_QUOTED]
+
+
+def _is_refusal(status: int) -> bool:
+    """Whether an endpoint refused one request, as a filter of contents does."""
+    return status < 500 and status not in AWAY

@@ -216,8 +216,13 @@ def check_directory(value: object, name: str) -> Path:
         InvalidInput: see `check_path`; or it is the address of a database or of anything else.
     """
     path = check_path(value, name)
+    if not str(value).strip():
+        raise InvalidInput(f'{name} names no directory: pass "." for the current one')
     if (found := _ADDRESS.match(str(path))) is None:
-        return path
+        try:
+            return path.expanduser()
+        except RuntimeError as e:
+            raise InvalidInput(f"{name}: {e}") from e
     if found[1].lower() in {"postgresql", "postgres"}:
         raise InvalidInput(
             f"{name} must be a directory, not the address of a database: put that into journal.dsn "

@@ -22,6 +22,7 @@ kept (`services/rebuild.py`).
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -47,6 +48,7 @@ __all__ = [
     "Place",
     "TableDirectory",
     "check_location",
+    "check_temporary",
     "choose_directory",
     "draw_key",
     "expects_rows",
@@ -263,6 +265,21 @@ def check_location(base: Path) -> None:
         "memory does not take; use another one, or long_term.enabled = false",
         path=base,
     )
+
+
+def check_temporary() -> None:
+    """Check that LanceDB's temporary files have a place: it takes no other if TMPDIR names none.
+
+    Raises:
+        DirectoryUnusable: it is no directory, or cannot be written.
+    """
+    given = os.environ.get("TMPDIR")
+    if given and not (os.path.isdir(given) and os.access(given, os.W_OK | os.X_OK)):  # noqa: PTH112
+        raise DirectoryUnusable(
+            f"TMPDIR names {given!r}, which is no directory that can be written, and long-term "
+            "memory needs one for temporary files: make it, or name another",
+            path=Path(given),
+        )
 
 
 async def remove_old(

@@ -155,6 +155,11 @@ def check_where(where: object) -> MetadataFilter:
     for name, wanted in where.items():
         if not isinstance(name, str):
             raise InvalidInput(f"where: names must be texts, not {type(name).__name__}")
+        if name.startswith("$"):
+            raise InvalidInput(
+                f"where: {name:.80} is no name of metadata: conditions have the form "
+                '{"stars": {"$gt": 3}}, and all must hold'
+            )
         given = wanted if isinstance(wanted, Mapping) and wanted else {"$eq": wanted}
         for how, value in given.items():
             if how not in _OPERATORS:

@@ -12,6 +12,7 @@ PROBES: Mapping[str, str] = {
     "batch_counted_one_by_one": "the tokenizer failed on several texts: each is counted by itself",
     # turns
     "too_many_turns_waited": "as many turns of a session wait as may: the next one is refused",
+    "turn_dropped": "a turn was entered, and its object was dropped: the turn has ended",
     "turn_waited_in_vain": "a turn waited for as long as it may, and is refused",
     "turn_begun_for_nobody": "a turn was begun just when its caller gave up: the next one begins",
     "unindexed_session_flushed": "messages of an earlier run that were not indexed are indexed",

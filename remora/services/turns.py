@@ -6,8 +6,11 @@ is no `anyio.Lock`. The end of a turn begins the next in line, so a later one ca
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,13 +18,17 @@ from anyio.abc import TaskGroup
 from remora.config import TurnConfig
 from remora.errors import OwnershipLost, RemoraError, RuntimeClosed, SessionBusy
 from remora.ids import SessionKey
+from remora.logging import get_logger
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.probes import probe
 from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import asyncio_loop
+from remora.services.parts import Turns
 
-__all__ = ["LocalTurns", "TurnStreams"]
+__all__ = ["LocalTurns", "TurnStreams", "end_when_dropped"]
 
+_logger = get_logger(__name__)
 
 _AT_ONCE = 64  # interrupted replies that are stored at the same time
 
@@ -39,10 +46,12 @@ class _Waiter:
 class _Line:
     """The turns of a session: the number of the one that runs, and those that wait."""
 
-    __slots__ = ("number", "waiters")
+    __slots__ = ("began_s", "number", "waited_for", "waiters")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.began_s = time.monotonic()
+        self.waited_for = False
         self.waiters: deque[_Waiter] = deque()
 
 
@@ -117,6 +126,7 @@ class LocalTurns(TurnStreams):
             raise _busy(key, len(line.waiters), "turns.max_waiting")
         waiter = _Waiter()
         line.waiters.append(waiter)
+        line.waited_for = True
         try:
             with anyio.move_on_after(self._config.wait_s) as scope:
                 await waiter.promise.wait()
@@ -151,6 +161,7 @@ class LocalTurns(TurnStreams):
         if line.waiters:
             waiter = line.waiters.popleft()
             line.number = waiter.number = self._next_number()
+            line.began_s, line.waited_for = time.monotonic(), bool(line.waiters)
             waiter.promise.resolve(None)
         else:
             del self._lines[key]
@@ -165,6 +176,30 @@ class LocalTurns(TurnStreams):
     def __len__(self) -> int:
         """Sessions that have a turn."""
         return len(self._lines)
+
+    def count_older(self, seconds: float) -> int:
+        """How many turns began longer ago than this, and others wait or waited; any thread."""
+        limit = time.monotonic() - seconds
+        return sum(line.waited_for and line.began_s < limit for line in list(self._lines.values()))
+
+
+def end_when_dropped(
+    owner: object, turns: Turns, key: SessionKey, number: int
+) -> weakref.finalize[Any, Any]:
+    """End this turn when its `owner` is collected; detach what is returned when it has ended."""
+    loop = asyncio_loop()
+
+    def end() -> None:
+        probe("turn_dropped")
+        _logger.warning("turn_dropped", session=key)
+        if loop is None:
+            turns.end(key, number)
+        elif not loop.is_closed():  # the collector runs in any thread
+            loop.call_soon_threadsafe(turns.end, key, number)
+
+    finalizer = weakref.finalize(owner, end)
+    finalizer.atexit = False
+    return finalizer
 
 
 def _busy(key: SessionKey, waiting: int, bound: str) -> RemoraError:

@@ -19,6 +19,7 @@ __all__ = [
     "listen_at",
     "listen_tcp",
     "peer_of",
+    "socket_address",
 ]
 
 _MOST_BYTES = 100
@@ -53,7 +54,7 @@ def listen_at(path: Path, backlog: int) -> socket.socket:
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _address(path) as address:
+        with socket_address(path) as address:
             listener.bind(address)
         path.chmod(0o600)
         listener.listen(backlog)
@@ -103,7 +104,7 @@ def connect_socket(path: Path, timeout_s: float) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
-        with _address(path) as address:
+        with socket_address(path) as address:
             connection.connect(address)
     except BaseException:
         connection.close()
@@ -112,7 +113,7 @@ def connect_socket(path: Path, timeout_s: float) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _address(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """The address of a path: one that is too long leads through the directory's descriptor."""
     if len(os.fsencode(path)) <= _MOST_BYTES:
         yield str(path)

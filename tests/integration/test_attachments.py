@@ -18,6 +18,7 @@ import pytest
 from remora import Config, Runtime
 from remora.cluster.moving import move_to_database, move_to_directory
 from remora.cluster.reshard import reshard
+from remora.config import AttachmentsConfig
 from remora.config.secrets import Secret
 from remora.errors import IdConflict, InvalidMessage, KeyConflict
 from remora.maintenance.verify import verify
@@ -505,3 +506,17 @@ async def test_extensions_are_refused() -> None:
                 with pytest.raises(InvalidMessage):
                     await chat.append(given)
         assert await chat.history() == []
+
+
+async def test_a_context_has_a_bound_of_bytes(tmp_path: Path) -> None:
+    """The newest pictures come first; the others are shown in words, and are there for readers."""
+    old, new = picture(1, size=700_000), picture(2, size=700_000)
+    config = msgspec.structs.replace(PLAIN, attachments=AttachmentsConfig(context_mb=1))
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append([shown("first", old, "old.png"), shown("second", new, "new.png")])
+        first, second = (await chat.load()).messages
+        assert second == shown("second", new, "new.png")
+        assert f"[image old.png, 640{TIMES}480]" in str(first)
+        assert len(str(first)) < 1_000
+        assert url(old) in str((await chat.history())[0].content)

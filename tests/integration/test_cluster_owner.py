@@ -460,3 +460,56 @@ async def test_without_the_fence_it_would(
             finally:
                 os.kill(first.pid, signal.SIGCONT)
         assert loaded == [[user("before")]]  # stale
+
+
+async def test_a_worker_that_stands_still_loses_its_turns(tmp_path: Path, memory: Path) -> None:
+    """The next turn begins; when the worker goes on, what it says in its turn is stored."""
+    file = write_config(tmp_path, ", worker_silent_s: 3")
+    async with remora.connect(file) as worker:
+        chat = worker.session("ada", "s")
+        stopped = subprocess.Popen(
+            bound(sys.executable, "-c", STANDS_STILL, str(file)), stdout=subprocess.PIPE, text=True
+        )
+        with stopped:
+            assert stopped.stdout is not None
+            assert await in_thread(stopped.stdout.readline) == "entered\n"
+            stop(stopped.pid)
+            async with chat.turn("next") as turn:
+                await turn.reply("served")
+            os.kill(stopped.pid, signal.SIGCONT)
+            assert await in_thread(stopped.stdout.readline) == "stored\n"
+            assert await in_thread(stopped.wait, 600) == 0
+        assert await contents(chat) == ["first", "next", "served", "late"]
+
+
+STANDS_STILL = """
+import asyncio, sys
+import remora
+
+async def main():
+    async with remora.connect(sys.argv[1]) as memory:
+        async with memory.session("ada", "s").turn("first") as turn:
+            print("entered", flush=True)
+            chat = memory.session("ada", "s")
+            while len(await chat.history()) < 3:
+                await asyncio.sleep(0.02)
+            await turn.reply("late")
+            print("stored", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("name", ["owner.sock", "control.sock", "owner.json", "owner.lock"])
+async def test_an_owner_that_nobody_can_find_ends(tmp_path: Path, memory: Path, name: str) -> None:
+    """Its files were removed: it ends, new workers have another, and nothing is lost."""
+    file = write_config(tmp_path)
+    async with remora.connect(file) as old:
+        await old.session("ada", "s").append(user("one"))
+        with owner_process(owner_of(memory)) as process:
+            (memory / name).unlink()
+            assert await in_thread(process.wait, 600)
+        await old.session("ada", "s").append(user("two"))
+        async with remora.connect(file) as new:
+            await new.session("ada", "s").append(user("three"))
+            assert await contents(old.session("ada", "s")) == ["one", "two", "three"]

@@ -273,18 +273,13 @@ def test_a_changed_configuration_gets_a_new_owner(tmp_path: Path, memory: Place)
         finder(other).find()
 
 
-def test_paths_too_long_for_a_socket(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A socket's address has 107 bytes: it is then in the account's runtime directory."""
-    short = tmp_path_factory.mktemp("run")  # not the test's own, whose name is long
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+def test_paths_too_long_for_a_socket(tmp_path: Path) -> None:
+    """A socket's address has 107 bytes; the sockets of a longer path are in the directory too."""
     deep = tmp_path / ("long" * 25)
     deep.mkdir()
     info = finder(make_target(deep)).find()
     try:
-        assert Path(info.socket).parent == short / "remora"
-        assert stat.S_IMODE((short / "remora").stat().st_mode) == 0o700
+        assert Path(info.socket).parent == deep / "memory"
         with open_control(info, ClusterConfig()) as control:
             assert control.ask().phase == "serving"
     finally:

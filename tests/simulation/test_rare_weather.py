@@ -73,7 +73,7 @@ def test_a_model_that_is_well_again_writes_again() -> None:
                 ]
 
     with count_probes() as counts:
-        World(1, plan=[Fault("summarizer", 0, "fail", times=8)]).run(main)
+        World(1, plan=[Fault("summarizer", 0, "hang", times=8)]).run(main)
     assert counts["breaker_opened"]
     assert counts["breaker_closed"]
 

@@ -270,7 +270,7 @@ def test_every_field_checks_its_type_and_its_bounds() -> None:
     for section, key, kind in fields():
         dotted = f"{section}.{key}"
         with pytest.raises(ConfigError) as caught:
-            Config.from_dict({section: {key: ["something", "else"]}})
+            Config.from_dict({section: {key: 3 if kind == tuple[str, ...] else ["a", "list"]}})
         assert caught.value.key == dotted
         assert dotted in str(caught.value)
         if get_origin(kind) is Literal:
