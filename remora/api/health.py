@@ -10,13 +10,21 @@ import msgspec
 from remora.api.build import Internals
 from remora.errors import OwnershipLost, OwnerUnreachable
 
-__all__ = ["Effect", "Health", "HealthProblem", "find_problems", "merge_health", "of_problems"]
+__all__ = [
+    "TURN_LONG_S",
+    "Effect",
+    "Health",
+    "HealthProblem",
+    "find_problems",
+    "merge_health",
+    "of_problems",
+]
 
 Effect: TypeAlias = Literal["not live", "not ready", "degraded"]
 
 _STUCK_S = 30.0
 _JOBS_LATE_S = 600.0
-_TURN_LONG_S = 300.0
+TURN_LONG_S = 300.0
 _LOG_HELD_S = 60.0
 _FULL = 0.9
 _MOST_NAMED = 3
@@ -108,11 +116,11 @@ def find_problems(parts: Internals, stuck_s: float) -> Iterator[HealthProblem]:
     yield from _journal_problems(parts)
     yield from _long_term_problems(parts)
     yield from _job_problems(parts)
-    if held := parts.turns.count_older(_TURN_LONG_S):
+    if held := parts.turns.count_older(TURN_LONG_S):
         yield HealthProblem(
             "turns_held",
             "degraded",
-            f"{held} turn{'s' if held > 1 else ''} began over {_TURN_LONG_S / 60:.0f} minutes ago, "
+            f"{held} turn{'s' if held > 1 else ''} began over {TURN_LONG_S / 60:.0f} minutes ago, "
             "and others of the same session wait, or have waited in vain: a model or a tool hangs, "
             "or a block was entered and not left",
         )

@@ -22,7 +22,7 @@ class CircuitBreaker:
     """Closed until `failures` in a row; then open for `rest_s`; then one trial call decides.
 
     It is for a model that is away, so only that counts: an answer that is none, or an endpoint that
-    refuses one request, is between the model and whoever's texts it was given. Failures of one
+    refuses one request, concerns only the owner of the texts. Failures of one
     owner alone do not open it while the model answers others, and the trial call is another owner's
     than the last, if one waits.
     """
@@ -154,7 +154,7 @@ def _is_away(error: Exception) -> bool:
 
 
 AWAY = frozenset({401, 403, 404, 408, 429})
-"""HTTP statuses that are no answer to what was asked, but to whoever asks."""
+"""HTTP statuses that concern all who ask, not what was asked."""
 _SERVER_ERROR = 500
 _CLIENTS = frozenset(
     {

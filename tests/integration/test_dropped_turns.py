@@ -34,7 +34,7 @@ async def test_a_dropped_turn_ends(tmp_path: Path, kind: str) -> None:
 @pytest.mark.anyio
 async def test_health_names_a_turn_that_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name of a user; a long turn for which nobody waits is no problem."""
-    monkeypatch.setattr("remora.api.health._TURN_LONG_S", 0.0)
+    monkeypatch.setattr("remora.api.health.TURN_LONG_S", 0.0)
     tree = {"long_term": {"enabled": False}, "turns": {"wait_s": 0.01}}
     async with remora.Runtime.in_memory(config=remora.Config.from_dict(tree)) as runtime:
         chat = runtime.session("alice", "chat")
