@@ -138,7 +138,7 @@ def test_what_methods_return_has_a_public_path() -> None:
 
 
 def test_a_runtime_says_where_it_is_and_whether_it_is_open() -> None:
-    assert repr(Runtime("memory", config=Config())) == "Runtime('memory', not opened)"
+    assert repr(Runtime("/memory", config=Config())) == "Runtime('/memory', not opened)"
     runtime = Runtime.in_memory(config=Config())
     assert repr(runtime) == "Runtime(in memory, not opened)"
     alice = runtime.user("alice")
@@ -203,8 +203,8 @@ def test_docstrings_are_for_callers() -> None:
 
 def test_a_closed_runtime_has_no_internals() -> None:
     """But its path and configuration."""
-    runtime = Runtime("memory", config=Config())
-    assert str(runtime.path) == "memory"
+    runtime = Runtime("/memory", config=Config())
+    assert str(runtime.path) == "/memory"
     assert runtime.config == Config()
     assert Runtime.in_memory(config=Config()).path is None
     with pytest.raises(RuntimeClosed, match="open the runtime first"):
