@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from remora.errors import TurnClosed
 from remora.ids import SessionKey
-from remora.services.parts import PartsHolder, Turns
-from remora.services.turns import end_when_dropped
+from remora.services.parts import PartsHolder
+from remora.services.turns import HeldTurn
 
 __all__ = ["Exclusive"]
 
@@ -20,14 +19,13 @@ class Exclusive:
     Use it once, with ``async with``.
     """
 
-    __slots__ = ("__weakref__", "_dropped", "_entered", "_holder", "_line", "_session")
+    __slots__ = ("__weakref__", "_entered", "_holder", "_session", "_turn")
 
     def __init__(self, holder: PartsHolder, session: SessionKey) -> None:
         self._holder = holder
         self._session = session
         self._entered = False
-        self._line: tuple[Turns, int] | None = None
-        self._dropped: weakref.finalize[Any, Any] | None = None
+        self._turn: HeldTurn | None = None
 
     def __repr__(self) -> str:
         return f"Exclusive({self._session.user!r}, {self._session.session!r})"
@@ -38,8 +36,7 @@ class Exclusive:
         self._entered = True
         turns = self._holder.parts.turns
         number = await turns.begin(self._session)
-        self._line = turns, number
-        self._dropped = end_when_dropped(self, turns, self._session, number)
+        self._turn = HeldTurn(self, turns, self._session, number)
         return self
 
     async def __aexit__(
@@ -48,9 +45,5 @@ class Exclusive:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        line, self._line = self._line, None
-        if self._dropped is not None:
-            self._dropped.detach()
-        if line is not None:
-            turns, number = line
-            turns.end(self._session, number)
+        if self._turn is not None:
+            self._turn.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -51,8 +50,8 @@ from remora.services.arguments import (
     check_seconds,
 )
 from remora.services.intake import PlainMessage, as_batch
-from remora.services.parts import PartsHolder, Turns
-from remora.services.turns import end_when_dropped
+from remora.services.parts import PartsHolder
+from remora.services.turns import HeldTurn
 
 __all__ = ["Query", "Spoken", "Turn", "TurnPhase", "turn_not_open", "turn_to_answer"]
 
@@ -80,11 +79,10 @@ class Turn:
         "_attempt",
         "_budget",
         "_context",
-        "_dropped",
         "_entries",
+        "_held",
         "_holder",
         "_key",
-        "_line",
         "_loads",
         "_mark",
         "_messages",
@@ -122,8 +120,7 @@ class Turn:
         self._budget = None if max_tokens is None else check_int(max_tokens, "max_tokens")
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._phase: TurnPhase = "new"
-        self._line: tuple[Turns, int] | None = None
-        self._dropped: weakref.finalize[Any, Any] | None = None
+        self._held: HeldTurn | None = None
         self._context: Context | None = None
         self._text: str | None = None
         self._stored: StoredTurn | None = None
@@ -192,8 +189,7 @@ class Turn:
             if await self._find(opening):
                 return self  # an answer that is there need not wait
             number = await parts.turns.begin(self._session)
-        self._line = parts.turns, number
-        self._dropped = end_when_dropped(self, parts.turns, self._session, number)
+        self._held = HeldTurn(self, parts.turns, self._session, number)
         try:
             if not await self._find(opening):
                 if self._stored is None:
@@ -230,12 +226,8 @@ class Turn:
             await self._streamed.interrupt()
 
     def _end(self) -> None:
-        line, self._line = self._line, None
-        if self._dropped is not None:
-            self._dropped.detach()
-        if line is not None:
-            turns, number = line
-            turns.end(self._session, number)
+        if self._held is not None:
+            self._held.end()
 
     async def _find(self, opening: Sequence[Entry]) -> bool:
         """Look for what is stored of the turn; says whether it was answered.

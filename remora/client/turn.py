@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Self, get_args
 
 import anyio
 
@@ -27,7 +26,7 @@ from remora.services.arguments import (
     check_query,
     check_seconds,
 )
-from remora.services.turns import LocalTurns, end_when_dropped
+from remora.services.turns import HeldTurn, LocalTurns
 
 __all__ = ["ClientTurn"]
 
@@ -59,8 +58,7 @@ class ClientTurn:
         self._budget = None if max_tokens is None else check_int(max_tokens, "max_tokens")
         self._timeout_s = check_seconds(timeout_s, "timeout_s")
         self._phase: TurnPhase = "new"
-        self._number = 0
-        self._dropped: weakref.finalize[Any, Any] | None = None
+        self._held: HeldTurn | None = None
         self._message: shapes.Said = ""
         self._context: Context | None = None
         self._resumed = False
@@ -108,8 +106,8 @@ class ClientTurn:
             raise TurnClosed("a turn is entered once; make another with session.turn(…)")
         self._phase = "ended"  # until it has begun
         self._message = list(spoken_messages(self._spoken, "user"))
-        self._number = await self._turns.begin(self._session)
-        self._dropped = end_when_dropped(self, self._turns, self._session, self._number)
+        number = await self._turns.begin(self._session)
+        self._held = HeldTurn(self, self._turns, self._session, number)
         try:
             answer = await self._begin(self._query, self._budget, self._timeout_s)
             self._replies, self._resumed = answer.replies, answer.resumed
@@ -135,9 +133,8 @@ class ClientTurn:
             self._end()
 
     def _end(self) -> None:
-        if self._dropped is not None:
-            self._dropped.detach()
-        self._turns.end(self._session, self._number)
+        if self._held is not None:
+            self._held.end()
 
     async def _end_stream(self) -> None:
         """Interrupt a stream that nobody reads to its end."""

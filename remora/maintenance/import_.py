@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -277,11 +276,7 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
     adopt = await run_in_thread(_adopt_message, target.intake, export, target.indexed_blocks(key))
     entries, blobs = take_blobs(adopt.entries)
     adopt = msgspec.structs.replace(adopt, entries=entries)
-    async with AsyncExitStack() as stack:
-        if blobs:
-            await stack.enter_async_context(
-                target.journal.attachments.storing(key.user, key.session, blobs)
-            )
+    async with target.journal.attachments.storing(key.user, key.session, blobs):
         count: int = await target.registry.ask(key, adopt, timeout_s=_TIMEOUT_S)
     return count
 

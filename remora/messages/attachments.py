@@ -34,6 +34,7 @@ __all__ = [
     "read_reference",
     "show_words",
     "take_attachments",
+    "texts_in",
 ]
 
 Blobs: TypeAlias = Mapping[bytes, bytes]
@@ -150,11 +151,12 @@ def find_blobs(*encoded: bytes | None) -> list[Blob]:
     return found
 
 
-def _leaves(value: Any) -> Iterator[AttachedText]:
+def texts_in(value: Any) -> Iterator[str]:
+    """All texts in data from `decode_attached`."""
     left = [value]
     while left:
         one = left.pop()
-        if isinstance(one, AttachedText):
+        if isinstance(one, str):
             yield one
         elif isinstance(one, dict):
             left.extend(one.values())
@@ -330,4 +332,6 @@ def _text_of(piece: _Piece, blobs: Blobs) -> str:
 
 def attached_to(value: Any) -> list[Blob]:
     """The attachments in data from `decode_attached`."""
-    return [blob for text in _leaves(value) for blob in text.blobs]
+    return [
+        blob for text in texts_in(value) if isinstance(text, AttachedText) for blob in text.blobs
+    ]

@@ -20,6 +20,7 @@ from remora.messages.attachments import (
     is_attachment,
     show_words,
     take_attachments,
+    texts_in,
 )
 from remora.messages.chat import (
     INSTRUCTING_ROLES,
@@ -186,7 +187,7 @@ class _Chat(msgspec.Struct):
     function_call: Any = None
 
 
-LEAST_ATTACHMENT = 1_024
+_LEAST_ATTACHMENT = 1_024
 """Least characters of base64 that may be an attachment."""
 KEPT_PREFIX = "remora."
 """Begins the metadata keys of what `remora.formats` keeps verbatim."""
@@ -251,19 +252,12 @@ def _as_key(text: str) -> Any:
 
 def _texts_in(value: Any) -> Iterator[str]:
     """All texts in plain data, those in JSON included."""
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            if one[:1] in {"{", "["} and type(one) is str:
-                with suppress(msgspec.DecodeError, RecursionError):
-                    left.append(msgspec.json.decode(one))
-                    continue
-            yield one
-        elif isinstance(one, dict):
-            left.extend(one.values())
-        elif isinstance(one, list):
-            left.extend(one)
+    for text in texts_in(value):
+        if text[:1] in {"{", "["} and type(text) is str:
+            with suppress(msgspec.DecodeError, RecursionError):
+                yield from _texts_in(msgspec.json.decode(text))
+                continue
+        yield text
 
 
 def kept_metadata(entry: Entry) -> dict[str, Any]:
@@ -321,7 +315,7 @@ def _taken(chat: bytes) -> Any:
     """A chat dict with a digest in place of whatever could be an attachment."""
     return msgspec.msgpack.decode(
         msgspec.msgpack.encode(
-            take_attachments(msgspec.msgpack.decode(chat), LEAST_ATTACHMENT, {})
+            take_attachments(msgspec.msgpack.decode(chat), _LEAST_ATTACHMENT, {})
         ),
         ext_hook=lambda code, data: (code, bytes(data)),
     )
@@ -414,7 +408,7 @@ def encode_message(
             chat, metadata = clean_message(chat, index), clean_texts(metadata)
             encoded, meta = _encode(chat, metadata)
         if isinstance(chat.get("content"), (list, tuple)):
-            check_payloads(chat["content"], index)
+            _check_payloads(chat["content"], index)
         blobs: dict[bytes, bytes] = {}
         if attachments is not None and len(encoded) + len(meta or b"") >= attachments.min_bytes:
             least = attachments.min_bytes
@@ -477,7 +471,7 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
             left.extend(inner for inner in one if type(inner) not in _PLAIN)
 
 
-def check_payloads(parts: Iterable[Any], index: int) -> None:
+def _check_payloads(parts: Iterable[Any], index: int) -> None:
     """Check that what parts hold as base64 is base64, and may be where it is.
 
     Raises:

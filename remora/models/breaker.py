@@ -13,7 +13,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
-__all__ = ["AWAY", "CircuitBreaker"]
+__all__ = ["CircuitBreaker", "says_away"]
 
 Result = TypeVar("Result")
 
@@ -22,9 +22,9 @@ class CircuitBreaker:
     """Closed until `failures` in a row; then open for `rest_s`; then one trial call decides.
 
     It is for a model that is away, so only that counts: an answer that is none, or an endpoint that
-    refuses one request, concerns only the owner of the texts. Failures of one
-    owner alone do not open it while the model answers others, and the trial call is another owner's
-    than the last, if one waits.
+    refuses one request, concerns only the owner of the texts. Failures of one owner alone do not
+    open it while the model answers others, and the trial call is another owner's than the last, if
+    one waits.
     """
 
     def __init__(self, clock: Clock, *, failures: int, rest_s: float) -> None:
@@ -141,31 +141,36 @@ class CircuitBreaker:
                 raise ModelAnswerInvalid(f"{name} failed: {type(e).__name__}: {e}") from e
 
 
-def _is_away(error: Exception) -> bool:
-    """Whether what a model's client raised says that its endpoint is away, and not what it thinks.
+def says_away(status: int) -> bool:
+    """Whether an HTTP status of an error concerns all who ask, and not what was asked.
 
-    Of a status only some say so: 401, 403 and 404 (for everybody), 408, 429, and from 500 on.
+    It does if it is 401, 403, 404, 408, 429, or 500 and more.
     """
+    return status in _AWAY or status >= _SERVER_ERROR
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether what a model's client raised says that its endpoint is away."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
-        return status in AWAY or status >= _SERVER_ERROR
+        return says_away(status)
     names = {one.__name__ for one in type(error).__mro__}
     return isinstance(error, OSError) or not names.isdisjoint(_CLIENTS)
 
 
-AWAY = frozenset({401, 403, 404, 408, 429})
-"""HTTP statuses that concern all who ask, not what was asked."""
+_AWAY = frozenset({401, 403, 404, 408, 429})
 _SERVER_ERROR = 500
 _CLIENTS = frozenset(
     {
-        *("APIConnectionError", "APITimeoutError", "RateLimitError", "InternalServerError"),
-        *(
-            "ConnectError",
-            "TransportError",
-            "TimeoutException",
-            "ServerError",
-            "ServiceUnavailable",
-        ),
+        "APIConnectionError",
+        "APITimeoutError",
+        "ConnectError",
+        "InternalServerError",
+        "RateLimitError",
+        "ServerError",
+        "ServiceUnavailable",
+        "TimeoutException",
+        "TransportError",
     }
 )
 """Names of exceptions of the clients of OpenAI, Anthropic, Google and of httpx."""

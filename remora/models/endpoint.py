@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from remora.errors import ModelAnswerInvalid, ModelTimeout, ModelUnavailable
-from remora.models.breaker import AWAY
+from remora.models.breaker import says_away
 from remora.runtime.threads import run_in_thread
 
 try:
@@ -74,7 +74,7 @@ class Endpoint:
         try:
             async with client.stream("POST", url, content=content, headers=headers) as response:
                 if response.status_code >= 400:
-                    if _is_refusal(response.status_code):  # its answer may repeat what was asked
+                    if not says_away(response.status_code):  # it may repeat what was asked
                         raise ModelAnswerInvalid(f"{url} answered {response.status_code}")
                     text = f": {await _beginning(response)}" if self._quotes else ""
                     raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
@@ -131,8 +131,3 @@ async def _beginning(response: httpx2.Response) -> str:
         if len(received) >= _QUOTED * 4:
             break
     return received[: _QUOTED * 4].decode("utf-8", "replace")[:_QUOTED]
-
-
-def _is_refusal(status: int) -> bool:
-    """Whether an endpoint refused one request, as a filter of contents does."""
-    return status < 500 and status not in AWAY

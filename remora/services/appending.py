@@ -8,7 +8,6 @@ ends. Later appends of the session wait behind it, so that they stay in order.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -177,11 +176,7 @@ class LocalAppends:
         """See `remora.Session.load_state_dict`."""
         entries, blobs = take_blobs(request.entries)
         request = msgspec.structs.replace(request, entries=entries)
-        async with AsyncExitStack() as stack:
-            if blobs:
-                await stack.enter_async_context(
-                    self._attachments.storing(key.user, key.session, blobs)
-                )
+        async with self._attachments.storing(key.user, key.session, blobs):
             receipt: Receipt = await self._actors.ask(key, request, size=request.size)
         return receipt
 

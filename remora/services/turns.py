@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,7 +26,7 @@ from remora.runtime.shared_call import SharedCall
 from remora.runtime.threads import asyncio_loop
 from remora.services.parts import Turns
 
-__all__ = ["LocalTurns", "TurnStreams", "end_when_dropped"]
+__all__ = ["HeldTurn", "LocalTurns", "TurnStreams"]
 
 _logger = get_logger(__name__)
 
@@ -183,23 +183,30 @@ class LocalTurns(TurnStreams):
         return sum(line.waited_for and line.began_s < limit for line in list(self._lines.values()))
 
 
-def end_when_dropped(
-    owner: object, turns: Turns, key: SessionKey, number: int
-) -> weakref.finalize[Any, Any]:
-    """End this turn when its `owner` is collected; detach what is returned when it has ended."""
-    loop = asyncio_loop()
+class HeldTurn:
+    """A turn that has begun: it ends by `end`, or when its `owner` is collected."""
 
-    def end() -> None:
-        probe("turn_dropped")
-        _logger.warning("turn_dropped", session=key)
-        if loop is None:
-            turns.end(key, number)
-        elif not loop.is_closed():  # the collector runs in any thread
-            loop.call_soon_threadsafe(turns.end, key, number)
+    __slots__ = ("_dropped", "_end")
 
-    finalizer = weakref.finalize(owner, end)
-    finalizer.atexit = False
-    return finalizer
+    def __init__(self, owner: object, turns: Turns, key: SessionKey, number: int) -> None:
+        end = self._end = partial(turns.end, key, number)
+        loop = asyncio_loop()
+
+        def end_dropped() -> None:
+            probe("turn_dropped")
+            _logger.warning("turn_dropped", session=key)
+            if loop is None:
+                end()
+            elif not loop.is_closed():  # the collector runs in any thread
+                loop.call_soon_threadsafe(end)
+
+        self._dropped = weakref.finalize(owner, end_dropped)
+        self._dropped.atexit = False
+
+    def end(self) -> None:
+        """End it, if it has not ended."""
+        if self._dropped.detach() is not None:
+            self._end()
 
 
 def _busy(key: SessionKey, waiting: int, bound: str) -> RemoraError:

@@ -19,7 +19,6 @@ from collections.abc import (
     Collection,
     Iterable,
     Mapping,
-    Sequence,
 )
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -161,6 +160,9 @@ class Attachments:
         Raises:
             CommitFailed: they cannot be stored.
         """
+        if not blobs:
+            yield
+            return
         name = await self.name(user, new=True)
         assert name is not None
         async with self._locks(name):
@@ -414,12 +416,7 @@ class BlobFiles:
 
     async def names(self) -> list[str]:
         """See `BlobStore`."""
-        return await run_in_thread(self._names)
-
-    def _names(self) -> list[str]:
-        with suppress(FileNotFoundError):
-            return sorted(one.name for one in self._directory.iterdir() if one.is_dir())
-        return []
+        return await run_in_thread(list_names, self._directory.parent)
 
 
 def _read_whole(path: Path, digest: bytes) -> bytes | None:
@@ -502,8 +499,8 @@ def copy_files(source: Path, target: Path, names: Mapping[str, str]) -> int:
     return count
 
 
-def list_names(directory: Path) -> Sequence[str]:
+def list_names(directory: Path) -> list[str]:
     """The owners of the attachments next to a journal."""
     with suppress(FileNotFoundError):
         return sorted(one.name for one in (directory / DIRECTORY).iterdir() if one.is_dir())
-    return ()
+    return []

@@ -146,8 +146,11 @@ async def test_large_answers(endpoint: Endpoint) -> None:
     for asked in (chat.complete(ASKED), embedder.embed(["a"])):
         with pytest.raises(ModelAnswerInvalid):
             await asked
+    endpoint.answer = lambda *_: (503, b"no " * 500_000)
+    with pytest.raises(ModelUnavailable, match=f"answered 503: {'no ' * 66}no$"):
+        await chat.complete(ASKED)
     endpoint.answer = lambda *_: (400, b"no " * 500_000)
-    with pytest.raises(ModelUnavailable, match=f"answered 400: {'no ' * 66}no$"):
+    with pytest.raises(ModelAnswerInvalid, match=r"answered 400$"):
         await chat.complete(ASKED)
     await embedder.aclose()
     await chat.aclose()
