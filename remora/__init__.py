@@ -33,6 +33,7 @@ from remora.models.ports import ChatModel, Embedder, Line, Reranker, Summarizer
 from remora.recall.context import Context, ContextEntry
 from remora.recall.memory import Memory, quote_memories
 from remora.recall.sources import Sources
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ __all__ = [
     "Config",
     "Context",
     "ContextEntry",
+    "DeletionReceipt",
     "Embedder",
     "ErasureReceipt",
     "Exclusive",

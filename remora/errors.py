@@ -134,6 +134,20 @@ class IdConflict(InvalidInput):
         self.ids = ids
 
 
+class NotFound(InvalidInput, LookupError):
+    """The user has no message and no memory of these ids. Nothing was changed.
+
+    They were deleted, or were never there.
+
+    Attributes:
+        ids: that were given.
+    """
+
+    def __init__(self, text: str, *, ids: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.ids = ids
+
+
 class NoSuchMemory(InvalidInput, LookupError):
     """The user has no such memory. Nothing was changed; it was deleted, pruned, or never there.
 

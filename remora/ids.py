@@ -25,6 +25,7 @@ __all__ = [
     "memory_of_row",
     "message_id",
     "message_id_prefix",
+    "message_number",
     "row_id",
     "session_key",
     "topic_id",
@@ -286,6 +287,17 @@ def turn_numbers(digest: bytes) -> tuple[int, int]:
 def message_id(instance: str, sid: int, seq: int) -> str:
     """The id of a message without one of its own: derived from its number, never stored."""
     return f"{message_id_prefix(instance, sid)}{seq:x}"
+
+
+def message_number(instance: str, id_: str) -> tuple[int, int] | None:
+    """The session's and the message's number in an id of `message_id`; None for another id."""
+    prefix = f"msg_{instance}"
+    sid, between, seq = id_.removeprefix(prefix).partition("_")
+    try:
+        found = int(sid, 16), int(seq, 16)
+    except ValueError:
+        return None
+    return found if between and message_id(instance, *found) == id_ else None
 
 
 def message_id_prefix(instance: str, sid: int) -> str:

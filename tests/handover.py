@@ -248,7 +248,7 @@ async def converse(
             for key, seqs in witness.acknowledged
         ]
         witness.acknowledged = left
-        await chat.delete(0)
+        await chat.delete(positions=0)
         witness.removed.append((KEYS[0], first))
         await runtime.settle()
     witness.at("the end")

@@ -141,7 +141,7 @@ SESSION: dict[str, Call] = {
     "append": lambda w: w.session.append(said(w.text)),
     "clear": lambda w: w.session.clear(),
     "contents": lambda w: w.session.contents(),
-    "delete": lambda w: w.session.delete(ids=["none such"]),
+    "delete": lambda w: w.session.delete(["none such"]),
     "export": lambda w: w.session.export(),
     "flush": lambda w: w.session.flush(),
     "forget": lambda w: w.other.session("chat").forget(),
@@ -187,7 +187,7 @@ async def _update_memory(user: User | Agent | SharedMember, text: str) -> Memory
 
 
 MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
-    "delete_memories": lambda _, who: who.delete_memories("0" * 32),
+    "delete": lambda _, who: who.delete("0" * 32),
     "memory": lambda _, who: who.memory("0" * 32),
     "update_memory": lambda w, who: _update_memory(who, w.text),
     "memories": lambda _, who: who.memories(),
@@ -438,7 +438,7 @@ async def _memories(w: World) -> list[Any]:
         await user.recall("tea", where={"legs": {"$gte": 1}}),
         await user.recall("tea", types=["fact"], session="chat"),
         await user.memories(order="importance", limit=3),
-        await user.delete_memories(ids),
+        await user.delete(ids),
         await user.remembered(),
     ]
 
@@ -474,7 +474,7 @@ async def _rewritten(w: World) -> list[Any]:
     fork = await session.fork("forked", at=3)
     return [
         fork,
-        await session.delete([0, 1]),
+        await session.delete(positions=[0, 1]),
         await session.rewind(4),
         await session.truncate_to_size(1),
         await session.history(),
@@ -638,7 +638,7 @@ ERRORS: dict[str, Call] = {
     "a key that was used": _append_with_a_used_key,
     "another turn's key": _another_turn,
     "no turn": _outside_a_turn,
-    "no such place": lambda w: w.session.delete([77, -1]),
+    "no such place": lambda w: w.session.delete(positions=[77, -1]),
     "no such message": lambda w: w.session.load(at=70_000),
     "rewound too far": lambda w: w.session.rewind(70_000),
     "a fork of nothing": lambda w: w.session.fork("forked", at=70_000),

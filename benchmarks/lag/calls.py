@@ -150,7 +150,7 @@ Call = Callable[[World], Awaitable[Any]]
 
 async def _delete_many(w: World) -> None:
     await w.copy.append([said(f"w{place}") for place in range(w.count)])
-    await w.copy.delete(range(w.count))
+    await w.copy.delete(positions=range(w.count))
 
 
 async def _append_copy(w: World) -> None:
@@ -333,7 +333,7 @@ BEFORE: Mapping[str, Call] = {
 
 NOT_MEASURED: Mapping[str, str] = {
     "Agent.memories": "as User's; so are the others of Agent",
-    "Agent.delete_memories": "", "Agent.memory": "", "Agent.remembered": "",
+    "Agent.delete": "", "Agent.memory": "", "Agent.remembered": "",
     "Agent.update_memory": "",
     "Agent.recall": "", "Agent.recall_many": "", "Agent.record": "", "Agent.record_many": "",
     "Agent.remember": "", "Agent.settle": "",
@@ -352,9 +352,9 @@ NOT_MEASURED: Mapping[str, str] = {
     "SharedMember.forget": "", "SharedMember.grant": "", "SharedMember.members": "",
     "SharedMember.revoke": "",
     "SharedMember.memories": "as User.memories", "SharedMember.memory": "one memory",
-    "SharedMember.delete_memories": "", "SharedMember.update_memory": "as User.remember",
+    "SharedMember.delete": "", "SharedMember.update_memory": "as User.remember",
     "Turn.load": "as Session.load", "Turn.reply": "as Session.append",
-    "User.delete_memories": "ids are all that it carries", "User.memory": "one memory",
+    "User.delete": "ids are all that it carries", "User.memory": "one memory",
     "User.remembered": "a page at a time", "User.update_memory": "as User.remember",
     "User.record_many": "as User.record",
 }  # fmt: skip

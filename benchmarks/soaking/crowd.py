@@ -219,7 +219,7 @@ class Crowd:
         if last is None or last.seq is None or last.id is None:
             return
         wanted = last.id
-        gone = await self._persist(lambda: chat.delete(ids=[wanted]))
+        gone = await self._persist(lambda: chat.delete([wanted]))
         there = {message.seq for message in await self._persist(chat.history)}
         if last.seq not in there:
             witness.deleted.add(last.seq)

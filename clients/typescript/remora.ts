@@ -127,6 +127,13 @@ export interface Deletion {
   positions?: number[] | null;
 }
 
+/** What was deleted. */
+export interface DeletionReceipt {
+  deleted: number;
+  missing?: string[];
+  erased_by?: string | null;
+}
+
 /** It is done. */
 export interface Done {
 }
@@ -210,11 +217,6 @@ export interface MemberNamed {
 /** Each agent's right. */
 export interface Members {
   members: Record<string, string>;
-}
-
-/** How many there were. */
-export interface MemoriesDeleted {
-  deleted: number;
 }
 
 /** Something that was said before, or recorded, and was found again. */
@@ -588,6 +590,12 @@ export interface UnfinishedErasures {
   erasures: UnfinishedErasure[];
 }
 
+/** Memories and messages by id; `saved_only`: only what was remembered, not what was said. */
+export interface UserDeletion {
+  ids: string[];
+  saved_only?: boolean;
+}
+
 /** A user, with the number of sessions and the time of the newest message. `cursor` asks for those behind this one. */
 export interface UserItem {
   user: string;
@@ -745,8 +753,8 @@ export class Client extends Service {
     return this.call(OPERATIONS.appendMessages, names, given, options);
   }
 
-  /** Delete messages of the buffer. */
-  deleteMessages(names: { user: string; session: string }, given: Deletion = {}, options: CallOptions = {}): Promise<Deleted> {
+  /** Delete messages, in the buffer or out of it. */
+  deleteMessages(names: { user: string; session: string }, given: Deletion = {}, options: CallOptions = {}): Promise<DeletionReceipt> {
     return this.call(OPERATIONS.deleteMessages, names, given, options);
   }
 
@@ -850,8 +858,8 @@ export class Client extends Service {
     return this.call(OPERATIONS.record, names, given, options);
   }
 
-  /** Delete memories. */
-  deleteMemories(names: { user: string }, given: MemoryIds, options: CallOptions = {}): Promise<MemoriesDeleted> {
+  /** Delete memories, and messages of any session. */
+  deleteMemories(names: { user: string }, given: UserDeletion, options: CallOptions = {}): Promise<DeletionReceipt> {
     return this.call(OPERATIONS.deleteMemories, names, given, options);
   }
 
@@ -870,8 +878,8 @@ export class Client extends Service {
     return this.call(OPERATIONS.updateMemory, names, given, options);
   }
 
-  /** Delete a memory. */
-  deleteMemory(names: { user: string; memory: string }, options: CallOptions = {}): Promise<MemoriesDeleted> {
+  /** Delete a memory or a message. */
+  deleteMemory(names: { user: string; memory: string }, options: CallOptions = {}): Promise<DeletionReceipt> {
     return this.call(OPERATIONS.deleteMemory, names, undefined, options);
   }
 
@@ -971,7 +979,7 @@ export class Client extends Service {
   }
 
   /** Delete shared memories. */
-  deleteShared(names: { scope: string; agent: string }, given: MemoryIds, options: CallOptions = {}): Promise<MemoriesDeleted> {
+  deleteShared(names: { scope: string; agent: string }, given: MemoryIds, options: CallOptions = {}): Promise<DeletionReceipt> {
     return this.call(OPERATIONS.deleteShared, names, given, options);
   }
 

@@ -16,7 +16,7 @@ async def main() -> None:
         await alice.update_memory(shoes, "Alice has size 39 shoes.")
         for memory in await alice.remembered():
             print(f"{memory.key}: {memory.text}")
-        await alice.delete_memories(shoes)
+        await alice.delete(shoes)
         print(f"{len(await alice.remembered())} memory")
 
 

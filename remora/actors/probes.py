@@ -29,6 +29,7 @@ PROBES: Mapping[str, str] = {
     "entry_condensed": "a list of summary entries was full: the oldest goes into the running "
     "summary",
     "session_changed_during_compaction": "a clear, rewind or change came during a compaction",
+    "summarized_message_deleted": "a message of a summary was deleted: it is written again",
     "removal_of_flushed": "indexed messages were removed: they leave long-term memory, too",
     "went_back": "a session went back to an earlier message",
     # keyed state

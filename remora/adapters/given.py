@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from remora.api.deletion import Deletable
 from remora.api.session import Session
 from remora.api.threads import await_here, awaiter_of, original_of, waiter_of
 from remora.blocking import Session as BlockingSession
@@ -12,6 +13,7 @@ from remora.errors import InvalidInput
 from remora.ids import SessionKey
 from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
 from remora.recall.context import Context
+from remora.services.deleting import DeletionReceipt
 
 __all__ = ["Conversation", "GivenSession", "find_session", "take_session"]
 
@@ -47,8 +49,11 @@ class Conversation(Protocol):
         ...
 
     async def delete(
-        self, index: int | Iterable[int] | None = None, *, ids: Iterable[str] | None = None
-    ) -> int:
+        self,
+        which: Deletable | Iterable[Deletable] = (),
+        *,
+        positions: int | Iterable[int] | None = None,
+    ) -> DeletionReceipt:
         """See `remora.Session.delete`."""
         ...
 

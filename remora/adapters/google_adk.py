@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
 from remora.api.user import User
 from remora.blocking import Runtime as BlockingRuntime
-from remora.errors import InvalidInput, StateConflict
+from remora.errors import InvalidInput, NotFound, StateConflict
 from remora.messages import quote
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
 
@@ -344,7 +345,11 @@ class RemoraMemoryService(_Service, BaseMemoryService):
     ) -> None:
         """Delete what was remembered under this id; what was said in a session stays in it."""
         if memory_id is not None:
-            await self._await(self._user(app_name, user_id).delete_memories, memory_id)
+            await self._await(self._delete, self._user(app_name, user_id), memory_id)
+
+    async def _delete(self, user: User, memory_id: str) -> None:
+        with suppress(NotFound):
+            await user.delete(memory_id, saved_only=True)
 
 
 def _state(handle: Session | User) -> KeyedState:

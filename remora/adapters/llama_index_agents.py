@@ -10,6 +10,7 @@ is `remora.adapters.llama_index`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self, cast
 
 from remora.adapters.llama_index_messages import chat_messages, llama_messages
@@ -20,7 +21,7 @@ from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.api.user import User
 from remora.blocking import Session as BlockingSession
 from remora.blocking import User as BlockingUser
-from remora.errors import InvalidInput
+from remora.errors import InvalidInput, NotFound
 from remora.messages import Message, plain_text
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int
 
@@ -263,7 +264,9 @@ class RemoraChatStore(AsyncDBChatStore):
 
     async def _delete(self, key: str, messages: list[Message]) -> int:
         ids = [message.id for message in messages if message.id is not None]
-        return await self._user.session(key).delete(ids=ids) if ids else 0
+        with suppress(NotFound):
+            return (await self._user.session(key).delete(ids)).deleted if ids else 0
+        return 0
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the active messages, or all.

@@ -71,7 +71,7 @@ class ConversationMemory:
         Raises:
             IndexOutOfRange: an index is out of range (an `IndexError`); nothing was removed.
         """
-        await self.session.delete(index)
+        await self.session.delete(positions=index)
 
     async def retrieve(self, query: str, limit: int = 5) -> list[dict[str, Any]]:
         """The messages of the conversation that are relevant to `query`, best first.

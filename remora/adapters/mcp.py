@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import wraps
 from importlib import metadata
 from typing import Any, ParamSpec, TypeVar
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from remora.adapters.versions import warn_if_untested
 from remora.api.user import User
-from remora.errors import InvalidInput, RemoraError
+from remora.errors import InvalidInput, NotFound, RemoraError
 from remora.messages import Message, plain_text, without_surrogates
 from remora.recall.memory import Memory
 from remora.services.arguments import check_int
@@ -139,7 +140,9 @@ class _Tools:
 
         What was said in a conversation cannot be deleted.
         """
-        return {"deleted": await self._user.delete_memories(ids)}
+        with suppress(NotFound):
+            return {"deleted": (await self._user.delete(ids, saved_only=True)).deleted}
+        return {"deleted": 0}
 
     async def list_memories(self, limit: int = 50, after: str = "") -> dict[str, Any]:
         """List what was saved, oldest first.

@@ -11,6 +11,7 @@ chat API wants them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from remora.adapters.given import Conversation, take_session
@@ -20,7 +21,7 @@ from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidInput, InvalidMessage
+from remora.errors import InvalidInput, InvalidMessage, NotFound
 from remora.formats.responses import items_of, read_part
 from remora.messages import KEPT_PREFIX, ChatDict, Message, plain_text
 
@@ -116,7 +117,8 @@ class RemoraSession:
                 rest = chat_messages(items[:-1], opaque=self._opaque)
                 # with a key, since another call may take the same message
                 await self.session.append(rest, key=f"{_KEY}.pop.{message.seq}")
-            if await self.session.delete(ids=message.id):
+            with suppress(NotFound):  # another call has taken it
+                await self.session.delete(message)
                 return items[-1]
         return None
 

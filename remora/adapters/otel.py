@@ -23,10 +23,9 @@ from typing import Any
 
 import msgspec
 
-from remora.actors.session.messages import Append, Remove
+from remora.actors.session.messages import Append
 from remora.actors.user.messages import (
     ChangeMemory,
-    DeleteMemories,
     Learn,
     Remember,
     SearchWorking,
@@ -40,6 +39,7 @@ from remora.messages import Entry, Receipt, decode_chat
 from remora.recall.context import Context
 from remora.recall.memory import Memory
 from remora.runtime.jobs import Handler, Job, JobAttempt, JobResult
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import Parts, PartsHolder
 
@@ -291,6 +291,14 @@ class _Work(_Traced):
             receipt: ErasureReceipt = await self._inner.forget(user, session)
             return receipt
 
+    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
+        user, session = request.user, request.session
+        key = UserKey(user) if session is None else SessionKey(user, session)
+        with self._tracing.call("delete_memory", key) as span:
+            receipt: DeletionReceipt = await self._inner.delete(request)
+            self._tracing.say(span, receipt.deleted, ())
+            return receipt
+
 
 class _Actors(_Traced):
     async def ask(self, key: SessionKey | UserKey, message: Any, **options: Any) -> Any:
@@ -307,11 +315,6 @@ class _Actors(_Traced):
             case ChangeMemory(id=id_):
                 with call("update_memory", key, count=1, record=id_):
                     return await self._inner.ask(key, message, **options)
-            case DeleteMemories() | Remove():
-                with call("delete_memory", key) as span:
-                    count = await self._inner.ask(key, message, **options)
-                    self._tracing.say(span, count, ())
-                    return count
             case SearchWorking():
                 with call("search_memory", key) as span:
                     found = await self._inner.ask(key, message, **options)

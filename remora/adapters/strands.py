@@ -9,6 +9,7 @@ messages and its record in keyed state; see `remora.adapters.strands_messages`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from remora.adapters.keys import escape
@@ -25,7 +26,7 @@ from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of, waiter_of
 from remora.api.user import User
 from remora.blocking import User as BlockingUser
-from remora.errors import InvalidInput, KeyConflict, StateConflict
+from remora.errors import InvalidInput, KeyConflict, NotFound, StateConflict
 from remora.ids import validate_id
 from remora.messages import ChatDict, quote
 from remora.recall.memory import Memory
@@ -242,7 +243,8 @@ class RemoraSessionRepository(SessionRepository):
             version = await _append_version(session, given, number, before.version + 1, digest)
         replaced = [one.ids for one in stored if one.number == number and one.version < version]
         if replaced:
-            await session.delete(ids=[id_ for ids in replaced for id_ in ids])
+            with suppress(NotFound):  # an earlier try has deleted them
+                await session.delete([id_ for ids in replaced for id_ in ids])
 
     def list_messages(
         self,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from remora.actors.user.messages import ChangedMemory, ChangeMemory, DeleteMemories
+from remora.actors.user.messages import ChangedMemory, ChangeMemory
+from remora.api.deletion import Deletable, parse_which
 from remora.errors import InvalidInput
 from remora.ids import UserKey, keyed_memory_id, validate_id
 from remora.messages import dated_line
 from remora.recall.current import recorded_memory
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
-from remora.services.arguments import MAX_IDS, check_int, check_text, collect
+from remora.services.arguments import check_flag, check_int
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.intake import are_large
 from remora.services.metadata import check_metadata, check_where
 from remora.services.parts import PartsHolder, Recalls, long_term_is_off
@@ -142,29 +144,36 @@ class AddressableMemories:
         standing = await recalls.memory(self._user, id_, None) if changed.topic else None
         return standing or recorded_memory(changed)
 
-    async def delete_memories(self, ids: str | Iterable[str]) -> int:
-        """Delete memories by id; returns how many there were. Other ids are ignored.
+    async def delete(
+        self, which: Deletable | Iterable[Deletable], *, saved_only: bool = False
+    ) -> DeletionReceipt:
+        """Delete what was said or remembered, in whatever session.
 
-        When it returns, the deletion is durable, and nothing shows them. Their bytes leave the
-        files in the course of upkeep; `forget` removes a user's at once.
+        When it returns, nothing shows it; see `Session.delete`. An agent's handle deletes what was
+        remembered for this agent, and no messages.
+
+        Args:
+            which: memories as recall gave them, messages, or their ids; one or many.
+            saved_only: only what was remembered. What was said counts as missing: for ids that a
+                model gives.
+
+        Returns:
+            How many were deleted, ids that nothing has, and when the bytes are gone.
 
         Raises:
-            InvalidInput: an id is not text, or there are too many.
-            RecordingFailed: the journal failed; all are deleted, or none. Retry the call.
-            MailboxFull, SessionQuarantined: nothing ran.
+            NotFound: nothing has any of the ids; nothing was deleted.
+            InvalidInput: something else is given, too many, or an id that messages of several
+                sessions have.
+            RecordingFailed: the journal failed; all memories are deleted, or none. Retry the call.
+            MailboxFull, SessionQuarantined: not all of it ran.
         """
-        self._require_recalls()
-        given: Sequence[str] = (
-            [ids] if isinstance(ids, str) else collect(ids, "ids", check_text, most=MAX_IDS)
-        )
-        wanted = tuple(validate_id(one, "a memory's id") for one in given)
-        if not wanted:
-            return 0
-        with name_failures("delete_memories", self._user):
-            count: int = await self._holder.parts.actors.ask(
-                UserKey(self._user), DeleteMemories(wanted, self._agent)
-            )
-        return count
+        saved_only = check_flag(saved_only, "saved_only") or self._agent is not None
+        ids = parse_which(which)
+        if saved_only:
+            ids = tuple([("", id_) for _, id_ in ids])
+        request = DeletionRequest(self._user, ids, agent=self._agent, memories_only=saved_only)
+        with name_failures("delete", self._user):
+            return await self._holder.parts.work.delete(request)
 
     # -- scope -------------------------------------------------------------------------------------
 

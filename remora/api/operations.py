@@ -230,9 +230,9 @@ class Operations:
         return self._lifetime.internals_anywhere.eraser.waiting(user)
 
     async def retry_erasures(self) -> list[WaitingErasure]:
-        """Try all waiting erasures once more, without waiting for the next try.
+        """Try all waiting erasures now, and erase what was deleted one by one from the files.
 
-        Call it when the cause is removed.
+        Call it when the cause of a failure is removed, or not to wait for `retention.deleted_s`.
 
         Returns:
             Those that still wait.
@@ -240,7 +240,7 @@ class Operations:
         Raises:
             RuntimeClosed: the runtime closed before; the next start goes on.
         """
-        return await self._lifetime.internals.eraser.files.retry()
+        return await self._lifetime.internals.eraser.retry()
 
 
 def check_interval(task: object, seconds: object) -> tuple[str, float]:

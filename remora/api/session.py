@@ -21,6 +21,7 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.user.messages import ExpireSynopsis
+from remora.api.deletion import Deletable, parse_positions, parse_which
 from remora.api.exclusive import Exclusive
 from remora.api.following import Following
 from remora.api.keyed_state import KeyedState
@@ -31,7 +32,6 @@ from remora.api.session_buffer import (
     encode_all,
     filter_messages,
     messages_of,
-    parse_deletion,
     parse_state,
     search_buffer,
     summary_messages,
@@ -53,6 +53,7 @@ from remora.services.arguments import (
     check_seconds,
     check_text,
 )
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import as_batch
 from remora.services.parts import PartsHolder
@@ -470,19 +471,38 @@ class Session(OldSessionNames):
 
     # -- changing the buffer -----------------------------------------------------------------------
 
+    @renamed_arguments(ids="which")
     async def delete(
-        self, index: int | Iterable[int] | None = None, *, ids: Iterable[str] | None = None
-    ) -> int:
-        """Remove messages from the buffer, by position (from 0, oldest first) or by id.
+        self,
+        which: Deletable | Iterable[Deletable] = (),
+        *,
+        positions: int | Iterable[int] | None = None,
+    ) -> DeletionReceipt:
+        """Delete messages of this session, in the buffer or out of it.
 
-        Returns how many were removed. They are removed from long-term memory and `history` as well.
-        Ids that are not in the buffer are ignored.
+        When it returns, nothing shows them: no context, `history`, `load(at=…)` or recall. A
+        summary that covers one is not shown until it is written again without it; so are the user
+        profile and the facts that rest on it. Their bytes leave the files by `erased_by`.
+
+        Args:
+            which: messages as `history` or `load` gave them, memories as recall gave them, or their
+                ids; one or many.
+            positions: in the buffer, from 0, oldest first.
+
+        Returns:
+            How many were deleted, ids that no message of this session has, and when the bytes are
+            gone.
 
         Raises:
+            NotFound: no message has any of the ids; nothing was deleted.
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
-            InvalidInput: a position that is not an integer, or neither positions nor ids are given.
+            InvalidInput: something else is given, or nothing.
         """
-        return self._expire_synopsis(await self._ask(parse_deletion(index, ids)))
+        ids, places = parse_which(which, self.key.session), parse_positions(positions)
+        if which == () and positions is None:
+            raise InvalidInput("say what to delete: a message, a memory or an id, or positions=…")
+        request = DeletionRequest(self.key.user, ids, self.key.session, places)
+        return await self._holder.parts.work.delete(request)
 
     @renamed_arguments(size="keep")
     async def truncate_to_size(self, keep: int) -> int:

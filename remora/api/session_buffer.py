@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from remora.actors.policies.bm25 import bm25_scores
-from remora.actors.session.messages import Remove, SessionView
+from remora.actors.session.messages import SessionView
 from remora.errors import InvalidInput, InvalidMessage
 from remora.messages import (
     ChatDict,
@@ -26,7 +25,7 @@ from remora.recall.shown import shown_digests
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.threads import run_in_thread
 from remora.services.archive import are_long, restore_messages
-from remora.services.arguments import MAX_IDS, check_text, collect
+from remora.services.arguments import MAX_IDS
 from remora.services.intake import Intake, PlainMessage, as_batch, as_messages
 from remora.services.parts import Parts
 from remora.storage.records import Summary
@@ -37,7 +36,6 @@ __all__ = [
     "encode_all",
     "filter_messages",
     "messages_of",
-    "parse_deletion",
     "parse_state",
     "search_buffer",
     "summaries_of",
@@ -178,25 +176,6 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[PlainMe
     if text is not None and not isinstance(text, str):
         raise InvalidInput(f"the summary of a state must be text, not {type(text).__name__}")
     return as_messages(messages, most=MAX_IDS), text or None
-
-
-def parse_deletion(index: int | Iterable[int] | None, ids: Iterable[str] | None) -> Remove:
-    """The request to delete messages by position or id, one or many.
-
-    Raises:
-        InvalidInput: neither is given, or a position is not an integer.
-    """
-    if index is None and ids is None:
-        raise InvalidInput("say what to delete: positions in the buffer, or ids=…")
-    if isinstance(index, (str, bytes)):
-        raise InvalidInput(f"a position in the buffer is an integer; {_IDS_SEPARATE}")
-    given = [index] if not isinstance(index, Iterable) else collect(index, "index", most=MAX_IDS)
-    wanted = [ids] if isinstance(ids, str) else collect(ids or (), "ids", check_text, most=MAX_IDS)
-    try:
-        places = tuple(operator.index(one) for one in given if one is not None)
-    except TypeError as e:
-        raise InvalidInput(f"a position in the buffer is an integer: {e}; {_IDS_SEPARATE}") from e
-    return Remove(places, tuple(wanted))
 
 
 async def encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:

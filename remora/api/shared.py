@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from remora.actors.user.messages import Grant, ReadGrants, Right
+from remora.api.deletion import Deletable
 from remora.api.memories import LongTermHandle, MemoryLike
 from remora.api.old_names import renamed_arguments
 from remora.errors import InvalidInput, NotGranted
 from remora.ids import SHARED_PREFIX, UserKey, validate_id
 from remora.recall.memory import Memory
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.parts import PartsHolder
 from remora.services.recording import name_failures
@@ -150,16 +152,15 @@ class SharedMember:
         await self._check("write", _WRITE)
         return await self._mine.update_memory(id, content, importance=importance, metadata=metadata)
 
-    async def delete_memories(self, ids: str | Iterable[str]) -> int:
-        """Delete memories that this agent recorded; an owner, anybody's. Returns how many.
-
-        Other ids are ignored. See `User.delete_memories`.
+    async def delete(self, which: Deletable | Iterable[Deletable]) -> DeletionReceipt:
+        """Delete memories that this agent recorded; an owner, anybody's. See `User.delete`.
 
         Raises:
             NotGranted: this agent may not write here; nothing was deleted.
+            NotFound: there is none of these ids, or they are another agent's.
         """
         await self._check("write", _WRITE)
-        return await self._mine.delete_memories(ids)
+        return await self._mine.delete(which)
 
     async def claim(self) -> None:
         """Become the owner of a scope that has none; does nothing if this agent owns it already.

@@ -12,15 +12,17 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from remora.api.old_names import OldToolNames
-from remora.errors import InvalidInput, RemoraError, WrongLoop
+from remora.errors import InvalidInput, NotFound, RemoraError, WrongLoop
 from remora.logging import get_logger
 from remora.messages import Message, plain_text, without_surrogates
 from remora.recall.memory import Memory
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_int
+from remora.services.deleting import DeletionReceipt
 
 __all__ = ["MemoryEditor", "MemoryHandle", "MemoryTools"]
 
@@ -159,8 +161,8 @@ class MemoryEditor(Protocol):
         """Change a memory."""
         ...
 
-    async def delete_memories(self, ids: str | Iterable[str]) -> int:
-        """Delete memories."""
+    async def delete(self, which: Iterable[str], *, saved_only: bool = False) -> DeletionReceipt:
+        """Delete what was remembered or said."""
         ...
 
 
@@ -369,12 +371,13 @@ class MemoryTools(OldToolNames):
 
     async def _delete(self, memory_ids: object) -> dict[str, Any]:
         editor = self._require_editor()
-        wanted = set(_require_texts(memory_ids, "memory_ids"))
-        count = await editor.delete_memories(wanted)
+        wanted, count = set(_require_texts(memory_ids, "memory_ids")), 0
+        with suppress(NotFound):
+            count = (await editor.delete(wanted, saved_only=True)).deleted
         if count < len(wanted):
             raise InvalidInput(
                 f"deleted {count} of {len(wanted)}: the others are no saved memories, or are gone "
-                "already; what was said in a conversation cannot be deleted"
+                "already; what was said in a conversation cannot be deleted with this tool"
             )
         return {"success": True, "deleted": count, "message": f"Deleted {_count_text(count)}."}
 

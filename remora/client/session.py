@@ -9,6 +9,8 @@ from typing import Any, Self, get_args
 
 import msgspec
 
+from remora.api.deletion import Deletable, parse_positions, parse_which
+from remora.api.old_names import renamed_arguments
 from remora.api.session_buffer import BufferHit
 from remora.api.turn import Query, Spoken
 from remora.client.keyed_state import ClientState
@@ -30,8 +32,8 @@ from remora.services.arguments import (
     check_query,
     check_result_count,
     check_text,
-    collect,
 )
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.turns import LocalTurns
 
@@ -270,18 +272,21 @@ class ClientSession:
         found = await self._service.call(ask.search_buffer, self._names, given)
         return [BufferHit(one.message, one.score) for one in found.hits]
 
+    @renamed_arguments(ids="which")
     async def delete(
-        self, index: int | Iterable[int] | None = None, *, ids: Iterable[str] | None = None
-    ) -> int:
-        """Remove messages from the buffer, by position or by id. See `remora.Session.delete`."""
-        positions = None
-        if index is not None:
-            positions = [index] if isinstance(index, int) else collect(index, "index")
+        self,
+        which: Deletable | Iterable[Deletable] = (),
+        *,
+        positions: int | Iterable[int] | None = None,
+    ) -> DeletionReceipt:
+        """Delete messages of this session. See `remora.Session.delete`."""
+        if which == () and positions is None:
+            raise InvalidInput("say what to delete: a message, a memory or an id, or positions=…")
         given = shapes.Deletion(
-            positions=positions,
-            ids=None if ids is None else [ids] if isinstance(ids, str) else collect(ids, "ids"),
+            ids=[id_ for _, id_ in parse_which(which, self.key.session)],
+            positions=None if positions is None else list(parse_positions(positions)),
         )
-        return (await self._service.call(ask.delete_messages, self._names, given)).deleted
+        return await self._service.call(ask.delete_messages, self._names, given)
 
     async def truncate_to_size(self, keep: int) -> int:
         """Keep the newest messages in the buffer. See `remora.Session.truncate_to_size`."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from remora.actors.user.messages import Right
+from remora.api.deletion import Deletable, parse_which
 from remora.api.memories import MemoryLike
 from remora.api.shared import check_right
 from remora.client.messages import erasure_of
@@ -21,9 +22,8 @@ from remora.services.arguments import (
     check_int,
     check_query,
     check_result_count,
-    check_text,
-    collect,
 )
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["ClientMember", "ClientScope"]
@@ -134,11 +134,10 @@ class ClientMember:
         names = {**self._names, "memory": validate_id(id, "a memory's id")}
         return await self._service.call(ask.update_shared, names, given)
 
-    async def delete_memories(self, ids: str | Iterable[str]) -> int:
-        """Delete memories; returns how many. See `remora.SharedMember.delete_memories`."""
-        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text)
-        given = shapes.MemoryIds(ids=wanted)
-        return (await self._service.call(ask.delete_shared, self._names, given)).deleted
+    async def delete(self, which: Deletable | Iterable[Deletable]) -> DeletionReceipt:
+        """Delete memories. See `remora.SharedMember.delete`."""
+        given = shapes.MemoryIds(ids=[id_ for _, id_ in parse_which(which)])
+        return await self._service.call(ask.delete_shared, self._names, given)
 
     async def claim(self) -> None:
         """Become the owner of a scope that has none. See `remora.SharedMember.claim`."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from remora.actors.policies.pruning import PruningStrategy
 from remora.actors.user.messages import Synopsis
+from remora.api.deletion import Deletable, parse_which
 from remora.api.memories import MemoryLike
 from remora.api.user import WorkingHit
 from remora.client.keyed_state import ClientState
@@ -35,6 +36,7 @@ from remora.services.arguments import (
     check_text,
     collect,
 )
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.turns import LocalTurns
 from remora.storage.listing import ListingOrder, SessionListing
@@ -296,11 +298,13 @@ class ClientUser:
         names = {**self._names, "memory": validate_id(id, "a memory's id")}
         return await self._service.call(ask.update_memory, names, given)
 
-    async def delete_memories(self, ids: str | Iterable[str]) -> int:
-        """Delete memories by id; returns how many there were. See `User.delete_memories`."""
-        wanted = [ids] if isinstance(ids, str) else collect(ids, "ids", check_text)
-        given = shapes.MemoryIds(ids=wanted)
-        return (await self._service.call(ask.delete_memories, self._names, given)).deleted
+    async def delete(
+        self, which: Deletable | Iterable[Deletable], *, saved_only: bool = False
+    ) -> DeletionReceipt:
+        """Delete what was said or remembered. See `remora.User.delete`."""
+        ids = [id_ for _, id_ in parse_which(which)]
+        given = shapes.UserDeletion(ids=ids, saved_only=check_flag(saved_only, "saved_only"))
+        return await self._service.call(ask.delete_memories, self._names, given)
 
     async def prune(
         self,

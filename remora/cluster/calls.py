@@ -144,6 +144,7 @@ _ONCE = frozenset(
         "archive.fork",
         "recalls.prune",
         "transfers.import_session",
+        "work.delete",
         "runtime.retry_dead_letters",
         "runtime.drop_dead_letters",
         "runtime.backup",

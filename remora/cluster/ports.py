@@ -23,6 +23,7 @@ from remora.recall.planner import show_snapshot
 from remora.recall.shown import ShownSummaries, shown_digests
 from remora.runtime.promise import AwaitablePromise, new_promise
 from remora.services.archive import Followed, SessionStatistics, UserStatistics
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage
@@ -416,6 +417,11 @@ class RemoteWork:
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
         """See `remora.User.forget`."""
         receipt: ErasureReceipt = await self._call("work.forget", user, session)
+        return receipt
+
+    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
+        """See `remora.User.delete`."""
+        receipt: DeletionReceipt = await self._call("work.delete", request)
         return receipt
 
 

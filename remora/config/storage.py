@@ -65,6 +65,9 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
     """Most archived megabytes of all sessions together; the oldest are removed first."""
     interval_s: float = 3_600.0
     """How often the supervisor applies these bounds."""
+    deleted_s: float = 3_600.0
+    """How long files may hold the bytes of what was deleted one by one. Then they are rewritten,
+    and the journal is vacuumed: the shorter, the more often."""
 
 
 class ObjectStoreConfig(Section, frozen=True, kw_only=True):

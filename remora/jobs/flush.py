@@ -316,7 +316,7 @@ def _touched_rows(key: SessionKey, spec: UnflushSpec) -> tuple[list[str], set[in
     reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
     near = {seq + step for seq in removed for step in reach} - removed | set(spec.changed)
     near = {seq for seq in near if 0 < seq <= spec.flushing}
-    entries = [entry_id(key, seq) for seq in removed]  # summary entries that ended with one
+    entries = [entry_id(key, seq) for seq in {*removed, *spec.entries}]  # by their last messages
     rows = [row_id(key, seq) for seq in (*removed, *near)]
     return [*rows, *entries], near
 

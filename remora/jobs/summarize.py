@@ -132,6 +132,8 @@ class SummarizeHandler:
         self._model = model_name(summarizer.name)
         self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
         self._max_tokens = max(buffer.most_summary_tokens - self._overhead, 1)
+        self._extracts = bool(getattr(summarizer, "extracts", False)) or summarizer is fallback
+        """What it leaves out is lost."""
         self._writer = FallbackWriter(journal, counter, self._max_tokens)
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
@@ -177,12 +179,11 @@ class SummarizeHandler:
     async def _summarize(self, attempt: JobAttempt, spec: SummarizeSpec) -> JobResult:
         key = attempt.job.key
         assert isinstance(key, SessionKey)
-        extracts = _extracts(self._summarizer) or self._summarizer is self._fallback
         # An attempt that failed may have failed on what was added to it.
-        repairs = not extracts and attempt.job.attempts == 0 and not attempt.expedited
+        repairs = not self._extracts and attempt.job.attempts == 0 and not attempt.expedited
         repairs = repairs and spec.kind != "ahead"
         given = await self._input(key, spec, repairs=repairs)
-        if extracts:
+        if self._extracts:
             return await self._write_fallback(attempt, given, self._summarizer)
         skip = attempt.expedited or (self._breaker.open and attempt.job.attempts > 0)
         try:
@@ -221,6 +222,13 @@ class SummarizeHandler:
             # A running summary includes entries made under another policy; an entry includes
             # nothing.
             priors = [] if spec.kind == "entry" else [*priors, *view.summaries]
+        if self._extracts:
+            blank = [one for one in (*priors, *condensed) if not one.text]
+            for one in reversed(blank):  # a message was deleted: the others are extracted again
+                again = await self._read(key, view, one.first, one.through)
+                entries = [*again, *entries]
+            priors = [one for one in priors if one.text]
+            condensed = [one for one in condensed if one.text]
         lost = merge_ranges(part for one in (*priors, *condensed) for part in find_lost(one))
         repaired: list[Entry] = []
         if repairs and lost and not condensed:
@@ -261,7 +269,7 @@ class SummarizeHandler:
         text, tokens = "", 0
         lost: tuple[MessageRange, ...] = ()
         if prior is not None and view.watermarks.generation == spec.generation:
-            if _extracts(self._summarizer) or self._summarizer is self._fallback:
+            if self._extracts:
                 given = await self._all_of(key, view, prior)
                 return await self._write_fallback(attempt, given, self._summarizer)
             repaired, lost = await read_lost(
@@ -276,6 +284,9 @@ class SummarizeHandler:
                 self._resummarizer.postpone(key)
             if lost or not text:
                 self._resummarizer.report(key)
+            if not text and not prior.text:  # contexts have nothing of these messages
+                given = await self._all_of(key, view, prior)
+                return await self._write_fallback(attempt, given, self._fallback, replaces=True)
         if not text:
             probe("repair_failed")
             _logger.info("lost_messages_not_summarized", session=key)
@@ -415,8 +426,3 @@ def _newest_summaries(view: SessionView, spec: SummarizeSpec) -> tuple[list[Summ
     if newest is None:
         return running, max(archived + 1, spec.first)
     return [newest], newest.through + 1
-
-
-def _extracts(summarizer: Summarizer) -> bool:
-    """Whether it writes lines extracted from messages: what it leaves out is lost."""
-    return bool(getattr(summarizer, "extracts", False))

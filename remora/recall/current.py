@@ -2,8 +2,8 @@
 
 A change is in the journal when it is acknowledged, and in long-term memory after a job. So a row of
 a recorded memory is only a hint: the journal says whether the memory is still there, whether the
-row has its text of now, and its metadata. Messages need no look: their rows never change. A fact
-that was extracted is there as long as one of its messages is.
+row has its text of now, and its metadata. Of messages it has the ids; their rows change in time. A
+fact that was extracted is there as long as one of its messages is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from remora.ids import memory_of_row
+from remora.ids import SessionKey, memory_of_row, row_id
 from remora.recall.memory import Memory
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.probes import probe
@@ -22,7 +22,7 @@ from remora.storage.ports import BLOCK_TYPE, Journal
 from remora.storage.records import MemoryItem
 from remora.storage.standings import FactStanding, find_standings, holds
 
-__all__ = ["CurrentMemories", "is_recorded", "recorded_memory"]
+__all__ = ["CurrentMemories", "is_recorded", "recorded_memory", "rows_of"]
 
 _NOT_RECORDED = frozenset({"message", "summary", BLOCK_TYPE})
 _IN_THREAD = 500  # memories from which on comparing them is a thread's work
@@ -66,6 +66,8 @@ class CurrentMemories:
             StorageError: the journal cannot be read.
         """
         found = list(found)
+        if not as_found:
+            found = await self._name_messages(user, found)
         large = len(found) >= _IN_THREAD
         ids = await run_in_thread_if(large, _recorded_ids, found)
         if not ids:
@@ -75,11 +77,38 @@ class CurrentMemories:
         compare = partial(_compare, history=history, without=without, as_found=as_found)
         return await run_in_thread_if(large, compare, found, stored, standings)
 
+    async def _name_messages(self, user: str, found: list[Memory]) -> list[Memory]:
+        """The memories, those that are messages with the messages' ids."""
+        places = [(one.session, one.seq) for one in found if one.type == "message"]
+        if not places:
+            return found
+        ids = await self._journal.message_ids(user, places)
+
+        def name() -> list[Memory]:
+            return [
+                msgspec.structs.replace(one, id=ids.get((one.session, one.seq), one.id))
+                if one.type == "message"
+                else one
+                for one in found
+            ]
+
+        return await run_in_thread_if(len(found) >= _IN_THREAD, name)
+
     async def row_ids(self, user: str, rows: Sequence[str]) -> frozenset[str]:
         """Those of these rows of recorded memories whose text is the one of now, and holds."""
         items = await self._journal.memories(user, [memory_of_row(row) for row in rows])
         standings = await find_standings(self._journal, user, items)
         return frozenset(item.row_id for item in items if holds(item, standings))
+
+
+def rows_of(user: str, memories: Iterable[Memory]) -> tuple[str, ...]:
+    """The ids of the rows that memories were found in."""
+    return tuple(
+        [
+            row_id(SessionKey(user, one.session), one.seq) if one.type == "message" else one.id
+            for one in memories
+        ]
+    )
 
 
 def _recorded_ids(found: Iterable[Memory]) -> list[str]:

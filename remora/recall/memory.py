@@ -48,7 +48,7 @@ class Memory(msgspec.Struct, frozen=True):
             (BM25 of the message with its neighbours), ``vector`` (cosine) and, if a reranker judged
             it, ``reranker``.
         tokens: size in a context.
-        id: it never changes.
+        id: of a message, the message's (`Message.id`); it never changes. `User.delete` takes it.
         type: ``message``, ``summary``, or what it was recorded as: ``fact``, ``preference``,
             ``context``, ``procedural``, ``message_batch``.
         importance: 0 to 1, as its sender gave it.

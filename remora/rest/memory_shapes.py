@@ -21,7 +21,6 @@ __all__ = [
     "Many",
     "MemberNamed",
     "Members",
-    "MemoriesDeleted",
     "MemoryAsked",
     "MemoryChange",
     "MemoryFound",
@@ -159,10 +158,11 @@ class MemoryIds(Request, frozen=True):
     ids: list[str]
 
 
-class MemoriesDeleted(msgspec.Struct, frozen=True):
-    """How many there were."""
+class UserDeletion(Request, frozen=True):
+    """Memories and messages by id; `saved_only`: only what was remembered, not what was said."""
 
-    deleted: int
+    ids: list[str]
+    saved_only: bool = False
 
 
 class Pruning(Request, frozen=True):

@@ -17,6 +17,7 @@ from remora.rest import shapes
 from remora.rest.operation import SESSION, USER, Asked, Operation
 from remora.rest.problems import FailureLog, TierFailed
 from remora.services.archive import SessionStatistics
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
 __all__ = ["SESSION_OPERATIONS", "erased", "next_cursor"]
@@ -147,10 +148,12 @@ async def search_buffer(asked: Asked) -> shapes.Hits:
     return shapes.Hits([shapes.Hit(one.message, one.score) for one in found])
 
 
-async def delete_messages(asked: Asked) -> shapes.Deleted:
-    """Messages are removed from the buffer, the history and long-term memory."""
+async def delete_messages(asked: Asked) -> DeletionReceipt:
+    """Messages are deleted, in the buffer or out of it."""
     given = asked.given
-    return shapes.Deleted(await asked.session.delete(given.positions, ids=given.ids))
+    if given.ids is None and given.positions is None:
+        raise InvalidInput("say what to delete: ids, or positions in the buffer")
+    return await asked.session.delete(given.ids or [], positions=given.positions)
 
 
 async def rewind_session(asked: Asked) -> shapes.Deleted:
@@ -288,9 +291,9 @@ SESSION_OPERATIONS: tuple[Operation, ...] = (
     ),
     _post(
         SESSION + "/messages/delete",
-        "Delete messages of the buffer",
+        "Delete messages, in the buffer or out of it",
         delete_messages,
-        shapes.Deleted,
+        DeletionReceipt,
         body=shapes.Deletion,
     ),
     _post(

@@ -13,6 +13,7 @@ from remora.rest import memory_shapes, shapes
 from remora.rest.memory_shapes import split_types
 from remora.rest.operation import Asked, Operation
 from remora.rest.session_operations import erased
+from remora.services.deleting import DeletionReceipt
 
 __all__ = ["SHARED_OPERATIONS"]
 
@@ -84,9 +85,9 @@ async def update_shared(asked: Asked) -> Memory:
 
 
 @_in_own_words
-async def delete_shared(asked: Asked) -> memory_shapes.MemoriesDeleted:
+async def delete_shared(asked: Asked) -> DeletionReceipt:
     """Memories are deleted."""
-    return memory_shapes.MemoriesDeleted(await asked.member.delete_memories(asked.given.ids))
+    return await asked.member.delete(asked.given.ids)
 
 
 @_in_own_words
@@ -155,7 +156,7 @@ SHARED_OPERATIONS: tuple[Operation, ...] = (
         _MEMORIES + "/delete",
         "Delete shared memories",
         delete_shared,
-        memory_shapes.MemoriesDeleted,
+        DeletionReceipt,
         body=memory_shapes.MemoryIds,
     ),
     _get(_MEMORIES + "/{memory}", "Read a shared memory", read_shared, memory_shapes.MemoryFound),

@@ -11,6 +11,7 @@ from remora.rest.memory_shapes import split_types
 from remora.rest.operation import USER, Asked, Operation
 from remora.rest.session_operations import erased
 from remora.services.archive import UserStatistics
+from remora.services.deleting import DeletionReceipt
 
 __all__ = ["USER_OPERATIONS"]
 
@@ -107,14 +108,14 @@ async def update_memory(asked: Asked) -> Memory:
     )
 
 
-async def delete_memory(asked: Asked) -> memory_shapes.MemoriesDeleted:
-    """A memory is deleted."""
-    return memory_shapes.MemoriesDeleted(await asked.user.delete_memories(asked.names["memory"]))
+async def delete_memory(asked: Asked) -> DeletionReceipt:
+    """A memory, or a message of any session, is deleted."""
+    return await asked.user.delete(asked.names["memory"])
 
 
-async def delete_memories(asked: Asked) -> memory_shapes.MemoriesDeleted:
-    """Memories are deleted."""
-    return memory_shapes.MemoriesDeleted(await asked.user.delete_memories(asked.given.ids))
+async def delete_memories(asked: Asked) -> DeletionReceipt:
+    """Memories, and messages of any session, are deleted."""
+    return await asked.user.delete(asked.given.ids, saved_only=asked.given.saved_only)
 
 
 async def prune_memories(asked: Asked) -> memory_shapes.Done:
@@ -215,10 +216,10 @@ USER_OPERATIONS: tuple[Operation, ...] = (
     ),
     _repeatable(
         _MEMORIES + "/delete",
-        "Delete memories",
+        "Delete memories, and messages of any session",
         delete_memories,
-        memory_shapes.MemoriesDeleted,
-        body=memory_shapes.MemoryIds,
+        DeletionReceipt,
+        body=memory_shapes.UserDeletion,
     ),
     _post(
         _MEMORIES + "/prune",
@@ -236,7 +237,7 @@ USER_OPERATIONS: tuple[Operation, ...] = (
         Memory,
         body=memory_shapes.MemoryChange,
     ),
-    _delete(_MEMORY, "Delete a memory", delete_memory, memory_shapes.MemoriesDeleted),
+    _delete(_MEMORY, "Delete a memory or a message", delete_memory, DeletionReceipt),
     _repeatable(
         USER + "/synopsis",
         "Read who the user is",

@@ -22,6 +22,7 @@ from remora.errors import InvalidInput, ModelTimeout
 from remora.ids import SessionKey, UserKey, message_id_prefix
 from remora.messages import Entry, has_media
 from remora.recall.context import Context
+from remora.recall.current import rows_of
 from remora.recall.planner import Planner, Show
 from remora.runtime.clock import Clock
 from remora.runtime.registry import ActorRegistry
@@ -95,7 +96,7 @@ class LocalContexts:
         if query is not None:  # its embedder or reranker may have taken long
             check_owned(self._journal)
         if context.memories:
-            rows = tuple(memory.id for memory in context.memories)
+            rows = rows_of(key.user, context.memories)
             touch = Touch(rows, int(self._clock.time() * 1_000_000))
             self._actors.post(UserKey(key.user), touch)
         meters = self._meters

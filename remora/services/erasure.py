@@ -43,6 +43,7 @@ from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
+from remora.services.deleting import Deleter
 from remora.services.file_erasure import FileEraser, FileErasure
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
@@ -92,6 +93,7 @@ class Eraser:
         clock: for back-off.
         retry: for back-off.
         rng: for jitter.
+        deleted_s: how long files may hold what was deleted one by one.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Eraser:
         clock: Clock,
         retry: RetryPolicy,
         rng: random.Random,
+        deleted_s: float,
     ) -> None:
         self._journal = journal
         self._registry = registry
@@ -119,6 +122,9 @@ class Eraser:
         self._rng = rng
         self.files = FileEraser(journal, stores=stores, clock=clock, retry=retry, rng=rng)
         """Does the second step."""
+        self.deletions = Deleter(
+            journal, registry, supervisor, self.files, clock=clock, within_s=deleted_s
+        )
         self._user_locks = KeyedLocks()
         self._callers: dict[Promise, FileErasure | None] = {}
         self._digests: Sequence[Digests] = (UNKEYED,)
@@ -252,6 +258,7 @@ class Eraser:
             user_keys = {user for user, _ in note.owners}
             bars.enter_context(self._refusing(_match_note(note, self._digests), user_keys))
             self.files.enqueue(note, bars, failures.get(note.number))
+        await self.deletions.resume()
         try:
             await self._journal.attachments.sweep()
         except RemoraError:
@@ -261,6 +268,12 @@ class Eraser:
         """Start the worker, which ends when the task group is cancelled."""
         self._tasks = tasks
         self.files.start(tasks)
+        self.deletions.start(tasks)
+
+    async def retry(self) -> list[WaitingErasure]:
+        """See `remora.Runtime.retry_erasures`."""
+        await self.deletions.hurry()
+        return await self.files.retry()
 
     def abandon(self) -> None:
         """Fail the callers, as the runtime closes; the notes stay in the journal."""

@@ -239,7 +239,8 @@ class FileEraser:
             same = [note.number for note in notes if _is_covered(note, case.note)]
             try:
                 for number in (*same, case.note.number):
-                    await self._journal.finish_erasure(number)
+                    if number:  # what was deleted one by one has no row (`services/deleting.py`)
+                        await self._journal.finish_erasure(number)
             except Exception as e:
                 errors[case] = e
                 continue

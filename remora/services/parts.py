@@ -24,6 +24,7 @@ from remora.runtime.loops import HomeLoop
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.shared_call import SharedCall
 from remora.services.archive import Followed, SessionStatistics, UserStatistics
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import Intake
 from remora.services.metadata import MetadataFilter
@@ -240,6 +241,10 @@ class Work(Protocol):
 
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
         """Erase the user, or one session; return when no byte is left."""
+        ...
+
+    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
+        """Delete messages and memories; return when nothing shows them any more."""
         ...
 
 

@@ -25,5 +25,6 @@ PROBES: Mapping[str, str] = {
     "append_waited_in_vain": "an append waited until its deadline: it is refused",
     "erasure_resumed": "a start found the note of an erasure that had not ended",
     "erasure_uncertain": "it is unknown whether the journal has erased: it is asked again",
+    "deletions_erased": "what was deleted one by one has left the files",
     "erasure_retried": "files could not be rewritten for an erasure: it is tried again",
 }

@@ -10,6 +10,7 @@ from remora.actors.user.messages import InspectUser, PruneNow, Touch, UserView
 from remora.errors import LongTermError
 from remora.ids import UserKey
 from remora.models.ports import Embedder
+from remora.recall.current import rows_of
 from remora.recall.memory import Memory
 from remora.recall.recall import Recall
 from remora.runtime.clock import Clock
@@ -64,7 +65,7 @@ class LocalRecalls:
         found = await self._recall(user, query, limit=k, scope=scope)
         check_owned(self._journal)  # an embedder or a reranker may have taken long
         if found:
-            rows = tuple(memory.id for memory in found)
+            rows = rows_of(user, found)
             self._actors.post(UserKey(user), Touch(rows, int(self._clock.time() * 1_000_000)))
         return found
 

@@ -33,7 +33,7 @@ import anyio.abc
 import msgspec
 
 from remora.errors import JournalDamaged, ModelError, RedactionFailed
-from remora.ids import SessionKey, UserKey, row_id
+from remora.ids import SessionKey, UserKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows, redact_row
 from remora.languages.search_words import reading_size
 from remora.logging import get_logger
@@ -461,6 +461,7 @@ def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) ->
             ids = found.removed.setdefault(key, set())
             ids.update(row_id(key, seq) for seq in spec.seqs)
             if isinstance(spec, UnflushSpec):
+                ids.update(entry_id(key, seq) for seq in spec.entries)
                 near = _rewritten(spec)
                 found.messages.setdefault(key, set()).update(near)
                 found.rewritten.setdefault(key, set()).update(row_id(key, seq) for seq in near)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from remora.ids import SessionKey, UserKey
 from remora.runtime.supervisor import Supervisor
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import Eraser, ErasureReceipt
 
 __all__ = ["LocalWork"]
@@ -23,3 +24,8 @@ class LocalWork:
     async def forget(self, user: str, session: str | None = None) -> ErasureReceipt:
         """See `remora.User.forget`."""
         return await self._eraser.forget(user, session)
+
+    async def delete(self, request: DeletionRequest) -> DeletionReceipt:
+        """See `remora.User.delete`."""
+        self._eraser.admit(request.user)
+        return await self._eraser.deletions.delete(request)

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from remora.ids import SessionKey, UserKey
+from remora.ids import SessionKey, UserKey, message_id, message_number
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import run_in_thread_if
@@ -22,13 +22,17 @@ from remora.storage.decoding import (
     row_damage,
 )
 from remora.storage.lookups import KeyedAppend, OriginalAppend
-from remora.storage.records import MemoryItem, StateItem, StoredMessage
+from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem, StoredMessage
 
 __all__ = [
     "decode_marks",
     "decode_memories",
     "decode_state_items",
+    "erasable_messages",
+    "ids_by_place",
     "keyed_appends",
+    "messages_by_id",
+    "numbered_ids",
     "original_append",
     "read_range",
     "stored_messages",
@@ -68,7 +72,12 @@ def _decode_range(
         if row[2] & SEQ_MASK != number:
             raise row_damage(key, f"message {number} is missing")
     return _decode_entries(
-        key, [row[2:] for row in rows if row[1] is None or (at is not None and row[1] > at)]
+        key,
+        [
+            row[2:]
+            for row in rows
+            if row[1] is None or (at is not None and row[1] > at and row[_CHAT] != BLANK_CHAT)
+        ],
     )
 
 
@@ -80,14 +89,38 @@ def keyed_appends(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> Iterator[
         yield KeyedAppend(digest, tuple(there), len(batch) - len(there))
 
 
-def stored_messages(key: SessionKey, rows: Sequence[tuple[Any, ...]]) -> dict[str, StoredMessage]:
-    """Messages by their ids, from rows of `ENTRY_COLUMNS`."""
+def stored_messages(key: SessionKey, rows: Sequence[tuple[Any, ...]]) -> list[StoredMessage]:
+    """Messages with their keys, from rows of `ENTRY_COLUMNS`."""
     pairs = zip(rows, _decode_entries(key, rows), strict=True)
+    return [StoredMessage(entry, row[_KEY], row[_BATCH]) for row, entry in pairs]
+
+
+def messages_by_id(found: Iterable[StoredMessage]) -> dict[str, StoredMessage]:
+    """Those of the messages that have ids of their own, by these."""
+    return {one.entry.id: one for one in found if one.entry.id is not None}
+
+
+def erasable_messages(
+    key: SessionKey, rows: Sequence[tuple[Any, ...]]
+) -> tuple[StoredMessage, ...]:
+    """Those whose content is still there, from rows of `removed` and `ENTRY_COLUMNS`."""
+    left = [row[1:] for row in rows if row[0] is None or row[_CHAT - 1] != BLANK_CHAT]
+    return tuple(stored_messages(key, left))
+
+
+def ids_by_place(
+    instance: str, rows: Iterable[tuple[str, int, int, str | None]]
+) -> dict[tuple[str, int], str]:
+    """Messages' ids by session and number, from each one's session, `sid`, number and own id."""
     return {
-        entry.id: StoredMessage(entry, row[_KEY], row[_BATCH])
-        for row, entry in pairs
-        if entry.id is not None
+        (session, seq): id_ or message_id(instance, sid, seq) for session, sid, seq, id_ in rows
     }
+
+
+def numbered_ids(instance: str, ids: Iterable[str]) -> list[tuple[str, int]]:
+    """Those of these ids that are made of numbers, with their session's."""
+    found = ((id_, message_number(instance, id_)) for id_ in ids)
+    return [(id_, number[0]) for id_, number in found if number is not None]
 
 
 def original_append(key: SessionKey, rows: Iterable[tuple[Any, ...]]) -> OriginalAppend | None:

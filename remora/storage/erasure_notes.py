@@ -19,6 +19,7 @@ from remora.storage.journal_port import Erasure
 __all__ = [
     "DIGEST_KEYS",
     "FAILURES_SETTING",
+    "NO_SESSION",
     "ErasureFailures",
     "WaitingErasure",
     "decode_digest_keys",
@@ -41,6 +42,11 @@ directory of long-term memory in use, then those of older ones. Not set: the emp
 FAILURES_SETTING = "erasure_failures"
 """The setting that has the failures of the erasures that wait."""
 
+NO_SESSION = "none"
+"""What a note has in place of a session's digest if no row is to go: what was deleted before has
+left the table, and leaves the files when that is written again.
+"""
+
 _MOST_CHARS = 200
 
 
@@ -62,7 +68,8 @@ class WaitingErasure(msgspec.Struct, frozen=True):
     """An erasure whose rows are gone from the journal, and whose files are not rewritten yet.
 
     Attributes:
-        id: ``erasure-`` and the number of its note.
+        id: ``erasure-`` and the number of its note; ``deletions`` for what was deleted one by one,
+            of several users perhaps, of whom this names one.
         user_key: digest of the user's id.
         session_key: digest of the session; empty for the whole user.
         attempts: how often it has failed.
@@ -145,9 +152,9 @@ def list_waiting(
         failed = failures.get(note.number, never)
         listed.append(
             WaitingErasure(
-                f"erasure-{note.number}",
+                f"erasure-{note.number}" if note.number else "deletions",
                 note.user_key,
-                note.session_key,
+                "" if note.session_key == NO_SESSION else note.session_key,
                 failed.attempts,
                 failed.since_us,
                 failed.error,

@@ -242,6 +242,16 @@ class Journal(Log, Protocol):
         """Those of these messages, by session and number, that were deleted or rewound."""
         ...
 
+    async def message_ids(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], str]:
+        """The ids of these messages, by session and number; without those that are not there."""
+        ...
+
+    async def sessions_of(self, user: str, ids: Collection[str]) -> Sequence[tuple[str, str]]:
+        """Messages' ids, each with a session of the user that has or had a message of that id."""
+        ...
+
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         """Numbers of the session's messages that must not be in long-term memory."""
         ...

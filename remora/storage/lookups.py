@@ -8,12 +8,21 @@ from typing import TypeAlias
 import msgspec
 
 from remora.messages import Entry
-from remora.storage.records import MemoryItem, StoredMessage, Summary
+from remora.storage.records import (
+    ENTRY_KIND,
+    EntryFlushSpec,
+    MemoryItem,
+    StateItem,
+    StoredMessage,
+    Summary,
+)
 
 __all__ = [
     "Answer",
     "BufferStart",
     "EarlierBuffer",
+    "Erasable",
+    "ErasableLookup",
     "IdLookup",
     "KeyLookup",
     "KeyedAppend",
@@ -22,8 +31,12 @@ __all__ = [
     "PastLookup",
     "PinnedLookup",
     "TurnLookup",
+    "entry_ranges",
     "select_facts",
 ]
+
+
+_decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
 
 class KeyLookup(msgspec.Struct, frozen=True):
@@ -37,6 +50,25 @@ class IdLookup(msgspec.Struct, frozen=True):
 
     ids: tuple[str, ...]
     after: int
+
+
+class ErasableLookup(msgspec.Struct, frozen=True):
+    """Which messages have these ids or numbers, and can be erased? Answered by an `Erasable`."""
+
+    ids: tuple[str, ...]
+    seqs: tuple[int, ...]
+
+
+class Erasable(msgspec.Struct, frozen=True):
+    """Messages, removed ones included, whose content is still in the journal.
+
+    Attributes:
+        messages: by number.
+        entries: the ranges of the session's summary entries that are in long-term memory.
+    """
+
+    messages: tuple[StoredMessage, ...]
+    entries: tuple[tuple[int, int], ...]
 
 
 class MemoryLookup(msgspec.Struct, frozen=True):
@@ -132,6 +164,7 @@ class KeyedAppend(msgspec.Struct, frozen=True):
 Answer: TypeAlias = (
     OriginalAppend
     | EarlierBuffer
+    | Erasable
     | dict[str, StoredMessage]
     | dict[str, MemoryItem]
     | tuple[KeyedAppend, ...]
@@ -139,6 +172,12 @@ Answer: TypeAlias = (
     | None
 )
 """What `remora.runtime.log.Log.fetch` answers for a session or a user."""
+
+
+def entry_ranges(items: Iterable[StateItem]) -> tuple[tuple[int, int], ...]:
+    """The ranges of the summary entries among an actor's state items."""
+    entries = [_decode_entry(one.value).entry for one in items if one.kind == ENTRY_KIND]
+    return tuple([(one.first, one.through) for one in entries])
 
 
 def select_facts(

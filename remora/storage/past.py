@@ -93,17 +93,23 @@ async def earlier_buffer(
                 f"what the session was at message {at} is not kept any more: messages up to "
                 f"{start.trimmed} are gone"
             )
+        if any(not one.text for one in _summaries(start)):  # it covered a message that was deleted
+            start = BufferStart(start.cleared, None, (), start.cleared, start.trimmed)
         return _fill(start, await journal.read(key, start.front + 1, at, at=at))
     if start.trimmed and start.front < start.trimmed + NEIGHBOURS:
         return _fill(start, (), exists=False)
     exists = at == 0 or bool(await journal.read(key, at, at))
-    summaries = (*((start.summary,) if start.summary else ()), *start.summaries)
+    summaries = _summaries(start)
     if summaries:
         covered = max(one.through for one in summaries)
         then = await journal.read(key, start.cleared + 1, covered, at=at)
         if len(then) != len(await journal.read(key, start.cleared + 1, covered)):
             start = BufferStart(start.cleared, None, (), start.cleared)
     return _fill(start, await journal.read(key, start.front + 1, at), exists=exists)
+
+
+def _summaries(start: BufferStart) -> tuple[Summary, ...]:
+    return (*((start.summary,) if start.summary else ()), *start.summaries)
 
 
 def _fill(start: BufferStart, entries: Iterable[Entry], *, exists: bool = True) -> EarlierBuffer:

@@ -16,6 +16,7 @@ from remora.messages import Entry
 from remora.runtime.jobs import Job
 
 __all__ = [
+    "BLANK_CHAT",
     "CHANGE_KIND",
     "ENTRY_KIND",
     "HOT_KEYS",
@@ -55,6 +56,8 @@ __all__ = [
     "SynopsisSpec",
     "UnflushSpec",
     "Watermarks",
+    "erase_content",
+    "erase_text",
     "find_lost",
     "join_lost",
     "merge_ranges",
@@ -297,12 +300,14 @@ class UnflushSpec(msgspec.Struct, frozen=True, tag="unflush"):
 
     Attributes:
         changed: those of them that are to be written again, with other content.
+        entries: the last messages of summary entries that go as well.
     """
 
     sid: int
     seqs: tuple[int, ...]
     flushing: int
     changed: tuple[int, ...] = ()
+    entries: tuple[int, ...] = ()
 
 
 class DiscardSpec(msgspec.Struct, frozen=True, tag="discard"):
@@ -431,6 +436,41 @@ class StoredMessage(msgspec.Struct, frozen=True):
     batch: int | None = None
 
 
+BLANK_CHAT = msgspec.msgpack.encode({"role": "user", "content": ""})
+"""What a message has as its chat dict when its content was erased, or could not be read."""
+
+
+def erase_content(stored: StoredMessage) -> StoredMessage:
+    """The message without what it said: its number, time, role and id are left."""
+    blank = msgspec.structs.replace(
+        stored.entry,
+        tokens=0,
+        chat=BLANK_CHAT,
+        meta=None,
+        calls=(),
+        answers=None,
+        importance=0.5,
+        blobs=None,
+    )
+    return msgspec.structs.replace(stored, entry=blank)
+
+
+def erase_text(summary: Summary) -> Summary:
+    """The summary without its text: no context shows it until it is written again."""
+    return msgspec.structs.replace(
+        summary,
+        text="",
+        tokens=0,
+        degraded=True,
+        model="none",
+        lost=(),
+        verbatim=(),
+        prose=0,
+        brief="",
+        brief_tokens=0,
+    )
+
+
 class BufferMoved(msgspec.Struct, frozen=True):
     """The front of a buffer or its summaries changed, and jobs started or ended with it (G7).
 
@@ -443,6 +483,8 @@ class BufferMoved(msgspec.Struct, frozen=True):
         summaries: new summary entries.
         removed: numbers of the messages that no reader sees any more.
         changed: messages with other content than before.
+        erased: those of `removed` whose content goes, as they are from then on (`erase_content`);
+            summaries of earlier generations that cover one lose their texts.
         ended: ids of jobs that end.
         jobs: jobs that start.
     """
@@ -457,6 +499,7 @@ class BufferMoved(msgspec.Struct, frozen=True):
     changed: tuple[StoredMessage, ...] = ()
     ended: tuple[str, ...] = ()
     jobs: tuple[Job, ...] = ()
+    erased: tuple[StoredMessage, ...] = ()
 
 
 class Flushed(msgspec.Struct, frozen=True):

@@ -46,8 +46,10 @@ _ADDED = (
     "list_memories",
     "list_sessions",
     "list_users",
+    "message_ids",
     "removed_messages",
     "session_indexed_through",
+    "sessions_of",
     "unindexed",
     "user_jobs",
     "wait_until_lost",
@@ -86,6 +88,12 @@ class _Renamed:
         return select_facts(await self._port.memories(user), session, topics)
 
     async def _removed_messages(self, *_: Any) -> tuple[()]:
+        return ()
+
+    async def _message_ids(self, *_: Any) -> dict[tuple[str, int], str]:
+        return {}
+
+    async def _sessions_of(self, *_: Any) -> tuple[()]:
         return ()
 
     async def _user_jobs(self, *_: Any) -> tuple[()]:

@@ -60,6 +60,7 @@ RowKind: TypeAlias = Literal[
     "prune_entry",
     "update_watermarks",
     "insert_front",
+    "erase_summaries",
     "update_indexed",
     "insert_job",
     "advance_job",
@@ -90,6 +91,7 @@ _BYTES_IN_THREAD = 1_000_000
 ROLES = ("system", "developer", "user", "assistant", "tool")
 ROLE_CODES = {role: code for code, role in enumerate(ROLES)}
 _encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 
 SHARES = 1 << 62
 """Importance is checksummed, and goes to SQLite, as an integer number of these parts.
@@ -119,7 +121,7 @@ def _count_rows(record: Any) -> int:
     if kind is Appended:
         return len(record.entries)
     if kind is BufferMoved:
-        return len(record.removed) + len(record.changed) + 1
+        return len(record.removed) + len(record.changed) + len(record.erased) + 1
     if kind is Pruned:
         return len(record.seqs) + len(record.entries)
     if kind is Remembered:
@@ -298,8 +300,11 @@ class RecordRows:
             self._add_summary(sid, at_seq, "summary", generation, record.summary)
         for entry in record.summaries:
             self._add_summary(sid, at_seq, "entry", generation, entry)
-        for one in record.changed:
+        for one in (*record.changed, *record.erased):
             self._rows["change_message"].append(_changed(sid, one))
+        if record.erased:
+            seqs = [one.entry.seq for one in record.erased]
+            self._rows["erase_summaries"].append((sid, generation, _encode_json(seqs).decode()))
         if record.removed:
             base = sid << SEQ_BITS
             self._rows["remove_message"].extend((at_seq, base | seq) for seq in record.removed)

@@ -30,9 +30,9 @@ async def users_and_sessions_have_pages(opened: OpenJournal) -> None:
             message = {**user_message("hello"), "created_at": _BEGIN + number}
             await runtime.session(user, session).append([message, message])
         await runtime.shared("team").as_("alice").grant("bob", "read")
-        await runtime.session("alice", "c").delete(0)
+        await runtime.session("alice", "c").delete(positions=0)
         await runtime.session("alice", "gone").append(user_message("never mind"))
-        await runtime.session("alice", "gone").delete(0)
+        await runtime.session("alice", "gone").delete(positions=0)
     for _ in range(2):
         async with open_runtime(opened) as runtime:
             alice = runtime.user("alice")

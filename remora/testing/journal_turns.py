@@ -27,7 +27,7 @@ async def turns_are_found_by_their_keys(opened: OpenJournal) -> None:
             pass
         async with chat.turn("cut", key="cut"):
             pass
-        await chat.delete(5)
+        await chat.delete(positions=5)
     async with open_runtime(opened) as runtime:
         journal = runtime.internals.journal
         found = await journal.fetch(key, TurnLookup(turn_root("r1")))

@@ -225,7 +225,7 @@ async def the_past_can_be_looked_at(opened: OpenJournal) -> None:
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")
         await chat.append([user_message(f"m{n}") for n in range(1, 8)])
-        await chat.delete(1)
+        await chat.delete(positions=1)
         await chat.rewind(4)
     async with open_runtime(opened) as runtime:
         chat = runtime.session("alice", "chat")

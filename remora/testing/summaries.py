@@ -52,7 +52,7 @@ class UnionSummarizer:
                 covered = covered_by(line.text)
                 names.extend(covered or ())
                 rest.extend([] if covered is not None else [line.text])
-            else:
+            elif line.speaker != "Note":
                 names.append(line.text.split()[0])
         return "\n".join([*rest, " ".join([*names, f"={len(names)}"])])
 

@@ -305,10 +305,15 @@ def _check_answers(
 
 
 def _check_extracts(records: Sequence[Record]) -> Iterator[Violation]:
-    """Nothing stands in for a summary where the model never failed (G6)."""
+    """Nothing stands in for a summary where the model never failed (G6).
+
+    After a deletion there may be none for a while.
+    """
+    deletions = [one.called for one in records if one.call.kind == "delete"]
     for record in records:
         if (
             record.outcome == "done"
+            and not any(called < record.ended for called in deletions)
             and isinstance(record.result, Shown)
             and record.result.covered is None
             and record.result.budget is None  # what is made for a few tokens may be an extract

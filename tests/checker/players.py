@@ -19,6 +19,7 @@ from remora.errors import (
     LongTermError,
     MailboxFull,
     ModelError,
+    NotFound,
     OutcomeUnknown,
     OwnershipLost,
     RecordingFailed,
@@ -293,7 +294,10 @@ async def _make_call(record: Record, runtime: Runtime, messages: Sequence[Any], 
         case "flush":
             return await chat.flush(timeout_s=timeout_s)
         case "delete":
-            return await chat.delete(ids=[id_])
+            try:
+                return (await chat.delete([id_])).deleted
+            except NotFound:
+                return 0
         case "rewind":
             return await chat.rewind(record.argument)
         case "remember":

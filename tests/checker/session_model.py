@@ -25,7 +25,7 @@ class Model(NamedTuple):
     numbers and names that came under it; `marks` has for each clear and rewind the newest number
     then, and `cleared` after it. `front` is a number up to which messages have left the buffer at
     least, and `flushed` one up to which they were handed over; `folds` says that some may have left
-    it by a fold since it was empty.
+    it by a fold since it was empty; `deleted`, that its summary may be gone with a message of it.
     """
 
     said: tuple[str, ...] = ()
@@ -35,6 +35,7 @@ class Model(NamedTuple):
     front: int = 0
     flushed: int = 0
     folds: bool = False
+    deleted: bool = False
 
 
 class SessionModel:
@@ -122,10 +123,10 @@ class SessionModel:
             return None
         fitting = [
             start
-            for start in self._starts(live, shown)
+            for start in self._starts(live, shown, deleted=model.deleted)
             if start not in whole
             and _begins(model, start, start) is not None
-            and self._shows(live[start:], shown)
+            and self._shows(live[start:], shown, deleted=model.deleted)
         ]
         return _begins(model, fitting[0], fitting[-1]) if fitting else None
 
@@ -143,24 +144,25 @@ class SessionModel:
         # what was folded may be all but a call that waits
         return shown.cut or not shown.names or shown.names[-1] == names[-1]
 
-    def _starts(self, live: tuple[str, ...], shown: Shown) -> Sequence[int]:
+    def _starts(self, live: tuple[str, ...], shown: Shown, *, deleted: bool) -> Sequence[int]:
         """Where in what is live the buffer may begin, by the summary."""
         covered = shown.covered
         if covered is None or (
-            self._drops and not covered
+            (self._drops or deleted) and not covered
         ):  # where the buffer begins cannot be told
             return range(len(live) + 1)
         return (len(covered),) if live[: len(covered)] == covered else ()
 
-    def _shows(self, buffer: tuple[str, ...], shown: Shown) -> bool:
-        """Whether a load of this buffer shows this."""
+    def _shows(self, buffer: tuple[str, ...], shown: Shown, *, deleted: bool) -> bool:
+        """Whether a load of this buffer shows this; `deleted`: there may be no summary."""
         units, awaiting = self._present(buffer)
         names = tuple(name for unit in units for name in unit)
         keeping = self._keeping
         place = len(names) - len(shown.names)
         if place < 0 or names[place:] != shown.names or awaiting != shown.awaiting:
             return False
-        if place and not (self._drops and place == self._begin(names, 0)):
+        bare = self._drops or deleted
+        if place and not (bare and place == self._begin(names, 0)):
             return False
         return keeping is None or self._waits(buffer, shown, keeping)
 
@@ -316,8 +318,10 @@ def _append(
     if key is not None:
         for known, seqs, said in model.keys:
             if known == key:
-                told = seqs if said == names else ()  # no numbers: refused as a conflict
-                right = result is None or (result.duplicate and result.seqs == told)
+                told = {seqs if said == names else ()}  # no numbers: refused as a conflict
+                if not all(model.said[seq - 1] for seq in seqs):
+                    told.add(())  # what a deleted message said, nobody knows
+                right = result is None or (result.duplicate and result.seqs in told)
                 return model if right else None
     first = len(model.said) + 1
     if result is not None and (
@@ -346,16 +350,14 @@ def _clear(model: Model, result: int | None) -> Model | None:
 
 def _delete(model: Model, argument: tuple[int, str], result: int | None) -> Model | None:
     seq, name = argument
-    there = model.cleared < seq <= len(model.said) and model.said[seq - 1] == name
-    if result == 0 and there:  # a fold took it before
-        if not model.folds or seq == len(model.said):
+    known = seq <= len(model.said)
+    if known and model.said[seq - 1] == name:  # in the buffer or not
+        if result not in {None, 1}:
             return None
-        return model if seq <= model.front else model._replace(front=seq)
-    if result == 0 or (result is None and (not there or seq <= model.front)):
-        return model  # what left the buffer is passed over
-    if not there or seq <= model.front or (result is not None and result != 1):
-        return None
-    return model._replace(said=(*model.said[: seq - 1], "", *model.said[seq:]))
+        said = (*model.said[: seq - 1], "", *model.said[seq:])
+        return model._replace(said=said, deleted=model.deleted or model.folds)
+    rewound = known and not model.said[seq - 1]  # and not deleted yet, perhaps
+    return model if result in {None, 0} or (rewound and result == 1) else None
 
 
 def _rewind(model: Model, to: int, result: int | Literal["refused"] | None) -> Model | None:

@@ -292,7 +292,7 @@ async def change_memories(directory: str, run: str) -> None:
             elif version:
                 known[key] = await alice.update_memory(there.id, text_of(fact, version))
             else:
-                assert await alice.delete_memories(there.id) == 1
+                assert (await alice.delete(there.id)).deleted == 1
                 del known[key]
             tell("done", fact, version)
             if rng.random() < 0.2:

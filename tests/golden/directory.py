@@ -183,7 +183,7 @@ async def fill(runtime: Runtime) -> None:
     await edited.flush()
     await edited.settle()
     await edited.fork("forked", at=6)
-    await edited.delete(ids=[(await edited.history())[7].id or ""])
+    await edited.delete([(await edited.history())[7].id or ""])
     await edited.rewind(9)
     await talk(bob.session("chat"), 14)
     await talk(hostile.session("s/1"), 6)

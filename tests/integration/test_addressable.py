@@ -12,7 +12,7 @@ import pytest
 
 from remora import Config, Runtime
 from remora.api.user import User
-from remora.errors import InvalidInput, KeyConflict, NoSuchMemory
+from remora.errors import InvalidInput, KeyConflict, NoSuchMemory, NotFound
 from remora.maintenance.verify import verify
 from remora.recall.memory import Memory
 from remora.storage.memory.store import MemoryStore
@@ -108,15 +108,16 @@ async def test_a_deleted_memory_is_never_shown_again(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         first, second = await alice.remember(["Lives in Lisbon", "Has been to Porto"])
         await alice.settle()
-        assert await alice.delete_memories([first, "0" * 32]) == 1
+        assert (await alice.delete([first, "0" * 32])).deleted == 1
         copy_memory(tmp_path / "memory", crashed, "*.lock", "owner.json")
         assert await shown(alice) == {"Has been to Porto", "Porto"}
         assert await alice.memory(first) is None
-        assert await alice.delete_memories(first) == 0
+        with pytest.raises(NotFound):
+            await alice.delete(first)
         await alice.settle()
         assert await shown(alice) == {"Has been to Porto", "Porto"}
         assert await alice.remember("Lives in Lisbon") == [first]
-        await alice.delete_memories([second])
+        await alice.delete([second])
         await alice.settle()
         assert await shown(alice) == {"Lives in Lisbon", "Lisbon"}
     async with opened(crashed) as runtime:
@@ -165,7 +166,7 @@ async def test_a_key_names_one_memory(runtime: Runtime) -> None:
     assert (await alice.memory(key="home", agent="cook")) == await alice.memory(of_agent)
     await alice.settle()
     assert not any("Lisbon" in text for text in await shown(alice))
-    await alice.delete_memories(id_)
+    await alice.delete(id_)
     assert await alice.memory(key="home") is None
     assert await alice.remember("Lives in Braga", key="home") == [id_]
     assert {text for text in await shown(alice) if "Lives" in text} <= {"Lives in Braga"}
@@ -253,7 +254,7 @@ async def test_pages_of_memories(runtime: Runtime) -> None:
     while page := await alice.remembered(limit=3, after=after):
         found += page
         after = page[-1].cursor
-        await alice.delete_memories(page[-1].id)
+        await alice.delete(page[-1].id)
         await alice.remember({"content": f"old {len(found)}", "created_at": 1})
     assert {one.text for one in found} == {*(f"m{n}" for n in range(7)), "a recipe"}
     assert len(found) == 8
@@ -284,7 +285,8 @@ async def test_bad_changes_are_refused(runtime: Runtime) -> None:
         with pytest.raises(NoSuchMemory) as caught:
             await handle.update_memory(id_, "Lives in Porto")
         assert caught.value.id == id_
-        assert await handle.delete_memories(id_) == 0
+        with pytest.raises(NotFound):
+            await handle.delete(id_)
     memory = await alice.memory(id_)
     assert memory is not None
     assert memory.text == "Lives in Lisbon"

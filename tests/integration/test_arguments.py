@@ -254,7 +254,7 @@ async def test_what_a_call_may_carry(world: World) -> None:
         lambda: user.learn(long_text),
         lambda: user.learn(["tea"] * 1_001),
         lambda: user.prune(keep=2**70),
-        lambda: session.delete(range(10_001)),
+        lambda: session.delete(positions=range(10_001)),
     ]
     for ask in refused:
         with pytest.raises((InvalidInput, InvalidMessage)):

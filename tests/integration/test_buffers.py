@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from remora import BufferPolicy, BufferPreset, Config, Message, Runtime, Session
 from remora.adapters.massgen import ConversationMemory
 from remora.adapters.muxi import BufferMemory
-from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage, RemoraError
+from remora.errors import IndexOutOfRange, InvalidInput, InvalidMessage, NotFound, RemoraError
 from remora.messages import indent
 from remora.models.ports import Line
 from remora.testing import HashEmbedder, ScriptedChatModel
@@ -436,23 +436,28 @@ async def test_delete() -> None:
     """
     async with session() as chat:
         receipt = await chat.append([user(str(number)) for number in range(8)])
-        assert await chat.delete(0) == 1
-        assert await chat.delete([1, 3]) == 2
+        assert (await chat.delete(positions=0)).deleted == 1
+        assert (await chat.delete(positions=[1, 3])).deleted == 2
         assert said(await chat.get_messages()) == ["1", "3", "5", "6", "7"]
-        assert await chat.delete(place for place in (0, 1)) == 2
-        assert await chat.delete(ids=[receipt.ids[5], "unknown"]) == 1
+        assert (await chat.delete(positions=(place for place in (0, 1)))).deleted == 2
+        assert (await chat.delete([receipt.ids[5], "unknown"])).deleted == 1
         assert said(await chat.get_messages()) == ["6", "7"]
         for bad in (2, -1, [0, 9]):
             with pytest.raises(IndexError) as caught:
-                await chat.delete(bad)
+                await chat.delete(positions=bad)
             assert isinstance(caught.value, IndexOutOfRange)
             assert str(caught.value.places[0]) in str(caught.value)
-        for id_ in ("msg_1", ["msg_1"]):
-            with pytest.raises(InvalidInput, match=r"ids=\[…\]"):
-                await chat.delete(id_)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match=r"positions=…"):
+            await chat.delete(0)  # type: ignore[arg-type]
+        for bad_places in ("0", [0.5]):
+            with pytest.raises(InvalidInput, match="integer"):
+                await chat.delete(positions=bad_places)  # type: ignore[arg-type]
+        for id_ in ("msg_1", ["msg_1", "msg_2"], receipt.ids[5]):
+            with pytest.raises(NotFound, match="nothing was deleted"):
+                await chat.delete(id_)
         with pytest.raises(InvalidInput, match="say what to delete"):
             await chat.delete()
-        assert await chat.delete([]) == await chat.delete(ids=[]) == 0
+        assert (await chat.delete(positions=[])).deleted == (await chat.delete([])).deleted == 0
         assert said(await chat.get_messages()) == ["6", "7"]
         assert said(await chat.history()) == ["6", "7"], "what was deleted is in no history"
 
@@ -620,7 +625,7 @@ async def test_history_page_by_page(kept: str, tmp_path: Path) -> None:
     """Pages are the whole history, with gaps that are longer than a page, and while it grows."""
     async with session(where=tmp_path if kept == "directory" else None) as chat:
         await chat.append([user(str(number)) for number in range(700)])
-        await chat.delete(range(40, 690))
+        await chat.delete(positions=range(40, 690))
         whole = await chat.history()
         assert said(whole) == [*map(str, range(40)), *map(str, range(690, 700))]
         for limit in (1, 7, 45, 1000):
@@ -717,5 +722,5 @@ async def test_stats() -> None:
         assert stats.summaries.tokens_in > 0
         assert stats.summaries.tokens_out > 0
         assert stats.summary_tokens > 0
-        await chat.delete(0)
+        await chat.delete(positions=0)
         assert (await chat.stats()).rewritten == 1

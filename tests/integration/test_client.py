@@ -175,7 +175,7 @@ async def test_a_client_waits_for_an_owner_that_dies_again_and_again(tmp_path: P
 CHANGES: dict[str, Callable[[ClientSession], Awaitable[object]]] = {
     "clear": lambda chat: chat.clear(),
     "change": lambda chat: chat.state.change({"step": 1}),
-    "delete": lambda chat: chat.delete(0),
+    "delete": lambda chat: chat.delete(positions=0),
     "delete a value": lambda chat: chat.state.delete("step"),
     "fork": lambda chat: chat.fork("copy"),
     "rewind": lambda chat: chat.rewind(1),

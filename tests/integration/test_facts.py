@@ -166,7 +166,7 @@ async def test_a_fact_ends_with_the_last_of_its_messages(runtime: Runtime, how: 
     chat = alice.session("one")
     await say(chat, "home is Lisbon", "pet is Rex", "pet is Rex, home is Porto")
     if how == "delete":
-        await chat.delete(2)
+        await chat.delete(positions=2)
     else:
         await chat.rewind(2)
     for _ in range(2):
@@ -198,7 +198,7 @@ async def test_messages_that_are_removed_while_a_model_reads_them_leave_no_fact(
         chat = runtime.session("alice", "one")
 
         async def remove() -> None:
-            assert await chat.delete(0) == 1
+            assert (await chat.delete(positions=0)).deleted == 1
 
         async def look() -> None:
             # even if the model is away from now on
@@ -249,7 +249,7 @@ async def test_a_user_corrects_and_deletes_a_fact(runtime: Runtime) -> None:
     facts = await listed(alice)
     assert facts["home is Braga"].sources == (1,)
     assert await holding(alice) == {"home is Braga"}
-    await alice.delete_memories(newest.id)
+    await alice.delete(newest.id)
     assert await holding(alice) == {"home is Lisbon"}
     await say(alice.session("two"), "Bye!")
     assert await holding(alice) == {"home is Lisbon"}
@@ -267,7 +267,7 @@ async def test_facts_are_exported_with_the_new_numbers_of_their_messages(
         alice = runtime.user("alice")
         await say(alice.session("one"), "Hello!", "home is Lisbon", "pet is Rex")
         await say(alice.session("two"), "home is Porto")
-        await alice.session("one").delete(0)
+        await alice.session("one").delete(positions=0)
         await runtime.settle()
         before = await listed(alice)
         await runtime.export(tmp_path / name)
@@ -283,7 +283,7 @@ async def test_facts_are_exported_with_the_new_numbers_of_their_messages(
             one.id: one.superseded_by for one in before.values()
         }
         assert await holding(alice) == {"home is Porto", "pet is Rex"}
-        await alice.session("one").delete(0)
+        await alice.session("one").delete(positions=0)
         assert await holding(alice) == {"home is Porto", "pet is Rex"}
         await say(alice.session("one"), "car is Red")
         assert "car is Red" in await holding(alice)
@@ -456,7 +456,7 @@ async def test_a_fact_that_is_deleted_before_its_job_ends_stays_deleted(tmp_path
         await chat.flush()
         await asked.wait()
         fact = (await listed(alice))["home is Lisbon"]
-        assert await alice.delete_memories([fact.id]) == 1
+        assert (await alice.delete([fact.id])).deleted == 1
         asked = anyio.Event()
         await asked.wait()
         assert not await listed(alice)

@@ -91,7 +91,7 @@ async def test_what_is_gone_does_not_come(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as memory, anyio.create_task_group() as tasks:
         chat = memory.session("alice", "chat")
         receipt = await chat.append([user("a"), user("b"), user("c"), user("d")])
-        await chat.delete(ids=[receipt.ids[1]])
+        await chat.delete([receipt.ids[1]])
         await chat.rewind(3)
         heard = Heard()
         await tasks.start(heard.listen, chat, 0)

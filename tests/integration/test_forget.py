@@ -107,7 +107,7 @@ async def talk(runtime: Runtime, user: str, session: str, count: int = 14) -> No
     await chat.append(
         {"role": "user", "content": f"{mark}deleted, and gone at once", "id": f"{mark}deleted"}
     )
-    await chat.delete(ids=[f"{mark}deleted"])
+    await chat.delete([f"{mark}deleted"])
     await chat.flush()
 
 

@@ -130,7 +130,7 @@ async def test_a_user_who_grows_is_found_all_the_way(tmp_path: Path) -> None:
         await alice.remember("Ottilie keeps bees")
         await alice.settle()
         assert await texts() == {*said, "Ottilie keeps bees"}
-        await chat.delete(1)
+        await chat.delete(positions=1)
         await chat.settle()
         assert await texts() == {*said[:1], *said[2:], "Ottilie keeps bees"}
         more = [f"more bees, {n}" for n in range(8)]

@@ -44,7 +44,7 @@ async def test_what_is_a_repetition(open_runtime: Open) -> None:
                     await chat.append(other, key="r1")
             assert len(await chat.history()) == 2, other
         assert not (await runtime.session("bob", "one").append(HI, key="r1")).duplicate
-        await chat.delete(ids=first.ids[0])
+        await chat.delete(first.ids[0])
         assert (await chat.append([HI, ANSWER], key="r1")).duplicate
         await chat.append(ANSWER, key="r1/reply")
         assert [one.content for one in await chat.history()] == ["hello", "hello"]
@@ -62,7 +62,7 @@ async def test_messages_that_were_there_already(open_runtime: Open) -> None:
         assert (again.seqs, again.duplicate) == (first.seqs, True)
         with pytest.raises(KeyConflict):
             await chat.append([A, B, user("c")], key="r1")
-        await chat.delete(ids="a")
+        await chat.delete("a")
         assert (await chat.append([A, B], key="r1")).duplicate
         assert [one.content for one in await chat.history()] == ["b"]
 

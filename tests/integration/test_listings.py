@@ -121,13 +121,13 @@ async def test_who_is_listed(runtime: Runtime) -> None:
     """
     chat = runtime.session("alice", "chat")
     await chat.append([said(n) for n in range(6)])
-    await chat.delete([0, 1])
+    await chat.delete(positions=[0, 1])
     await chat.rewind(5)
     (listed,) = await runtime.user("alice").sessions()
     assert listed.messages == len(await chat.history()) == 3
     assert listed.key == SessionKey("alice", "chat")
     assert listed.last_at_us == (BEGIN + 5) * 1_000_000
-    await chat.delete([0, 1, 2])
+    await chat.delete(positions=[0, 1, 2])
     assert await runtime.user("alice").sessions() == []
     await runtime.user("alice").forget()
     await runtime.shared("team").as_("bo").grant("cy")

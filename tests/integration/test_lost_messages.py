@@ -442,7 +442,7 @@ def test_the_degraded_range_is_what_is_in_no_summary(
                     chat = await chat.fork(f"copy-{count}")
                 elif verb == "delete":
                     if await chat.size():
-                        await chat.delete(0)
+                        await chat.delete(positions=0)
                 else:
                     await getattr(chat, verb)()
                 await chat.settle()

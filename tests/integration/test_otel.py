@@ -81,7 +81,7 @@ async def test_calls_are_spans_of_the_convention(tmp_path: Path, spans: Spans) -
         await ann.recall("hens")
         (id_,) = await ann.remember("likes honey", key="food")
         await ann.update_memory(id_, "likes jam")
-        await ann.delete_memories(id_)
+        await ann.delete(id_)
         await runtime.settle()
         await ann.forget()
     found = spans.take()

@@ -61,7 +61,7 @@ async def test_rewind_survives_a_restart_and_undoes_a_clear(tmp_path: Path) -> N
                 await chat.clear()
                 await talk(chat, 6, 7)
                 assert await chat.rewind(4) == 3
-                assert await chat.delete(0) == 1
+                assert (await chat.delete(positions=0)).deleted == 1
             context = await chat.load()
             assert (context.summary, said(context.messages)[1:]) == ("m1", ["m3", "m4"])
             assert (await chat.history(at=6))[-1].content == "m6", "it was there then"
@@ -78,7 +78,7 @@ async def test_rewind_leaves_long_term_memory(tmp_path: Path) -> None:
         alice = runtime.user("alice")
         assert (await alice.recall("zebra4"))[0].text.endswith("zebra4")
         await chat.rewind(4)
-        await chat.delete(0)
+        await chat.delete(positions=0)
         await chat.settle()
         assert await alice.recall("zebra4") == [], "nor in the windows of its neighbours"
         assert await alice.recall("zebra0") == []
@@ -93,7 +93,7 @@ async def test_fork() -> None:
     """
     async with session(SUMMARY, summarizer=FirstWordsSummarizer()) as chat:
         await talk(chat, 1, 8)
-        await chat.delete(0)  # m6
+        await chat.delete(positions=0)  # m6
         copy = await chat.fork("copy")
         assert (await copy.load()).messages == (await chat.load()).messages
         assert said(await copy.history()) == ["m1", "m2", "m3", "m4", "m5", "m7", "m8"]
@@ -191,7 +191,7 @@ def test_any_past_is_replayed(program: list[tuple[str, int]]) -> None:
                         front = [at for newest_then, at in fronts if newest_then <= n][-1]
                         buffer = sorted(seq for seq in visible if seq > front)
                 elif verb == "delete" and n < len(buffer):
-                    await chat.delete(n)
+                    await chat.delete(positions=n)
                     visible.remove(buffer.pop(n))
                 elif verb == "truncate":
                     await chat.truncate_to_size(n)

@@ -52,7 +52,7 @@ async def use_all_verbs(runtime: Runtime, directory: Path) -> None:
     await chat.load(query=CANARY)
     await chat.history()
     await chat.search(CANARY)
-    await chat.delete(ids=["qzvkid"])
+    await chat.delete(["qzvkid"])
     await chat.fork("qzvksession-2")
     await who.learn(f"{CANARY} learned", session=SESSION)
     await who.remember(f"{CANARY} remembered")

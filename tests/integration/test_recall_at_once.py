@@ -132,7 +132,7 @@ async def test_what_was_removed_is_not_recalled(hot_mb: int) -> None:
         assert len(await texts(user)) == 5
         await chat.rewind(4)
         assert "tea five" not in await texts(user)
-        await chat.delete(1)  # it is indexed
+        await chat.delete(positions=1)  # it is indexed
         assert await texts(user) == ["tea four", "tea one", "tea three"]
         await chat.clear()
         assert await texts(user) == ["tea one", "tea three"]

@@ -100,7 +100,7 @@ async def fill(where: Path, **options: Any) -> Rows:
             await odd.settle()
         await odd.flush()
         await odd.settle()
-        await odd.delete(len(await odd.get_messages()) - 1)
+        await odd.delete(positions=len(await odd.get_messages()) - 1)
         await odd.append([user("never flushed, then cleared")])
         await odd.clear()
         await odd.append([user("said after that, of beehives")])
@@ -254,7 +254,7 @@ async def test_it_serves_meanwhile(memory: Path) -> None:
         receipt = await runtime.session("u0", "s0").append(user("Said while it goes on"))
         assert receipt.seqs == (7,)
         assert (await runtime.session("u0", "s0").load()).messages
-        assert await runtime.session("u4", "s19").delete(0) == 1
+        assert (await runtime.session("u4", "s19").delete(positions=0)).deleted == 1
         embedder.left = 1_000_000
     async with opened(memory, HashEmbedder(96)) as runtime:
         assert runtime.reembedding is not None, "an unfinished one goes on without being asked"

@@ -570,7 +570,7 @@ async def test_history_is_of_one_moment() -> None:
         tasks.start_soon(look)
         await journal.reading.wait()
         await chat.append(sentence(2))
-        await chat.delete(ids=[first.ids[0]])
+        await chat.delete([first.ids[0]])
         journal.go_on.set()
         while not found:
             await anyio.lowlevel.checkpoint()

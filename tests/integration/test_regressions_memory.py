@@ -71,12 +71,12 @@ async def test_what_was_cleared_never_reaches_long_term_memory(tmp_path: Path) -
         await chat.append([user(f"m{number}") for number in range(6, 11)])
         await chat.flush()
         await chat.settle()
-        await chat.delete(0)
+        await chat.delete(positions=0)
         await chat.settle()
         rows = await (await runtime.internals.long_term()).rows("alice")
         assert [row.seq for row in rows] == [7, 8, 9, 10]
         copy = await chat.fork("copy")
-        await copy.delete(2)
+        await copy.delete(positions=2)
         await copy.flush()
         await runtime.settle()
         rows = await (await runtime.internals.long_term()).rows("alice")
@@ -123,7 +123,7 @@ async def test_words_that_were_deleted_do_not_come_back() -> None:
             await chat.append(user(f"word{number}"))
             await chat.settle()
         await chat.rewind(6)
-        await chat.delete(0)
+        await chat.delete(positions=0)
         with pytest.raises(InvalidInput, match="removed"):
             await chat.rewind(8)
         await chat.append([user("a"), user("b"), user("c")])
@@ -180,7 +180,7 @@ async def test_what_is_deleted_is_listed_no_more_and_the_rest_is(*, extracted: b
             assert await ann.memories(session="another") == []
 
         store.held = {"delete", "add"}
-        assert await chat.delete(1) == 1
+        assert (await chat.delete(positions=1)).deleted == 1
         await check()
         for gate in ("delete", "add"):
             await store.reached[gate].wait()
@@ -304,7 +304,7 @@ async def test_a_synopsis_forgets_what_was_deleted() -> None:
             [user("My PIN is 9921 and my name is Bob."), {"role": "assistant", "content": "ok"}]
         )
         assert "9921" in (await alice.synopsis()).identity
-        await chat.delete(0)
+        await chat.delete(positions=0)
         await runtime.settle()
         synopsis = await alice.synopsis()
         assert "9921" not in synopsis.identity + synopsis.context

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from remora import Config, Runtime, quote_memories
 from remora.actors.user.messages import ChangeMemory, DeleteMemories, InspectUser, UserView
-from remora.errors import InvalidId, InvalidInput, NoSuchMemory, NotGranted
+from remora.errors import InvalidId, InvalidInput, NoSuchMemory, NotFound, NotGranted
 from remora.ids import UserKey, memory_id
 from remora.recall.memory import Memory
 from remora.testing import HashEmbedder
@@ -448,12 +448,13 @@ async def test_members_correct_what_they_recorded(runtime: Runtime) -> None:
     assert await reader.memory(scouts) == changed
     with pytest.raises(NoSuchMemory):
         await scout.update_memory(leads, "The launch is in June")
-    assert await scout.delete_memories(leads) == 0
+    with pytest.raises(NotFound):
+        await scout.delete(leads)
     for member in (reader, scope.as_("stranger")):
         with pytest.raises(NotGranted):
             await member.update_memory(scouts, "The venue is in Faro")
         with pytest.raises(NotGranted):
-            await member.delete_memories([scouts, leads])
+            await member.delete([scouts, leads])
     with pytest.raises(NotGranted):
         await scope.as_("stranger").memory(scouts)
     assert (await lead.update_memory(scouts, importance=0.9)).agent == "scout"
@@ -462,8 +463,8 @@ async def test_members_correct_what_they_recorded(runtime: Runtime) -> None:
     }  # fmt: skip
     await lead.revoke("scout")
     with pytest.raises(NotGranted):
-        await scout.delete_memories(scouts)
-    assert await lead.delete_memories([scouts, leads]) == 2
+        await scout.delete(scouts)
+    assert (await lead.delete([scouts, leads])).deleted == 2
     await lead.settle()
     assert await reader.recall("venue launch") == []
     assert await lead.memories() == []

@@ -93,7 +93,7 @@ async def test_what_cannot_be_replaced() -> None:
             await chat.append(assistant("hi", "u"), replace=True)
         with pytest.raises(InvalidInput, match="not both"):
             await chat.append(user("ho", "u"), replace=True, allow_duplicates=True)
-        await chat.delete(ids=["u"])
+        await chat.delete(["u"])
         assert (await chat.append(user("ho", "u"), replace=True)).seqs == (2,), "it is a new one"
         async with chat.turn(user("question"), key="t") as turn:
             with pytest.raises(IdConflict):

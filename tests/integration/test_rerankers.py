@@ -211,7 +211,7 @@ async def test_what_was_deleted_or_redacted_is_not_judged(tmp_path: Path) -> Non
         await ann.remember([f"Likes tea of sort{n}" for n in range(3)])
         await ann.settle()
         (gone,) = [one.id for one in await ann.remembered() if "sort1" in one.text]
-        await ann.delete_memories([gone])
+        await ann.delete([gone])
         await recalled(ann)
         (_, texts) = favourite.asked[-1]
         assert not [one for one in texts if "4711" in one or "sort1" in one]

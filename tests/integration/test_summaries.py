@@ -323,7 +323,7 @@ async def test_stale_summary_is_dropped_after_a_delete() -> None:
         chat = runtime.session("alice", "chat")
         await chat.append([user("secret"), user("b"), user("c"), user("d")])
         await asked.wait()
-        await chat.delete(0)
+        await chat.delete(positions=0)
         await chat.settle()
         assert slow.given[1][1] == ["b"]
         assert (await chat.load()).summary == "clean"

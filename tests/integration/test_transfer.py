@@ -258,7 +258,7 @@ async def test_messages_are_numbered_anew_where_some_were_removed() -> None:
         for number in range(1, 5):
             await chat.append(user(f"m{number} about ferries"))
             await chat.settle()
-        assert await chat.delete(0) == 1
+        assert (await chat.delete(positions=0)).deleted == 1
         for number in range(5, 10):
             await chat.append(user(f"m{number} about ferries"))
             await chat.settle()
@@ -293,7 +293,7 @@ async def test_figures_of_access_follow_their_messages(tmp_path: Path) -> None:
         for query in ("ferry nine", "bridge closed", "bridge closed"):
             assert await source.user("alice").recall(query, limit=1)
         before = (await source.user("alice").inspect()).accesses
-        assert await chat.delete(0) == 1
+        assert (await chat.delete(positions=0)).deleted == 1
         await source.settle()
         await source.export(tmp_path / "export.jsonl")
         await target.import_(tmp_path / "export.jsonl")

@@ -258,7 +258,7 @@ async def test_a_turn_that_was_taken_back_begins_again(open_runtime: Open, chang
                 case "rewind":
                     await chat.rewind(1)
                 case "delete":
-                    await chat.delete(range(1, await chat.size()))
+                    await chat.delete(positions=range(1, await chat.size()))
                 case _:
                     await chat.forget()
 

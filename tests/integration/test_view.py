@@ -195,7 +195,7 @@ async def test_a_session_beside_its_owner(owner: Runtime, directory: Path) -> No
     """Each answer is what the owner has, and no later than what it acknowledged."""
     chat = owner.session("alice", "chat")
     await owner.session("bob", "later").append(said("Hi."))
-    await chat.delete(ids=[(await chat.history())[-2].id or ""])
+    await chat.delete([(await chat.history())[-2].id or ""])
     async with opened_page(directory, CONFIG) as page:
         users = await get(page, "users")
         assert [(one["user"], one["sessions"]) for one in users] == [("bob", 1), ("alice", 1)]

@@ -177,7 +177,7 @@ async def test_a_deleted_message_is_in_no_summary_of_a_smaller_budget() -> None:
             await chat.settle()
         assert context.summary is not None
         assert "guest 1." in context.summary
-        assert await chat.delete(1) == 1
+        assert (await chat.delete(positions=1)).deleted == 1
         after = await chat.load(max_tokens=400)
         assert "guest 1." not in str(after.messages)
         await chat.settle()

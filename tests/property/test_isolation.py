@@ -156,7 +156,7 @@ class World:
                 await chat.clear()
             case "delete" if await chat.size():
                 (gone,) = (await chat.get_messages())[:1]
-                await chat.delete(0)
+                await chat.delete(positions=0)
                 said.remove(str(gone.content))
             case "truncate":
                 await chat.truncate_to_size(1)

@@ -230,7 +230,7 @@ async def change(chat: Session, model: Model, step: str) -> None:
             model.said = [one for one in model.said if one.seq <= to]
         case "delete" if size := await chat.size():
             seq = (await chat.inspect()).entries[-1].seq
-            await chat.delete(size - 1)
+            await chat.delete(positions=size - 1)
             model.said = [one for one in model.said if one.seq != seq]
 
 

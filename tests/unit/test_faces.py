@@ -69,18 +69,18 @@ VERBS: dict[type, str] = {
     """,
     Turn: "context key load replayed replies reply resumed stream",
     User: """
-        agent append_many delete_memories export_arrow forget id import_session inspect learn
+        agent append_many delete export_arrow forget id import_session inspect learn
         memories memory prune recall recall_many record record_many remember
         remembered search_working session sessions settle state stats synopsis
         tools update_memory
     """,
     Agent: """
-        delete_memories memories memory name recall recall_many record record_many remember
+        delete memories memory name recall recall_many record record_many remember
         remembered settle tools update_memory user
     """,
     KeyedState: "change delete get get_many items set",
     SharedMember: """
-        claim delete_memories forget grant members memories memory recall remember revoke scope
+        claim delete forget grant members memories memory recall remember revoke scope
         settle update_memory who
     """,
 }

@@ -306,10 +306,10 @@ what a flush handed over is not counted by the next one
     flush 6; append 7; flush 1 | flush 1 -> G2 G3 G4
 """
 OF_SEVEN = """
-what a fold took need not be there to be deleted
-    delete 2 m0.0.1 0; load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3
-but the newest is
-    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 | delete 7 m0.0.6 0 -> G2 G3 G4
+what a fold took can be deleted, and so can the newest
+    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3; delete 2 m0.0.1 1; delete 7 m0.0.6 1; load m0.0.4 m0.0.5
+and is not passed over
+    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 | delete 2 m0.0.1 0 -> G2 G3 G4
 a clear takes out what was not folded
     clear 3
 and what was said last in any case
@@ -352,7 +352,6 @@ def test_what_a_policy_keeps() -> None:
     judge(OF_SIX, lambda: Weighed(6), Weighed.found)
     judge(OF_SEVEN, lambda: Weighed(7), Weighed.found)
     script = Weighed(7)
-    perform(script, "delete 2 m0.0.1 0")
     script.load(*NAMES[4:7], covered=NAMES[:4])
     script.load(*NAMES[1:7], covered=NAMES[:1])
     assert script.found(sound_models=False) == {"G2 G3 G4"}, "what left the buffer does not return"

@@ -261,7 +261,8 @@ class SessionBehavior:
                 probe("key_conflict")
                 raise KeyConflict(
                     f"the idempotency key was used for other messages of {state.key.words} (number "
-                    f"{original.seqs[0]}): nothing was written; a new message needs a new key"
+                    f"{original.seqs[0]}), or for one that was deleted since: nothing was written; "
+                    "a new message needs a new key"
                 )
             return Decision(self._original_receipt(state, message, original, known))
         changed = self._find_changed(state, message, known)

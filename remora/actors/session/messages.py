@@ -30,6 +30,7 @@ __all__ = [
     "Inspect",
     "Load",
     "Remove",
+    "Removed",
     "Replace",
     "Resummarize",
     "Rewind",
@@ -130,10 +131,9 @@ class Inspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class Remove(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Remove messages, by place in the buffer or by id. Replies their number.
+    """Remove messages and their content, by place in the buffer or by id. Replies a `Removed`.
 
-    Raises IndexOutOfRange and removes nothing if a place is not in the buffer. Unknown ids are
-    ignored.
+    Raises IndexOutOfRange and removes nothing if a place is not in the buffer.
     """
 
     places: tuple[int, ...] = ()
@@ -235,6 +235,18 @@ class BlocksReady(msgspec.Struct, frozen=True):
 
 
 # -- replies ---------------------------------------------------------------------------------------
+
+
+class Removed(msgspec.Struct, frozen=True, array_like=True, tag=109):
+    """What `Remove` removed.
+
+    Attributes:
+        seqs: numbers of the messages.
+        missing: ids that no message has.
+    """
+
+    seqs: tuple[int, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):

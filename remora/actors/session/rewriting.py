@@ -6,7 +6,7 @@ long-term memory as well.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -23,7 +23,7 @@ from remora.actors.session.compaction import (
     leaving_jobs,
     repair_jobs,
 )
-from remora.actors.session.messages import Adopt, Append, Remove, Replace
+from remora.actors.session.messages import Adopt, Append, Remove, Removed, Replace
 from remora.actors.session.readers import drop_summaries
 from remora.actors.session.state import (
     HOT_CHANGES,
@@ -33,12 +33,12 @@ from remora.actors.session.state import (
     opening,
 )
 from remora.errors import IndexOutOfRange, InvalidInput, KeyConflict
-from remora.ids import message_id, message_id_prefix
+from remora.ids import message_id, message_id_prefix, message_number
 from remora.messages import Entry, Receipt
 from remora.runtime.actor import Decision, NeedsLookup
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
-from remora.storage.lookups import EarlierBuffer, PastLookup
+from remora.storage.lookups import EarlierBuffer, Erasable, ErasableLookup, PastLookup
 from remora.storage.ports import NEIGHBOURS
 from remora.storage.records import (
     CHANGE_KIND,
@@ -58,6 +58,8 @@ from remora.storage.records import (
     Summary,
     UnflushSpec,
     Watermarks,
+    erase_content,
+    erase_text,
     find_lost,
     merge_ranges,
     without_messages,
@@ -153,8 +155,8 @@ def _is_indexed(state: SessionState, id_: str, own: str) -> bool:
 # -- a part of it -------------------------------------------------------------------------------
 
 
-def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decision:
-    """Remove single messages."""
+def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decision | NeedsLookup:
+    """Remove single messages with their content, wherever they are."""
     outside = tuple(place for place in message.places if not 0 <= place < len(state.entries))
     if outside:
         raise IndexOutOfRange(
@@ -162,18 +164,44 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
             f"there is none at {', '.join(map(str, outside))}",
             places=outside,
         )
-    gone = {state.entries[place].seq for place in message.places}
-    if message.ids:
-        wanted = set(message.ids)
-        gone.update(
-            entry.seq
-            for entry in state.entries
-            if (entry.id or message_id(rules.instance, state.sid, entry.seq)) in wanted
-        )
-    if not gone:
-        return Decision(0)
+    places = {state.entries[place].seq for place in message.places}
+    numbers = (message_number(rules.instance, id_) for id_ in message.ids)
+    mine = {one[1] for one in numbers if one is not None and one[0] == state.sid}
+    query = ErasableLookup(message.ids, tuple(sorted(places | mine)))
+    if query not in state.answers:
+        return state.look_up(query)
+    answer: Erasable = state.answers[query]
+    found: dict[str, StoredMessage] = {}
+    for one in answer.messages:
+        entry = one.entry
+        id_ = entry.id or message_id(rules.instance, state.sid, entry.seq)
+        if entry.seq in places or id_ in message.ids:
+            found[id_] = one
+    missing = tuple([id_ for id_ in dict.fromkeys(message.ids) if id_ not in found])
+    reply = Removed(tuple([one.entry.seq for one in found.values()]), missing)
+    if not found:
+        return Decision(reply)
+    gone = sorted(reply.seqs)
     here = _buffer(state, state.watermarks.archived_through)
-    return _rewrite(state, rules, len(gone), here, tuple(sorted(gone)))
+    told = [one for one in (here.summary, *here.summaries) if one is not None]
+    before: Summary | None = None
+    if rules.repairs and here.summary is not None and _covers(here.summary, gone) and gone[0] > 1:
+        past = PastLookup(gone[0] - 1)  # what a model wrote before need not be written again
+        if past not in state.answers:
+            return state.look_up(past)
+        before = state.answers[past].summary
+    if any(_covers(one, gone) for one in told):
+        probe("summarized_message_deleted")
+    here = msgspec.structs.replace(
+        here,
+        summary=_without_text(here.summary, gone, before) if here.summary else None,
+        summaries=tuple([_without_text(one, gone) for one in here.summaries]),
+    )
+    entries = [last for first, last in answer.entries if _any_within(gone, first, last)]
+    also = [Pruned(state.key, (), tuple(entries))] if entries else []
+    erased = [erase_content(one) for one in found.values()]
+    removed = tuple(gone)
+    return _rewrite(state, rules, reply, here, removed, erased=erased, entries=entries, also=also)
 
 
 def remove_number(state: SessionState, rules: SessionRules, seq: int) -> Decision:
@@ -264,6 +292,43 @@ def _outdated(summary: Summary, changed: Collection[int]) -> Summary:
     )
 
 
+def _without_text(summary: Summary, gone: Sequence[int], before: Summary | None = None) -> Summary:
+    """The summary without its text, if it covers a deleted message: all of it is written again.
+
+    What the summary `before` the first deleted message covers is not, if it began where this does.
+    """
+    if not _covers(summary, gone):
+        return summary
+    first, through = summary.first, summary.through
+    told = erase_text(summary)
+    if (
+        before is not None
+        and before.text
+        and before.first == first
+        and before.through < min(gone[0], through)
+    ):
+        told = msgspec.structs.replace(before, through=through)
+        first = before.through + 1
+    count = through - first + 1 - sum(first <= seq <= through for seq in gone)
+    left = [MessageRange(first, through, count)] if count > 0 else []
+    lost = find_lost(before) if before is not None and told.text else ()
+    return msgspec.structs.replace(
+        told,
+        lost=merge_ranges([*lost, *left]),
+        verbatim=told.verbatim or (MessageRange(first, through, 0),),
+    )
+
+
+def _covers(summary: Summary, seqs: Sequence[int]) -> bool:
+    return _any_within(seqs, summary.first, summary.through)
+
+
+def _any_within(seqs: Sequence[int], first: int, last: int) -> bool:
+    """Whether one of these numbers, in order, is in the range."""
+    place = bisect_left(seqs, first)
+    return place < len(seqs) and seqs[place] <= last
+
+
 def truncate(state: SessionState, rules: SessionRules, keep: int) -> Decision:
     """Archive all but the newest `keep` messages, at a turn's boundary."""
     count = len(state.entries)
@@ -310,11 +375,13 @@ def _buffer(state: SessionState, front: int) -> EarlierBuffer:
 def _rewrite(
     state: SessionState,
     rules: SessionRules,
-    reply: int,
+    reply: Any,
     to: EarlierBuffer,
     removed: tuple[int, ...] = (),
     *,
     changed: Sequence[StoredMessage] = (),
+    erased: Sequence[StoredMessage] = (),
+    entries: Sequence[int] = (),
     appended: Appended | None = None,
     also: Sequence[Any] = (),
     volatile: Sequence[Any] = (),
@@ -335,7 +402,8 @@ def _rewrite(
     if indexed:
         probe("removal_of_flushed")
         again = tuple([seq for seq in indexed if changed and seq <= before.indexing_through])
-        spec = UnflushSpec(state.sid, indexed, before.indexing_through, again)
+        flushed = before.indexing_through
+        spec = UnflushSpec(state.sid, indexed, flushed, again, tuple(entries))
         id_ = f"unflush-{state.sid}-{after.generation}"
         jobs = (*jobs, Job(id_, FLUSH_QUEUE, state.key, spec))
         if rules.facts:
@@ -353,7 +421,9 @@ def _rewrite(
         summaries = (*((to.summary,) if to.summary else ()), *to.summaries)
         jobs = (
             *jobs,
-            *repair_jobs(state, rules, summaries, after.generation, changed=bool(changed)),
+            *repair_jobs(
+                state, rules, summaries, after.generation, changed=bool(changed or erased)
+            ),
         )
     moved = BufferMoved(
         state.sid,
@@ -366,6 +436,7 @@ def _rewrite(
         changed=tuple(changed),
         ended=ended,
         jobs=jobs,
+        erased=tuple(erased),
     )
     records: list[Any] = [moved, *drop_summaries(state), *also]
     if appended is not None:

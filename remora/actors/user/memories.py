@@ -190,7 +190,7 @@ def change_memory(state: UserState, message: ChangeMemory) -> Decision | NeedsLo
 
 
 def delete_memories(state: UserState, message: DeleteMemories) -> Decision | NeedsLookup:
-    """Delete memories; replies how many there were."""
+    """Delete memories; replies the ids of those that there were."""
     _check_writer(state, message.agent or "")
     known = _known(state, message, message.ids)
     if isinstance(known, NeedsLookup):
@@ -201,12 +201,12 @@ def delete_memories(state: UserState, message: DeleteMemories) -> Decision | Nee
         if (item := known.get(id_)) is not None and _may_change(state, item, message.agent)
     ]
     if not gone:
-        return Decision(0)
+        return Decision(())
     ids = tuple(item.id for item in gone)
     spec = RecordSpec(state.sid, ids, tuple(item.row_id for item in gone))
     job, counter = new_job(state, RECORD_QUEUE, spec)
     records = [StateChanged(state.sid, (counter,)), MemoriesRemoved(state.sid, ids, (job,))]
-    return _expire_synopsis(state, Decision(len(gone), records, jobs=(job,)))
+    return _expire_synopsis(state, Decision(ids, records, jobs=(job,)))
 
 
 def _known(state: UserState, message: object, ids: tuple[str, ...]) -> Known | NeedsLookup:

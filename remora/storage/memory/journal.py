@@ -17,6 +17,7 @@ from remora.ids import SHARED_PREFIX, SessionKey, UserKey
 from remora.messages import Entry
 from remora.messages.attachments import has_attachments
 from remora.runtime.jobs import Job
+from remora.storage.answering import ids_by_place, messages_by_id, numbered_ids
 from remora.storage.attachments import Attachments, BlobsInMemory, Encoded
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_note, encode_owners
 from remora.storage.erasure_rules import ERASED_TABLES, ERROR_REMOVED, is_erased_with
@@ -39,6 +40,8 @@ from remora.storage.listing import (
 from remora.storage.lookups import (
     Answer,
     BufferStart,
+    Erasable,
+    ErasableLookup,
     IdLookup,
     KeyLookup,
     MemoryLookup,
@@ -46,6 +49,7 @@ from remora.storage.lookups import (
     PastLookup,
     PinnedLookup,
     TurnLookup,
+    entry_ranges,
     select_facts,
 )
 from remora.storage.memory.tables import Actor, as_resumed
@@ -53,12 +57,12 @@ from remora.storage.memory.writer import MemoryWriter
 from remora.storage.past import earlier_buffer, read_instructions
 from remora.storage.pending import first_message_needed
 from remora.storage.records import (
+    BLANK_CHAT,
     HOT_KEYS,
     MemoryItem,
     SavedSession,
     SavedUser,
     StateItem,
-    StoredMessage,
 )
 from remora.storage.retention import ArchivedRange, MessageSizes, choose_oldest, last_removable
 
@@ -115,13 +119,19 @@ class MemoryJournal(MemoryWriter):
             return await read_instructions(self, key, query.after, query.through)
         if isinstance(query, IdLookup):
             among = actor.visible(query.after + 1, actor.last) if actor else []
-            given = actor.keys.items() if actor else ()
-            keys = {seqs[0]: (digest, len(seqs)) for digest, seqs in given}
-            return {
-                entry.id: StoredMessage(entry, *keys.get(entry.seq, ()))
-                for entry in among
-                if entry.id is not None and entry.id in query.ids
-            }
+            found = [one for one in among if one.id is not None and one.id in query.ids]
+            return messages_by_id(actor.stored(found) if actor else ())
+        if isinstance(query, ErasableLookup):
+            if actor is None:
+                return Erasable((), ())
+            there = [
+                one
+                for one in actor.entries
+                if (one.id in query.ids or one.seq in query.seqs)
+                and (one.seq not in actor.removed or one.chat != BLANK_CHAT)
+            ]
+            assert isinstance(key, SessionKey)
+            return Erasable(tuple(actor.stored(there)), entry_ranges(await self.state_items(key)))
         if isinstance(query, TurnLookup):
             return tuple(actor.keyed_appends(query.root)) if actor else ()
         assert isinstance(query, KeyLookup)
@@ -185,6 +195,35 @@ class MemoryJournal(MemoryWriter):
         await anyio.lowlevel.checkpoint()
         found = ((self._find(SessionKey(user, one[0])), one) for one in messages)
         return {one for actor, one in found if actor is not None and one[1] in actor.removed}
+
+    async def message_ids(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], str]:
+        await anyio.lowlevel.checkpoint()
+        rows = []
+        for session, seq in messages:
+            actor = self._find(SessionKey(user, session))
+            if actor is not None and actor.trimmed < seq <= actor.last:
+                entry = actor.entries[seq - actor.trimmed - 1]
+                rows.append((session, actor.sid, seq, entry.id))
+        return ids_by_place(self.instance, rows)
+
+    async def sessions_of(self, user: str, ids: Collection[str]) -> Sequence[tuple[str, str]]:
+        await anyio.lowlevel.checkpoint()
+        mine = [one for one in self._actors.values() if one.key.user == user]
+        sessions = {one.sid: one.key.session for one in mine if isinstance(one.key, SessionKey)}
+        numbered = numbered_ids(self.instance, ids)
+        own = [(id_, sessions[sid]) for id_, sid in numbered if sid in sessions]
+        given = {
+            (entry.id, sessions[actor.sid])
+            for actor in mine
+            if actor.sid in sessions
+            for entry in actor.entries
+            if entry.id is not None
+            and entry.id in ids
+            and (entry.seq not in actor.removed or entry.chat != BLANK_CHAT)
+        }
+        return [*own, *sorted(given)]
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         await anyio.lowlevel.checkpoint()

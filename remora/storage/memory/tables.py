@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from remora.storage.lookups import BufferStart, KeyedAppend
 from remora.storage.past import buffer_start_from
 from remora.storage.pending import NEIGHBOURS
 from remora.storage.records import (
+    BLANK_CHAT,
     ENTRY_KIND,
     HOT_KEYS,
     Appended,
@@ -33,8 +34,10 @@ from remora.storage.records import (
     SavedUser,
     StateChanged,
     StateItem,
+    StoredMessage,
     Summary,
     Watermarks,
+    erase_text,
 )
 
 __all__ = ["Actor", "MemoryTables", "as_resumed"]
@@ -74,7 +77,8 @@ class Actor:
             for entry in self.entries[
                 max(first - self.trimmed, 1) - 1 : max(last - self.trimmed, 0)
             ]
-            if entry.seq not in self.removed or (at is not None and self.removed[entry.seq] > at)
+            if entry.seq not in self.removed
+            or (at is not None and self.removed[entry.seq] > at and entry.chat != BLANK_CHAT)
         ]
 
     def move_buffer(self, record: BufferMoved) -> None:
@@ -89,8 +93,19 @@ class Actor:
         self.changes.extend((at_seq, "entry", generation, one) for one in record.summaries)
         for seq in record.removed:
             self.removed.setdefault(seq, at_seq)
-        for one in record.changed:
+        for one in (*record.changed, *record.erased):
             self.entries[one.entry.seq - self.trimmed - 1] = one.entry
+        gone = [one.entry.seq for one in record.erased]
+        self.changes = [
+            (then, kind, of, erase_text(summary) if old and _covers(summary, gone) else summary)
+            for then, kind, of, summary in self.changes
+            for old in [of < generation and kind in {"summary", "entry"}]
+        ]
+
+    def stored(self, entries: Iterable[Entry]) -> list[StoredMessage]:
+        """The messages with their keys."""
+        keys = {seqs[0]: (digest, len(seqs)) for digest, seqs in self.keys.items()}
+        return [StoredMessage(entry, *keys.get(entry.seq, ())) for entry in entries]
 
     def buffer_start(self, at: int | None = None) -> BufferStart:
         """Where the buffer begins, or began when message `at` was the newest."""
@@ -124,6 +139,10 @@ class Actor:
         self.removed = {seq: at for seq, at in self.removed.items() if seq not in gone}
         self.pruned -= gone
         return count
+
+
+def _covers(summary: Summary, seqs: Collection[int]) -> bool:
+    return any(summary.first <= seq <= summary.through for seq in seqs)
 
 
 def as_resumed(job: Job) -> Job:

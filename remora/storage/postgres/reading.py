@@ -7,7 +7,7 @@ moment. Every row is verified (`remora.storage.decoding`).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -23,7 +23,11 @@ from remora.storage.answering import (
     decode_marks,
     decode_memories,
     decode_state_items,
+    erasable_messages,
+    ids_by_place,
     keyed_appends,
+    messages_by_id,
+    numbered_ids,
     original_append,
     read_range,
     stored_messages,
@@ -50,12 +54,15 @@ from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
     Answer,
     BufferStart,
+    Erasable,
+    ErasableLookup,
     IdLookup,
     KeyLookup,
     MemoryLookup,
     PastLookup,
     PinnedLookup,
     TurnLookup,
+    entry_ranges,
 )
 from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
 from remora.storage.postgres.connection import BROKEN, describe, is_broken
@@ -68,7 +75,7 @@ from remora.storage.postgres.texts import (
     state_item_texts,
     summary_texts,
 )
-from remora.storage.records import MemoryItem, StateItem
+from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem
 from remora.storage.restoring import SavedActor
 from remora.storage.rows import SEQ_BITS
 
@@ -88,6 +95,8 @@ class JournalReader:
         numbers: of the actors to come.
         reconnect_s: how long a query waits for PostgreSQL to come back.
     """
+
+    instance: str
 
     def __init__(
         self, pool: asyncpg.Pool[Any], schema: str, *, numbers: Iterator[int], reconnect_s: float
@@ -121,7 +130,19 @@ class JournalReader:
                 *key,
                 query.after,
             )
-            return stored_messages(key, rows)
+            return messages_by_id(stored_messages(key, rows))
+        if isinstance(query, ErasableLookup):
+            rows = await self._read(
+                f"SELECT m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s JOIN remora.messages "
+                f"AS m ON {_ITS_MESSAGES} WHERE s.user = $1 AND s.session = $2 AND "
+                f"((m.pos >> {SEQ_BITS} = s.sid AND m.id = ANY($3::text[])) OR m.pos = "
+                f"ANY(SELECT (s.sid << {SEQ_BITS}) + unnest($4::bigint[]))) ORDER BY m.pos",
+                *key,
+                list(query.ids),
+                list(query.seqs),
+            )
+            ranges = entry_ranges(await self.state_items(key))
+            return Erasable(erasable_messages(key, rows), ranges)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM remora.actors AS s "
@@ -238,6 +259,39 @@ class JournalReader:
             [seq for _, seq in messages],
         )
         return {(session, seq) for session, seq in rows}
+
+    async def message_ids(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], str]:
+        rows = await self._read(
+            f"SELECT s.session, s.sid, m.pos & {SEQ_MASK}, m.id FROM unnest($2::text[], "
+            "$3::bigint[]) AS w (session, seq) JOIN remora.actors AS s ON s.user = $1 AND "
+            "s.session = w.session "
+            f"JOIN remora.messages AS m ON m.pos = (s.sid << {SEQ_BITS}) + w.seq",
+            user,
+            [session for session, _ in messages],
+            [seq for _, seq in messages],
+        )
+        return ids_by_place(self.instance, rows)
+
+    async def sessions_of(self, user: str, ids: Collection[str]) -> Sequence[tuple[str, str]]:
+        numbered = numbered_ids(self.instance, ids)
+        own = await self._read(
+            "SELECT w.id, s.session FROM unnest($2::text[], $3::bigint[]) AS w (id, sid) "
+            "JOIN remora.actors AS s ON s.sid = w.sid WHERE s.user = $1",
+            user,
+            [id_ for id_, _ in numbered],
+            [sid for _, sid in numbered],
+        )
+        given = await self._read(
+            f"SELECT DISTINCT m.id, s.session FROM remora.actors AS s JOIN remora.messages AS m "
+            f"ON m.pos >> {SEQ_BITS} = s.sid AND m.id = ANY($2::text[]) AND m.id IS NOT NULL "
+            "WHERE s.user = $1 AND s.session <> '' AND (m.removed IS NULL OR m.chat <> $3)",
+            user,
+            list(ids),
+            BLANK_CHAT,
+        )
+        return [*own, *given]
 
     async def pruned_seqs(self, key: SessionKey) -> Sequence[int]:
         rows = await self._read(

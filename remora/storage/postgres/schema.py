@@ -431,7 +431,15 @@ _CHANGED_MESSAGES = """
             UPDATE remora.messages AS m SET tokens = (v ->> 0)::bigint,
                 chat = decode(v ->> 1, 'hex'), meta = decode(v ->> 2, 'hex'),
                 importance = (v ->> 3)::float8, crc = (v ->> 4)::bigint
-            FROM json_array_elements(r) AS v WHERE m.pos = (v ->> 5)::bigint;"""
+            FROM json_array_elements(r) AS v WHERE m.pos = (v ->> 5)::bigint;
+        WHEN 'erase_summaries' THEN
+            UPDATE remora.folds AS f SET text = '', tokens = 0, degraded = 1, model = 'none',
+                cover = NULL, crc = NULL
+            FROM json_array_elements(r) AS v
+            WHERE f.sid = (v ->> 0)::bigint AND f.generation < (v ->> 1)::bigint
+                AND f.kind IN ('summary', 'entry') AND EXISTS (
+                    SELECT 1 FROM json_array_elements_text((v ->> 2)::json) AS w (seq)
+                    WHERE w.seq::bigint BETWEEN f.first AND f.through);"""
 # PostgreSQL refuses one of two that replace a function at once.
 _ATTACHMENTS = """
 CREATE TABLE remora.attachments (

@@ -8,7 +8,7 @@ is verified (`decoding`).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,11 @@ from remora.storage.answering import (
     decode_marks,
     decode_memories,
     decode_state_items,
+    erasable_messages,
+    ids_by_place,
     keyed_appends,
+    messages_by_id,
+    numbered_ids,
     original_append,
     read_range,
     stored_messages,
@@ -51,15 +55,18 @@ from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
     Answer,
     BufferStart,
+    Erasable,
+    ErasableLookup,
     IdLookup,
     KeyLookup,
     MemoryLookup,
     PastLookup,
     PinnedLookup,
     TurnLookup,
+    entry_ranges,
 )
 from remora.storage.past import buffer_start_from, earlier_buffer, read_instructions
-from remora.storage.records import MemoryItem, StateItem
+from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem
 from remora.storage.restoring import SavedActor
 from remora.storage.rows import SEQ_BITS
 from remora.storage.sqlite.listing import (
@@ -87,6 +94,10 @@ _BY_TOPIC = (
 )
 
 
+def _encode_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 class JournalReader:
     """The queries of `remora.storage.ports.Journal`, over one connection.
 
@@ -94,6 +105,8 @@ class JournalReader:
         reader: the connection; used by nothing else.
         numbers: of the actors to come.
     """
+
+    instance: str
 
     def __init__(self, reader: aiosqlite.Connection, *, numbers: Iterator[int]) -> None:
         # Text that is not UTF-8 is damage of one row, and must not fail a query over others.
@@ -122,9 +135,21 @@ class JournalReader:
                 "NOT NULL "
                 f"WHERE s.user = ? AND s.session = ? AND m.removed IS NULL AND m.pos & {SEQ_MASK} "
                 "> ?",
-                (msgspec.json.encode(query.ids).decode(), key.user, key.session, query.after),
+                (_encode_json(query.ids), key.user, key.session, query.after),
             )
-            return stored_messages(key, rows)
+            return messages_by_id(stored_messages(key, rows))
+        if isinstance(query, ErasableLookup):
+            rows = await self._read(
+                f"SELECT m.removed, {ENTRY_COLUMNS} FROM actors AS s CROSS JOIN json_each(?) AS w "
+                "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS "
+                "NOT NULL WHERE s.user = ? AND s.session = ? UNION "
+                f"SELECT m.removed, {ENTRY_COLUMNS} FROM actors AS s CROSS JOIN json_each(?) AS w "
+                f"CROSS JOIN messages AS m ON m.pos = (s.sid << {SEQ_BITS}) + w.value "
+                "WHERE s.user = ? AND s.session = ? ORDER BY 2",
+                (_encode_json(query.ids), *key, _encode_json(query.seqs), *key),
+            )
+            ranges = entry_ranges(await self.state_items(key))
+            return Erasable(erasable_messages(key, rows), ranges)
         if isinstance(query, TurnLookup):
             rows = await self._read(
                 f"SELECT k.key, m.removed, {ENTRY_COLUMNS} FROM actors AS s "
@@ -192,7 +217,7 @@ class JournalReader:
     async def memories(self, user: str, ids: Sequence[str] | None = None) -> Sequence[MemoryItem]:
         if ids is None:
             return await self._memories(user, _BY_USER, " ORDER BY m.number", (user,))
-        parameters = (msgspec.json.encode(list(dict.fromkeys(ids))).decode(), user)
+        parameters = (_encode_json(list(dict.fromkeys(ids))), user)
         return await self._memories(user, _BY_ID, " ORDER BY m.number", parameters)
 
     async def list_memories(
@@ -212,7 +237,7 @@ class JournalReader:
         join = _BY_USER
         if topics is not None:
             join = _BY_TOPIC
-            parameters.insert(0, msgspec.json.encode(list(topics)).decode())
+            parameters.insert(0, _encode_json(list(topics)))
         found = await self._memories(user, join, f"{rest} ORDER BY m.number", parameters)
         return [item for item in found if item.topic]
 
@@ -223,9 +248,35 @@ class JournalReader:
             f"SELECT s.session, m.pos & {SEQ_MASK} FROM json_each(?) AS w CROSS JOIN actors AS s "
             "ON s.user = ? AND s.session = w.value ->> 0 CROSS JOIN messages AS m "
             f"ON m.pos = (s.sid << {SEQ_BITS}) + (w.value ->> 1) WHERE m.removed IS NOT NULL",
-            (msgspec.json.encode(list(messages)).decode(), user),
+            (_encode_json(list(messages)), user),
         )
         return {(session, seq) for session, seq in rows}
+
+    async def message_ids(
+        self, user: str, messages: Collection[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], str]:
+        rows = await self._read(
+            f"SELECT s.session, s.sid, m.pos & {SEQ_MASK}, m.id FROM json_each(?) AS w "
+            "CROSS JOIN actors AS s ON s.user = ? AND s.session = w.value ->> 0 "
+            f"CROSS JOIN messages AS m ON m.pos = (s.sid << {SEQ_BITS}) + (w.value ->> 1)",
+            (_encode_json(list(messages)), user),
+        )
+        return ids_by_place(self.instance, rows)
+
+    async def sessions_of(self, user: str, ids: Collection[str]) -> Sequence[tuple[str, str]]:
+        numbered = numbered_ids(self.instance, ids)
+        own = await self._read(
+            "SELECT w.value ->> 0, s.session FROM json_each(?) AS w CROSS JOIN actors AS s "
+            "ON s.sid = w.value ->> 1 WHERE s.user = ?",
+            (_encode_json(numbered), user),
+        )
+        given = await self._read(
+            "SELECT DISTINCT w.value, s.session FROM actors AS s CROSS JOIN json_each(?) AS w "
+            "CROSS JOIN messages AS m ON m.pos >> 32 = +s.sid AND m.id = w.value AND m.id IS NOT "
+            "NULL WHERE s.user = ? AND s.session != '' AND (m.removed IS NULL OR m.chat != ?)",
+            (_encode_json(list(ids)), user, BLANK_CHAT),
+        )
+        return [*own, *given]
 
     async def _memories(
         self, user: str, join: str, rest: str, parameters: Iterable[Any]
@@ -291,7 +342,7 @@ class JournalReader:
         parameters: list[Any] = [user, limit]
         if sessions is not None:
             among = " AND s.session IN (SELECT w.value FROM json_each(?) AS w)"
-            parameters.insert(1, msgspec.json.encode(list(sessions)).decode())
+            parameters.insert(1, _encode_json(list(sessions)))
         rows = await self._read(
             f"SELECT s.session, m.pos & {SEQ_MASK} FROM actors AS s CROSS JOIN messages AS m ON "
             f"m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND m.pos <= (s.sid << {SEQ_BITS}) + "

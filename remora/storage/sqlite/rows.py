@@ -74,6 +74,11 @@ _INSERT_FRONT = (
     "degraded, model, input_tokens, cover, crc) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_ERASE_SUMMARIES = (
+    "UPDATE folds SET text = '', tokens = 0, degraded = 1, model = 'none', cover = NULL, "
+    "crc = NULL WHERE sid = ? AND generation < ? AND kind IN ('summary', 'entry') AND EXISTS "
+    "(SELECT 1 FROM json_each(?) AS w WHERE w.value BETWEEN first AND through)"
+)
 _PUT_STATE_ITEM = (
     "INSERT INTO facets (sid, kind, name, value, crc) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT DO UPDATE SET value = excluded.value, crc = excluded.crc"
@@ -106,6 +111,7 @@ _STATEMENTS: dict[RowKind, str] = {
     "prune_entry": _PRUNE_ENTRY,
     "update_watermarks": _UPDATE_WATERMARKS,
     "insert_front": _INSERT_FRONT,
+    "erase_summaries": _ERASE_SUMMARIES,
     "update_indexed": _UPDATE_INDEXED,
     "insert_job": _INSERT_JOB,
     "advance_job": _ADVANCE_JOB,

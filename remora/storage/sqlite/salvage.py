@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from remora.errors import JournalDamaged, StorageError
 from remora.storage.decoding import (
     CHECKED_JOB_COLUMNS,
@@ -33,13 +31,13 @@ from remora.storage.decoding import (
     decode_state_item,
     decode_summary,
 )
+from remora.storage.records import BLANK_CHAT
 from remora.storage.rows import ROLES, SEQ_BITS, SHARES, row_crc
 
 __all__ = ["drop_damaged"]
 
 _SUMMARIZE_QUEUE = "summarize"
 _UNKNOWN = "an unknown actor"
-_EMPTY = msgspec.msgpack.encode({"role": "user", "content": ""})
 _ROLE = ROLES.index("user")
 _INSERT = (
     "INSERT OR REPLACE INTO messages (pos, at_us, tokens, role, epoch, chat, importance, removed, "
@@ -104,8 +102,8 @@ def _messages(database: sqlite3.Connection) -> Iterator[str]:
             lost.append((pos, at_us, "it was not as it was written"))
     for pos, when, why in lost:
         share = SHARES // 2
-        crc = row_crc((pos, when, 0, _ROLE, _EMPTY, None, None, share, None, None))
-        database.execute(_INSERT, (pos, when, _ROLE, _EMPTY, pos & SEQ_MASK, crc))
+        crc = row_crc((pos, when, 0, _ROLE, BLANK_CHAT, None, None, share, None, None))
+        database.execute(_INSERT, (pos, when, _ROLE, BLANK_CHAT, pos & SEQ_MASK, crc))
         yield f"given up: message {pos & SEQ_MASK} of {names.get(pos >> SEQ_BITS, _UNKNOWN)}; {why}"
 
 

@@ -1,0 +1,88 @@
+"""What a caller names to delete it: a memory, a message or an id; one or many."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from remora.errors import InvalidInput
+from remora.ids import validate_id
+from remora.messages import Message
+from remora.recall.memory import Memory
+from remora.services.arguments import MAX_IDS, collect
+
+__all__ = ["Deletable", "parse_positions", "parse_which"]
+
+Deletable: TypeAlias = str | Message | Memory
+
+
+def parse_which(
+    which: Deletable | Iterable[Deletable], session: str | None = None
+) -> tuple[tuple[str, str], ...]:
+    """The sessions and ids of what is named; an empty session where that is not known.
+
+    Args:
+        which: one or many.
+        session: the only one that messages may be of; None for any.
+
+    Raises:
+        InvalidInput: something else than a memory, a message or an id, or too many; a summary; or
+            a message of another session.
+    """
+    given: list[object]
+    if isinstance(which, Iterable) and not isinstance(which, (str, Mapping)):
+        given = collect(which, "what to delete", most=MAX_IDS)
+    else:
+        given = [which]
+    return tuple([_parse(each, session) for each in given])
+
+
+def _parse(one: object, session: str | None) -> tuple[str, str]:
+    match one:
+        case str():
+            return session or "", validate_id(one, "the id of what to delete")
+        case Message(id=str(id_)):
+            return session or "", id_
+        case Message():
+            raise InvalidInput("this message has no id: it is not one that remora has stored")
+        case Memory(type="summary"):
+            raise InvalidInput(
+                "a summary is not deleted alone: delete the messages that it covers, and it is "
+                "written again without them"
+            )
+        case Memory(type="message"):
+            if session not in {None, one.session}:
+                raise InvalidInput(
+                    f"this memory was said in session {one.session!r}, not in {session!r}: delete "
+                    "it there, or with User.delete"
+                )
+            return one.session, one.id
+        case Memory() if session is None:
+            return "", one.id
+        case Memory():
+            raise InvalidInput("this memory was recorded, and is no message: use User.delete")
+        case _:
+            raise InvalidInput(
+                f"delete takes a memory, a message or an id, not {type(one).__name__}; a position "
+                "in the buffer is given as positions=…"
+            )
+
+
+def parse_positions(positions: int | Iterable[int] | None) -> tuple[int, ...]:
+    """Positions in a buffer, one or many.
+
+    Raises:
+        InvalidInput: one is not an integer, or they are too many.
+    """
+    if positions is None:
+        return ()
+    if isinstance(positions, (str, bytes)):
+        raise InvalidInput("a position in the buffer is an integer; ids are given without a name")
+    given: list[Any] = [positions]
+    if isinstance(positions, Iterable):
+        given = collect(positions, "positions", most=MAX_IDS)
+    try:
+        return tuple([operator.index(one) for one in given])
+    except TypeError as e:
+        raise InvalidInput(f"a position in the buffer is an integer: {e}") from e

@@ -1,0 +1,229 @@
+"""Deleting one thing that was said: for every reader at once, and then from the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from remora import Config, Context, Message, Runtime
+from remora.errors import InvalidInput, KeyConflict, ModelUnavailable, NotFound
+from remora.models.ports import Line
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "qzvkpin"
+SMALL: dict[str, Any] = {"buffer": {"token_limit": 400}, "tokens": {"counter": "heuristic"}}
+FOLDS = Config.from_dict(SMALL)
+
+
+def user(text: str, id_: str | None = None) -> dict[str, Any]:
+    return {"role": "user", "content": text, **({"id": id_} if id_ else {})}
+
+
+def shown(context: Context) -> str:
+    return "\n".join(str(one["content"]) for one in context.messages)
+
+
+async def holding(directory: Path, word: str) -> list[str]:
+    return await anyio.to_thread.run_sync(_holding, directory, word)
+
+
+def _holding(directory: Path, word: str) -> list[str]:
+    """The files that hold a word, in whatever letters."""
+    needles = [word.encode(), word.upper().encode(), word.encode("utf-16-le")]
+    return [
+        str(path.relative_to(directory))
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and any(one in path.read_bytes() for one in needles)
+    ]
+
+
+async def talk(runtime: Runtime, *, after: int = 60, session: str = "one") -> Message:
+    """A conversation of which the first message is the one to delete, if `after` push it out."""
+    chat = runtime.session("ann", session)
+    await chat.append(user(f"My PIN hint is {SECRET} of course."))
+    for number in range(after):
+        await chat.append(user(f"Question {number} about towns and rivers of the north."))
+    await chat.settle()
+    return (await chat.history())[0]
+
+
+class Teller:
+    """A summarizer that repeats what it is given, and can be away."""
+
+    name = "teller"
+
+    def __init__(self) -> None:
+        self.away = False
+
+    async def summarize(self, previous: str | None, lines: Sequence[Line], max_tokens: int) -> str:
+        if self.away:
+            raise ModelUnavailable("away")
+        told = " ".join([previous or "", *(line.text for line in lines)]).split()
+        words = [one for one in told if SECRET in one]
+        return "Told: " + " ".join(words)[: max_tokens * 2]
+
+
+@pytest.mark.parametrize("way", ["memory", "message", "id", "user", "many"])
+@pytest.mark.parametrize("after", [0, 60], ids=["buffer", "archived"])
+async def test_every_way_to_name_a_message(tmp_path: Path, way: str, after: int) -> None:
+    """One id everywhere; nothing shows it afterwards, and only it is gone."""
+    async with Runtime(tmp_path, config=FOLDS, embedder=HashEmbedder()) as runtime:
+        ann, chat = runtime.user("ann"), runtime.session("ann", "one")
+        message = await talk(runtime, after=after)
+        found = next(one for one in await ann.recall("PIN hint") if SECRET in one.text)
+        assert found.id == message.id
+        count = len(await chat.history())
+        before = datetime.now(UTC)
+        if way == "memory":
+            receipt = await chat.delete(found)
+        elif way == "message":
+            receipt = await chat.delete(message)
+        elif way == "id":
+            receipt = await chat.delete(message.id or "")
+        elif way == "user":
+            receipt = await ann.delete(found)
+        else:
+            receipt = await ann.delete([found, "msg_none"])
+        assert receipt.deleted == 1
+        assert receipt.missing == (("msg_none",) if way == "many" else ())
+        assert receipt.erased_by is not None
+        assert receipt.erased_by - before < timedelta(hours=1, minutes=1)
+        for step in range(2):
+            assert SECRET not in shown(await chat.load(max_tokens=8_000))
+            assert SECRET not in shown(await chat.load(max_tokens=8_000, query="PIN hint"))
+            assert SECRET not in shown(await chat.load(max_tokens=8_000, at=count))
+            assert all(SECRET not in one.text for one in await ann.recall("PIN hint"))
+            assert all(SECRET not in one.text for one in await ann.memories())
+            history = await chat.history()
+            assert len(history) == count - 1, "only it is gone"
+            assert all(SECRET not in str(one.content) for one in history)
+            if not step:
+                await chat.settle()
+        with pytest.raises(NotFound, match="nothing was deleted") as caught:
+            await ann.delete(found)
+        assert caught.value.ids == (message.id,)
+
+
+async def test_what_is_not_deleted(tmp_path: Path) -> None:
+    """Numbers, summaries, foreign messages and ambiguous ids are refused, and nothing goes."""
+    async with Runtime(tmp_path, config=FOLDS) as runtime:
+        ann = runtime.user("ann")
+        for session in ("one", "two"):
+            await runtime.session("ann", session).append([user("Hello.", "1"), user("There.")])
+        chat = runtime.session("ann", "one")
+        (memory, *_) = [one for one in await ann.recall("There") if one.session == "two"]
+        history = await runtime.session("bob", "one").append(user("Mine."))
+        for wrong in (1, 1.5, None, {"id": "1"}):
+            with pytest.raises(InvalidInput):
+                await chat.delete(wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput):
+                await ann.delete(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="'two'"):
+            await chat.delete(memory)
+        with pytest.raises(InvalidInput, match="several sessions"):
+            await ann.delete("1")
+        for absent in (history.ids[0], "msg_none", "x" * 40):
+            with pytest.raises(NotFound):
+                await ann.delete(absent)
+            with pytest.raises(NotFound):
+                await chat.delete(absent)
+        with pytest.raises(NotFound):
+            await ann.delete(memory, saved_only=True)
+        assert (await chat.delete([])).erased_by is None
+        for session in ("one", "two"):
+            assert len(await runtime.session("ann", session).history()) == 2
+        assert len(await runtime.session("bob", "one").history()) == 1
+        assert (await chat.delete("1")).deleted == 1
+        assert (await ann.delete("1")).deleted == 1, "only one is left"
+
+
+@pytest.mark.parametrize("away", [False, True])
+async def test_a_summary_is_written_again(tmp_path: Path, *, away: bool) -> None:
+    """A model's: from what it wrote before on; an extract if the model is away."""
+    teller = Teller()
+    async with Runtime(tmp_path, config=FOLDS, summarizer=teller) as runtime:
+        chat = runtime.session("ann", "one")
+        message = await talk(runtime)
+        assert SECRET in shown(await chat.load(max_tokens=4_000))
+        teller.away = away
+        await chat.delete(message)
+        assert SECRET not in shown(await chat.load(max_tokens=4_000))
+        await chat.settle()
+        context = await chat.load(max_tokens=4_000)
+        assert SECRET not in shown(context)
+        assert context.sources.summary.count == 1, "there is a summary again"
+        await chat.append([user(f"More about town {number}.") for number in range(60)])
+        await chat.settle()
+        assert SECRET not in shown(await chat.load(max_tokens=4_000))
+
+
+async def test_a_summary_keeps_what_came_before(tmp_path: Path) -> None:
+    """What a model wrote before the deleted message is not asked for again."""
+    teller = Teller()
+    async with Runtime(tmp_path, config=FOLDS, summarizer=teller) as runtime:
+        chat = runtime.session("ann", "one")
+        await talk(runtime)
+        late = await chat.append(user(f"A late {SECRET}late word."))
+        await chat.append([user(f"More about town {number}.") for number in range(60)])
+        await chat.settle()
+        assert f"{SECRET}late" in shown(await chat.load(max_tokens=4_000))
+        await chat.delete(late.ids[0])
+        first = await chat.load(max_tokens=4_000)
+        assert f"{SECRET}late" not in shown(first)
+        assert SECRET in shown(first), "the summary before is shown at once"
+        await chat.settle()
+        after = shown(await chat.load(max_tokens=4_000))
+        assert SECRET in after
+        assert f"{SECRET}late" not in after
+
+
+async def test_a_repeated_append_brings_nothing_back(tmp_path: Path) -> None:
+    async with Runtime(tmp_path, config=FOLDS) as runtime:
+        chat = runtime.session("ann", "one")
+        given = [user(SECRET), user("And more.")]
+        receipt = await chat.append(given, key="k")
+        await chat.delete(receipt.ids[0])
+        with pytest.raises(KeyConflict, match="deleted"):  # nobody knows any more what it said
+            await chat.append(given, key="k")
+        assert [one.content for one in await chat.history()] == ["And more."]
+
+
+@pytest.mark.parametrize("after", [0, 60], ids=["buffer", "archived"])
+async def test_a_deletion_leaves_no_byte(tmp_path: Path, after: int) -> None:
+    """Also of what was rewound before; the next start goes on where the last one stopped."""
+    async with Runtime(tmp_path, config=FOLDS, embedder=HashEmbedder()) as runtime:
+        ann, chat = runtime.user("ann"), runtime.session("ann", "one")
+        message = await talk(runtime, after=after)
+        rewound = await chat.append(user(f"{SECRET} once more"))
+        await chat.rewind(rewound.seqs[0] - 1)
+        await chat.flush()
+        (saved,) = await ann.remember([f"The {SECRET} is safe."])
+        await runtime.settle()
+        assert (await ann.delete([message, saved, rewound.ids[0]])).deleted == 3
+        await chat.settle()
+    assert await holding(tmp_path, SECRET), "the files are not rewritten at once"
+    async with Runtime(tmp_path, config=FOLDS, embedder=HashEmbedder()) as runtime:
+        assert await runtime.retry_erasures() == []
+        await runtime.settle()
+        assert await holding(tmp_path, SECRET) == []
+        assert len(await runtime.session("ann", "one").history()) == after
+        assert all(SECRET not in one.text for one in await runtime.user("ann").memories())
+    assert await holding(tmp_path, SECRET) == []
+
+
+async def test_files_are_rewritten_in_time(tmp_path: Path) -> None:
+    """Without a call, and of all users together."""
+    config = Config.from_dict({**SMALL, "retention": {"deleted_s": 0.001}})
+    async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
+        message = await talk(runtime)
+        await runtime.user("ann").delete(message)
+        while await holding(tmp_path, SECRET):
+            await runtime.retry_erasures()
+        assert len(await runtime.session("ann", "one").history()) == 60
