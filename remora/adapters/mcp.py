@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
 from importlib import metadata
+from inspect import cleandoc
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
@@ -52,7 +53,11 @@ _CHANGES = ToolAnnotations(
 
 
 def make_server(
-    user: User, *, read_only: bool = False, ready: Callable[[], Awaitable[object]] | None = None
+    user: User,
+    *,
+    read_only: bool = False,
+    delete_said: bool = False,
+    ready: Callable[[], Awaitable[object]] | None = None,
 ) -> MCPServer[Any]:
     """A server of MCP over a user's memory; run it on the event loop of the runtime.
 
@@ -62,6 +67,7 @@ def make_server(
     Args:
         user: whose memory it is.
         read_only: offer no tool that adds, edits or deletes.
+        delete_said: offer a tool that deletes messages of conversations.
         ready: awaited before each request, where the runtime opens while clients connect.
     """
     server: MCPServer[Any] = MCPServer(
@@ -80,8 +86,12 @@ def make_server(
             (tools.edit_memory, _CHANGES),
             (tools.delete_memories, _CHANGES),
         ]
+    if delete_said and not read_only:
+        offered.append((tools.delete_messages, _CHANGES))
     for function, kind in offered:
-        server.add_tool(_safe(ToolError, function, ready), annotations=kind)
+        described = cleandoc(function.__doc__ or "")
+        safe = _safe(ToolError, function, ready)
+        server.add_tool(safe, description=described, annotations=kind)
     for uri, read in (
         ("remora://memories", tools.memories_text),
         ("remora://sessions", tools.sessions_text),
@@ -143,6 +153,16 @@ class _Tools:
         with suppress(NotFound):
             return {"deleted": (await self._user.delete(ids, saved_only=True)).deleted}
         return {"deleted": 0}
+
+    async def delete_messages(self, ids: list[str]) -> dict[str, Any]:
+        """Delete what was said in a conversation, by the ids of a search; for good.
+
+        Only if the user asks for it. Says how many messages there were, and when no file has them
+        any more.
+        """
+        receipt = await self._user.delete(ids)
+        assert receipt.erased_by is not None
+        return {"deleted": receipt.deleted, "erased_by": receipt.erased_by.isoformat()}
 
     async def list_memories(self, limit: int = 50, after: str = "") -> dict[str, Any]:
         """List what was saved, oldest first.

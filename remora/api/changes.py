@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from remora.errors import InvalidInput, RemoraError, RuntimeClosed, StorageError
+from remora.ids import SessionKey
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
 if TYPE_CHECKING:
@@ -29,14 +31,14 @@ class Change(msgspec.Struct, frozen=True):
 
     Attributes:
         id: chosen by the one who asks; nobody else can guess it.
-        verb: retry or drop dead letters, or erase.
-        ids: of dead letters.
+        verb: retry or drop dead letters, erase, or delete messages.
+        ids: of dead letters, or of messages.
         user: to erase, or whose session.
         session: None to erase the user.
     """
 
     id: str
-    verb: Literal["retry", "drop", "forget"]
+    verb: Literal["retry", "drop", "forget", "delete"]
     ids: tuple[str, ...] = ()
     user: str = ""
     session: str | None = None
@@ -47,7 +49,7 @@ class ChangeAnswer(msgspec.Struct, frozen=True):
 
     Attributes:
         done: it is over; otherwise it is still being done, and what follows is empty.
-        changed: how many dead letters.
+        changed: how many dead letters, or messages.
         receipt: of an erasure.
         error: why it failed; empty if it did not.
         kind: of the error: `InvalidInput`, `StorageError`, or another name.
@@ -82,6 +84,7 @@ class Changes:
         retry: runs dead letters again; how many.
         drop: drops dead letters; how many.
         forget: erases a user, or a session of one.
+        delete: deletes messages of a session.
     """
 
     def __init__(
@@ -91,9 +94,10 @@ class Changes:
         retry: Callable[[Sequence[str]], Awaitable[int]],
         drop: Callable[[Sequence[str]], Awaitable[int]],
         forget: Callable[[str, str | None], Awaitable[ErasureReceipt]],
+        delete: Callable[[SessionKey, Sequence[str]], Awaitable[DeletionReceipt]],
     ) -> None:
         self._loop = loop
-        self._retry, self._drop, self._forget = retry, drop, forget
+        self._retry, self._drop, self._forget, self._delete = retry, drop, forget, delete
         self._known: dict[str, Future[ChangeAnswer]] = {}
 
     def ask(self, change: Change) -> ChangeAnswer:
@@ -140,6 +144,10 @@ class Changes:
                 case "forget":
                     receipt = await self._forget(change.user, change.session)
                     return ChangeAnswer(done=True, receipt=receipt)
+                case "delete":
+                    key = SessionKey(change.user, change.session or "")
+                    deleted = (await self._delete(key, change.ids)).deleted
+                    return ChangeAnswer(done=True, changed=deleted)
         except Exception as e:
             return _failed(e)
 

@@ -18,7 +18,7 @@ from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
 from remora.api.status import make_answer
 from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
-from remora.ids import validate_id
+from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.jobs import Job
@@ -26,6 +26,7 @@ from remora.runtime.loops import LoopWatch
 from remora.runtime.switching import is_loading, wait_until_loaded
 from remora.runtime.threads import run_in_thread
 from remora.services.answering import AnswerThread, start_answering
+from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.index_directory import check_location, check_temporary
 from remora.services.parts import PartsHolder
@@ -195,13 +196,18 @@ class Lifetime:
             chosen = session if session is None else validate_id(session, "a session id")
             return await self.internals.parts.work.forget(validate_id(user, "a user id"), chosen)
 
+        async def delete(key: SessionKey, ids: Sequence[str]) -> DeletionReceipt:
+            named = tuple([(key.session, id_) for id_ in ids])
+            request = DeletionRequest(key.user, named, key.session)
+            return await self.internals.parts.work.delete(request)
+
         async def retry(ids: Sequence[str]) -> int:
             return await self.internals.dead_letters.retry(ids)
 
         async def drop(ids: Sequence[str]) -> int:
             return await self.internals.dead_letters.drop(ids)
 
-        changes = Changes(lambda: self.home, retry=retry, drop=drop, forget=forget)
+        changes = Changes(lambda: self.home, retry=retry, drop=drop, forget=forget, delete=delete)
         assert self.options.path is not None
         answer = make_answer(self.health, opened, changes=changes)
         return start_answering(self.options.path, answer)

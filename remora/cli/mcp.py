@@ -55,6 +55,11 @@ def add_mcp_parser(commands: Any) -> None:
     command.add_argument(
         "--read-only", action="store_true", help="offer nothing that adds, edits or deletes"
     )
+    command.add_argument(
+        "--delete-said",
+        action="store_true",
+        help="offer a tool that deletes messages of conversations",
+    )
     command.set_defaults(verbose=False)
 
 
@@ -74,7 +79,10 @@ def command_mcp(console: Console, arguments: argparse.Namespace) -> int:
         runtime = connect(arguments.target)
         opened = anyio.Event()
         server = make_server(
-            runtime.user(arguments.user), read_only=arguments.read_only, ready=opened.wait
+            runtime.user(arguments.user),
+            read_only=arguments.read_only,
+            delete_said=arguments.delete_said,
+            ready=opened.wait,
         )
         failed: list[RemoraError] = []
 

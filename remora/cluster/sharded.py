@@ -32,7 +32,7 @@ from remora.cluster.sharding import ShardedDirectory, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError, RuntimeClosed
-from remora.ids import SHARED_PREFIX, validate_id
+from remora.ids import SHARED_PREFIX, SessionKey, validate_id
 from remora.messages import MessageLike, Receipt
 from remora.runtime.concurrency import map_concurrently
 from remora.runtime.jobs import Job
@@ -47,6 +47,7 @@ from remora.services.arguments import (
     check_seconds,
     collect,
 )
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
@@ -278,11 +279,15 @@ class ShardedRuntime:
             who = self.user(user)
             return await (who if session is None else who.session(session)).forget()
 
+        async def delete(key: SessionKey, ids: Sequence[str]) -> DeletionReceipt:
+            return await self.session(key.user, key.session).delete(ids)
+
         changes = Changes(
             lambda: home_of(local[0]),
             retry=self.retry_dead_letters,
             drop=self.drop_dead_letters,
             forget=forget,
+            delete=delete,
         )
         answer = make_answer(
             self.health, opened, changes=changes, shards=len(local), add=add_figures

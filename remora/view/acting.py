@@ -26,7 +26,7 @@ __all__ = ["Actions", "Changed"]
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """How many dead letters were changed, and whether a process has the memory open to run them."""
+    """How many dead letters or messages were changed; whether a process has the memory open."""
 
     changed: int
     open: bool
@@ -112,3 +112,18 @@ class Actions:
             async with open_owned(self._directory, self._config, journal_only=True) as memory:
                 who = memory.user(user)
                 return await (who if session is None else who.session(session)).forget()
+
+    async def delete(self, user: str, session: str, ids: Sequence[str]) -> Changed:
+        """Delete messages of a session.
+
+        Raises:
+            DirectoryLocked, OwnerUnreachable: see `retry`.
+            InvalidInput: there are none of these ids.
+        """
+        change = {"verb": "delete", "user": user, "session": session, "ids": tuple(ids)}
+        if (there := await self._ask_owner(**change)) is not None:
+            return Changed(there.changed, open=True)
+        with call_there("session(…).delete([…])"):
+            async with open_owned(self._directory, self._config, journal_only=True) as memory:
+                receipt = await memory.session(user, session).delete(ids)
+                return Changed(receipt.deleted, open=False)

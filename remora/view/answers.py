@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -203,9 +203,13 @@ class Answers:
         if not 1 <= first <= last < first + _MOST_MESSAGES:
             raise InvalidInput(f"first and last must name 1 to {_MOST_MESSAGES} messages")
         async with open_shard(self.reader, key.user) as runtime:
-            entries = await runtime.internals.journal.read(key, first, last)
+            journal = runtime.internals.journal
+            entries = await journal.read(key, first, last)
+            places = [(key.session, one.seq) for one in entries]
+            named = await journal.message_ids(key.user, places)
+            ids = {seq: id_ for (_, seq), id_ in named.items()}
         alone = first == last
-        make = partial(_line, cut=_LONGEST if alone else _CUT, alone=alone)
+        make = partial(_line, ids=ids, cut=_LONGEST if alone else _CUT, alone=alone)
         return await run_in_thread(lambda: [make(one) for one in entries])
 
     async def jobs(self) -> JobsAnswer:
@@ -238,8 +242,8 @@ def _durations(outline: SessionOutline, status: RuntimeStatus | None) -> dict[in
     return {number: took[place] for number, place in places.items() if place in took}
 
 
-def _line(entry: Entry, *, cut: int, alone: bool) -> MessageLine:
-    message = restore_message(entry, entry.id or "")
+def _line(entry: Entry, *, ids: Mapping[int, str], cut: int, alone: bool) -> MessageLine:
+    message = restore_message(entry, ids.get(entry.seq, ""))
     text = plain_text(decode_chat(entry.chat))
     long = len(text) > cut
     return MessageLine(

@@ -55,7 +55,7 @@ class ViewOptions(NamedTuple):
         port: of the server; it is in the cookie's name.
         names: other host names of the server.
         any_address: see `Guard`.
-        allow_changes: whether the page may retry, drop and forget.
+        allow_changes: whether the page may retry, drop, delete and forget.
     """
 
     token: str
@@ -72,6 +72,12 @@ class _Retry(msgspec.Struct, forbid_unknown_fields=True):
 class _Forget(msgspec.Struct, forbid_unknown_fields=True):
     user: str
     session: str | None = None
+
+
+class _Delete(msgspec.Struct, forbid_unknown_fields=True):
+    user: str
+    session: str
+    ids: list[str]
 
 
 def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
@@ -107,6 +113,7 @@ def build_app(reader: MemoryReader, options: ViewOptions) -> Guard:
                 "jobs/retry": page.retry,
                 "jobs/drop": page.drop,
                 "forget": page.forget,
+                "delete": page.delete,
             }.items()
         ),
     ]
@@ -314,6 +321,11 @@ class _Page:
         """Erase a user or a session."""
         asked = msgspec.json.decode(body, type=_Forget)
         return await self._actions.forget(asked.user, asked.session)
+
+    async def delete(self, body: bytes) -> Any:
+        """Delete messages of a session."""
+        asked = msgspec.json.decode(body, type=_Delete)
+        return await self._actions.delete(asked.user, asked.session, asked.ids)
 
 
 def _user(query: Mapping[str, str]) -> str:

@@ -185,21 +185,15 @@ async def explain_recall(
         floor = runtime.config.recall.relevance
         found = await recall(user, question, limit=limit + _MORE)
         relevant = await recall(user, question, limit=limit + _MORE, relevance=floor)
-        views: dict[str, int] = {}
-        for session in {one.session for one in found if one.type == "message"}:
-            view = await runtime.session(user, session).inspect()
-            views[session] = view.watermarks.archived_through
         note = recall.note(user)
-    kept = {one.id for one in relevant}
+    kept = {(one.session, one.id) for one in relevant}
     hits = []
     for rank, one in enumerate(found, start=1):
         reason = ""
         if rank > limit:
             reason = f"below the limit of {limit}"
-        elif one.id not in kept:
+        elif (one.session, one.id) not in kept:
             reason = f"load() leaves it out: under {floor:g} of the best score"
-        elif one.type == "message" and one.seq > views[one.session]:
-            reason = "in the buffer of its session, whose context shows it as it is"
         hits.append(_hit(rank, one, reason))
     return RecallAnswer(limit, hits, note)
 

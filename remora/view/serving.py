@@ -76,7 +76,7 @@ def serve_view(
         port: 0 for any that is free.
         token: what the page's address has.
         names: other host names under which the page is reached.
-        allow_changes: whether the page may retry, drop and forget.
+        allow_changes: whether the page may retry, drop, delete and forget.
         started: called with the page's address.
 
     Raises:

@@ -76,6 +76,25 @@ async def test_a_client_keeps_memories() -> None:
         assert await runtime.user("bob").remembered() == []
 
 
+async def test_what_was_said_is_deleted_if_that_is_allowed() -> None:
+    """By the id that a search gives; without the option, it stays."""
+    for allowed in (False, True):
+        async with opened(delete_said=allowed) as (client, runtime):
+            chat = runtime.user("alice").session("one")
+            await chat.append({"role": "user", "content": "My PIN hint is a bird."})
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert ("delete_messages" in tools) == allowed
+            assert all("\n    " not in (one.description or "") for one in tools.values())
+            found = await ask(client, "search_memories", query="PIN hint")
+            ids = [one["id"] for one in found["memories"]]
+            assert await ask(client, "delete_memories", ids=ids) == {"deleted": 0}
+            assert len(await chat.history()) == 1
+            if allowed:
+                assert (await ask(client, "delete_messages", ids=ids))["deleted"] == 1
+                assert await chat.history() == []
+                assert "NotFound" in await fail(client, "delete_messages", ids=ids)
+
+
 async def test_a_client_reads_conversations() -> None:
     """Of this user alone; with tools and as resources, with any text in an id."""
     async with opened() as (client, runtime):

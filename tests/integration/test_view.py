@@ -33,7 +33,9 @@ from remora.cli.main import main
 from remora.cluster.reshard import reshard
 from remora.cluster.sharded import ShardedRuntime
 from remora.errors import OwnerUnreachable
+from remora.ids import SessionKey
 from remora.services.answering import start_answering
+from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 from remora.storage.listing import ListingOrder, ListingPage
 from remora.storage.sqlite.peek import peek_users
@@ -449,6 +451,12 @@ async def test_changes_without_an_owner(owner: Runtime, directory: Path) -> None
             await runtime.settle()
         assert await post(page, "jobs/drop", ids=[job["id"]]) == changed
         assert (await get(page, "jobs"))["queues"].get("flush", {}).get("dead", 0) == 0
+        line, *_ = await get_chat(page, "messages", first=1, last=9)
+        _, done = await post(page, "delete", user="alice", session="chat", ids=[line["id"]])
+        assert done["changed"] == 1
+        status, wrong = await post(page, "delete", user="alice", session="chat", ids=[line["id"]])
+        assert status == 400
+        assert "nothing was deleted" in wrong["error"]
         _, receipt = await post(page, "forget", user="alice", session="chat")
         assert receipt["journal"]["messages"] == 40
         assert receipt["long_term"] > 0
@@ -479,6 +487,10 @@ async def test_the_owner_changes_what_the_page_asks_for(directory: Path, shards:
         assert [one.id for one in await owner.dead_letters()] == [job["id"]]
         assert await post(page, "jobs/drop", ids=[job["id"]]) == changed
         assert await owner.dead_letters() == []
+        (line,) = await get(page, "messages", user="bob", session="more", first=1, last=1)
+        deleted = await post(page, "delete", user="bob", session="more", ids=[line["id"]])
+        assert deleted == (200, {"changed": 1, "open": True})
+        assert await owner.session("bob", "more").history() == []
         _, receipt = await post(page, "forget", user="bob", session="more")
         assert receipt["journal"]["messages"] == 1
         assert [one.session for one in await owner.user("bob").sessions()] == ["chat"]
@@ -546,8 +558,11 @@ async def test_so_many_changes_at_once(directory: Path) -> None:
     async def forget(_: str, __: str | None) -> ErasureReceipt:
         raise AssertionError
 
+    async def delete(_: SessionKey, __: Sequence[str]) -> DeletionReceipt:
+        raise AssertionError
+
     loop = asyncio.get_running_loop()
-    changes = Changes(lambda: loop, retry=wait, drop=wait, forget=forget)
+    changes = Changes(lambda: loop, retry=wait, drop=wait, forget=forget, delete=delete)
     asked = [changes.ask(Change(str(number), "retry")) for number in range(17)]
     assert [one.done for one in asked] == [False] * 16 + [True]
     assert (asked[-1].kind, "try again" in asked[-1].error) == ("InvalidInput", True)

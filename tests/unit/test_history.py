@@ -307,7 +307,8 @@ what a flush handed over is not counted by the next one
 """
 OF_SEVEN = """
 what a fold took can be deleted, and so can the newest
-    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3; delete 2 m0.0.1 1; delete 7 m0.0.6 1; load m0.0.4 m0.0.5
+    load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3
+    delete 2 m0.0.1 1; delete 7 m0.0.6 1; load m0.0.4 m0.0.5
 and is not passed over
     load m0.0.4 m0.0.5 m0.0.6 covered=m0.0.0,m0.0.1,m0.0.2,m0.0.3 | delete 2 m0.0.1 0 -> G2 G3 G4
 a clear takes out what was not folded

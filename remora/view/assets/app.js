@@ -77,7 +77,7 @@ async function go() {
   shown = null;
   erased = left = false;
   panels.strip = new Strip((seq) => attempt(() => panels.message.show(shown, seq)));
-  panels.message = new MessagePanel();
+  panels.message = new MessagePanel(about);
   panels.context.clear();
   panels.compactions.clear();
   arrange();
@@ -119,6 +119,7 @@ function leave(at) {
 }
 
 /** Asks again, at most once a second, and not while nobody looks. */
+let about;
 let running = false;
 let again = false;
 async function changed() {
@@ -145,7 +146,7 @@ function live(told) {
 }
 
 await attempt(async () => {
-  const [about] = await Promise.all([ask("about"), listen(changed, live)]);
+  [about] = await Promise.all([ask("about"), listen(changed, live)]);
   document.getElementById("directory").textContent = named(about.directory);
   panels.jobs = new JobsPanel(about);
   panels.health = new HealthPanel();

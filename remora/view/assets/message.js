@@ -1,6 +1,6 @@
 // One message, and the summary that covers it.
 
-import { ask } from "./api.js";
+import { ask, change } from "./api.js";
 import { counted, el, fill, moment, number, stored } from "./dom.js";
 import { stateOf } from "./strip.js";
 
@@ -14,7 +14,9 @@ export function messageText(one) {
 }
 
 export class MessagePanel {
-  constructor() {
+  /** With `about.allow_changes`, a message can be deleted. */
+  constructor(about) {
+    this.about = about;
     this.element = el("div", { class: "message", "aria-live": "polite" }, el("p", { class: "quiet" }, "Choose a cell: click it, or use the arrow keys."));
     this.waiting = null;
   }
@@ -42,6 +44,21 @@ export class MessagePanel {
       found?.metadata ? stored(JSON.stringify(found.metadata, null, 1), "pre", { class: "text quiet" }) : "",
       ...(summary && state === "archived"
         ? [el("h3", {}, "The summary that covers it"), el("p", { class: "quiet" }, summaryTitle(summary)), stored(summary.text, "pre", { class: "text" })]
-        : []));
+        : []),
+      found && this.about.allow_changes ? this.deletion(session, seq, found.id) : "");
+  }
+
+  deletion(session, seq, id) {
+    const told = el("p", { role: "status" });
+    const remove = async () => {
+      if (!confirm(`Delete message ${seq}? Nothing can be restored.`)) return;
+      try {
+        await change("delete", { user: session.user, session: session.session, ids: [id] });
+        fill(this.element, el("p", { role: "status" }, `Message ${number(seq)} is deleted. Its bytes leave the files within retention.deleted_s.`));
+      } catch (e) {
+        fill(told, el("span", { class: "failed" }, stored(e.message)));
+      }
+    };
+    return el("div", { class: "controls" }, el("button", { type: "button", class: "danger", onclick: remove }, "delete this message"), told);
   }
 }
