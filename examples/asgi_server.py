@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -25,57 +24,6 @@ from remora import errors
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 runtime = remora.Runtime(os.environ.get("MEMORY_DIR", "remora-memory"))
-
-
-REFUSALS: dict[type[errors.RemoraError], tuple[int, int | None]] = {
-    errors.NoDeadLetter: (404, None),
-    errors.NoSuchMemory: (404, None),
-    errors.ConfigError: (500, None),
-    errors.InvalidInput: (400, None),
-    errors.InvalidMessage: (400, None),
-    errors.IdConflict: (409, None),
-    errors.KeyConflict: (409, None),
-    errors.NotGranted: (403, None),
-    errors.KeyRefused: (401, None),
-    errors.RedactionFailed: (500, None),
-    errors.ReentrantAsk: (500, None),
-    errors.StateConflict: (409, None),
-    errors.TurnClosed: (409, None),
-    errors.MailboxFull: (429, 1),
-    errors.RateLimited: (429, 1),
-    errors.OverdraftReached: (429, 5),
-    errors.SessionBusy: (429, 5),
-    errors.OwnershipLost: (503, 30),  # another process has the journal, and answers
-    errors.CommitFailed: (503, 5),
-    errors.ErasureDelayed: (503, 30),
-    errors.ErasureInProgress: (409, 5),
-    errors.OutcomeUnknown: (503, 1),
-    errors.RecordingFailed: (503, 5),
-    errors.RuntimeClosed: (503, 5),  # the server restarts
-    errors.OwnerUnreachable: (503, 1),  # another owner of the memory is about to start
-    errors.OwnerFailed: (503, 10),
-    errors.ProtocolMismatch: (500, None),
-    errors.DirectoryUnusable: (500, None),
-    errors.JournalTooNew: (500, None),
-    errors.JournalDamaged: (500, None),
-    errors.EmbedderChanged: (500, None),
-    errors.ModelUnavailable: (503, 5),
-    errors.ModelTimeout: (504, 5),
-    errors.ModelAnswerInvalid: (502, None),
-}
-"""HTTP status, and seconds until a retry makes sense (None: never), of each kind of error and of
-those that are made from it. Each of remora's errors that may be retried has written nothing, or
-is recognized by the request's id: a retry with the same id stores nothing twice.
-"""
-
-
-def refusal(error: errors.RemoraError) -> tuple[int, int | None]:
-    if isinstance(error, errors.SessionQuarantined):
-        return 503, max(math.ceil(error.retry_after_s), 1)
-    for kind in type(error).__mro__:
-        if kind in REFUSALS:
-            return REFUSALS[kind]
-    return (503, 5) if getattr(error, "retryable", False) else (500, None)
 
 
 async def think(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -128,7 +76,7 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             request = json.loads(body)
             answer = {"reply": await chat(user, session, request["content"], request["id"])}
     except errors.RemoraError as e:
-        status, wait_s = refusal(e)
+        status, wait_s = remora.http_status(e)
         answer = {"error": str(e), "retry": "no" if wait_s is None else "with the same id"}
         if wait_s is not None:
             headers.append((b"retry-after", str(wait_s).encode()))

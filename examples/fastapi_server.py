@@ -20,7 +20,6 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from pydantic import BaseModel
 
 import remora
-from examples.asgi_server import refusal
 from remora import errors
 
 Think = Callable[[list[dict[str, Any]]], AsyncGenerator[Any, None]]
@@ -62,7 +61,7 @@ async def texts(chunks: AsyncGenerator[Any]) -> AsyncGenerator[str]:
 
 async def refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, errors.RemoraError)
-    status, wait_s = refusal(error)
+    status, wait_s = remora.http_status(error)
     headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
     return JSONResponse({"error": str(error)}, status, headers)
 

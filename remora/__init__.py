@@ -74,18 +74,24 @@ __all__ = [
     "WorkingHit",
     "connect",
     "errors",
+    "http_status",
     "quote_memories",
 ]
 
 __version__ = "0.1.0"
 
-_LATER = {"Client": "remora.client"}  # it stands on everything else, and most programs need none
+_LATER = {"Client": "remora.client", "http_status": "remora.http_statuses"}
+"""What most programs do not need."""
+_MODULES = frozenset({"metrics"})
+"""Modules that are attributes without an import of their own."""
 
 publish(__name__, [name for name in __all__ if name not in _LATER], globals())
 
 
 def __getattr__(name: str) -> Any:
     """Import what is imported when it is first used."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(_LATER[name]), name)

@@ -5,8 +5,8 @@ what to do                exceptions
 ========================  ========================================================================
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
-                          `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `KeyConflict`, `IdConflict`,
-                          `TurnClosed`, `KeyRefused`
+                          `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `NotFound`, `KeyConflict`,
+                          `IdConflict`, `TurnClosed`, `KeyRefused`
 read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
@@ -54,6 +54,7 @@ __all__ = [
     "ModelUnavailable",
     "NoDeadLetter",
     "NoSuchMemory",
+    "NotFound",
     "NotGranted",
     "NotReady",
     "OutcomeUnknown",

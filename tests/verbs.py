@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import remora
-from remora import Runtime, Session, User
+from remora import DeletionReceipt, Runtime, Session, User
 from remora.api.memories import Agent
 from remora.api.shared import SharedMember
 from remora.messages import ChatDict, Message
@@ -141,7 +141,7 @@ SESSION: dict[str, Call] = {
     "append": lambda w: w.session.append(said(w.text)),
     "clear": lambda w: w.session.clear(),
     "contents": lambda w: w.session.contents(),
-    "delete": lambda w: w.session.delete(["none such"]),
+    "delete": lambda w: _delete_message(w.session, w.text),
     "export": lambda w: w.session.export(),
     "flush": lambda w: w.session.flush(),
     "forget": lambda w: w.other.session("chat").forget(),
@@ -181,13 +181,22 @@ async def _import_session(w: World) -> Session:
     return await w.other.import_session(await w.session.export(), session="copy")
 
 
+async def _delete_message(session: Session, text: str) -> DeletionReceipt:
+    receipt = await session.append(said(text))
+    return await session.delete(receipt.ids[0])
+
+
+async def _delete_memory(user: User | Agent | SharedMember, text: str) -> DeletionReceipt:
+    return await user.delete(await user.remember(f"{text}, for a while"))
+
+
 async def _update_memory(user: User | Agent | SharedMember, text: str) -> Memory:
     (id_,) = await user.remember(text)
     return await user.update_memory(id_, f"{text}, or not")
 
 
 MEMORIES: dict[str, Callable[[World, Any], Awaitable[Any]]] = {
-    "delete": lambda _, who: who.delete("0" * 32),
+    "delete": lambda w, who: _delete_memory(who, w.text),
     "memory": lambda _, who: who.memory("0" * 32),
     "update_memory": lambda w, who: _update_memory(who, w.text),
     "memories": lambda _, who: who.memories(),

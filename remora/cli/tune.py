@@ -189,7 +189,9 @@ async def _prepare(
                 )
             too_many = await recall.count(user) > config.hot_rows
             rows, vectors = ((), None) if too_many else await recall.searched_rows(user)
-            known = _rows_by_name(rows)
+            said = [(one.session, one.seq) for one in rows if one.memory_type == "message"]
+            journal = runtime_of(memory, user).internals.journal
+            known = _rows_by_name(rows, await journal.message_ids(user, said))
             usable = []
             for number, label in mine:
                 found = [known.get(_name(one), ()) for one in label.relevant]
@@ -209,13 +211,17 @@ async def _prepare(
     return questions, missing
 
 
-def _rows_by_name(rows: Sequence[MemoryRow]) -> dict[Hashable, set[str]]:
-    """Ids of rows by all that a label may call them."""
+def _rows_by_name(
+    rows: Sequence[MemoryRow], ids: Mapping[tuple[str, int], str]
+) -> dict[Hashable, set[str]]:
+    """Ids of rows by all that a label may call them; `ids`: those of messages."""
     known: dict[Hashable, set[str]] = {}
     for row in rows:
         if row.memory_type != BLOCK_TYPE:
             text = comparable_text(row.content)
-            for name in (row.id, memory_of_row(row.id), text, (row.session, row.seq)):
+            place = (row.session, row.seq)
+            said = comparable_text(ids.get(place, row.id))
+            for name in (row.id, memory_of_row(row.id), said, text, place):
                 known.setdefault(name, set()).add(row.id)
     return known
 

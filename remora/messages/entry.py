@@ -1,12 +1,16 @@
 """The encoded form of a message: checked, encoded and counted once."""
 
+import datetime as dt
 import reprlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import isfinite
 from operator import attrgetter
 from typing import Any, get_args
+from uuid import UUID
 
 import msgspec
 
@@ -203,6 +207,7 @@ _encoder = msgspec.msgpack.Encoder()
 _AUDIO = msgspec.msgpack.encode("audio")
 _decoder = msgspec.msgpack.Decoder(dict[str, Any], ext_hook=show_words)
 _PLAIN = frozenset({str, type(None)})
+_CONVERTED = (set, frozenset, UUID, Decimal, dt.date, dt.time, dt.timedelta)
 _MAX_DEPTH = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -455,7 +460,9 @@ def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, byt
 
 
 def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
-    """Refuse extensions of msgpack, which only remora writes into messages.
+    """Refuse extensions of msgpack, which only remora writes into messages, and what JSON lacks.
+
+    msgpack would keep a set as a list, a UUID as a text, and NaN, which no JSON can say.
 
     Raises:
         TypeError: there is one.
@@ -465,6 +472,8 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
         one = left.pop()
         if isinstance(one, msgspec.msgpack.Ext):
             raise TypeError("it has an extension of msgpack")
+        if isinstance(one, _CONVERTED) or (isinstance(one, float) and not isfinite(one)):
+            raise TypeError(f"{one!r:.60} ({type(one).__name__}) is no JSON value: give its text")
         if isinstance(one, Mapping):
             left.extend(inner for inner in one.values() if type(inner) not in _PLAIN)
         elif isinstance(one, (list, tuple)):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from remora import errors
+from remora.http_statuses import http_status
 from remora.logging import get_logger
 from remora.runtime.outage import OutageLog
 
@@ -19,39 +19,6 @@ _logger = get_logger(__name__)
 _NO_KEY = 401
 _FAILED = 500
 _OWN = frozenset({"cause", "log", "path", "user"})
-_ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
-    errors.NoDeadLetter: (404, None),
-    errors.NoSuchMemory: (404, None),
-    errors.ConfigError: (500, None),
-    errors.InvalidInput: (400, None),
-    errors.InvalidMessage: (400, None),
-    errors.IdConflict: (409, None),
-    errors.KeyConflict: (409, None),
-    errors.NotGranted: (403, None),
-    errors.StateConflict: (409, None),
-    errors.TurnClosed: (409, None),
-    errors.KeyRefused: (_NO_KEY, None),
-    errors.MailboxFull: (429, 1),
-    errors.RateLimited: (429, 1),
-    errors.SessionQuarantined: (503, 1),
-    errors.OverdraftReached: (429, 5),
-    errors.SessionBusy: (429, 5),
-    errors.ErasureInProgress: (409, 5),
-    errors.OutcomeUnknown: (503, 1),
-    errors.OwnerUnreachable: (503, 1),
-    errors.OwnerFailed: (503, 10),
-    errors.CommitFailed: (503, 5),
-    errors.RecordingFailed: (503, 5),
-    errors.RuntimeClosed: (503, 5),
-    errors.OwnershipLost: (503, 30),
-    errors.DirectoryUnusable: (500, None),
-    errors.ErasureDelayed: (503, 30),
-    errors.ModelAnswerInvalid: (502, None),
-    errors.ModelTimeout: (504, 5),
-    errors.ModelUnavailable: (503, 5),
-}
-"""HTTP status, and seconds until a retry makes sense (None: never), of an error and of those that
-are made from it. What may be retried wrote nothing, or is recognized by its idempotency key."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -131,7 +98,7 @@ class FailureLog:
             case TierFailed():
                 pass
             case errors.RemoraError():
-                if not _is_hidden(error, _look_up(error)[0]):
+                if not _is_hidden(error, http_status(error)[0]):
                     return
             case Refusal() | msgspec.MsgspecError():
                 return
@@ -161,9 +128,7 @@ def describe(error: Exception) -> Refusal:
         case Refusal():
             return error
         case errors.RemoraError():
-            status, wait_s = _look_up(error)
-            if isinstance(error, (errors.SessionQuarantined, errors.RateLimited)):
-                wait_s = max(math.ceil(error.retry_after_s), 1)
+            status, wait_s = http_status(error)
             headers = {"www-authenticate": "Bearer"} if status == _NO_KEY else None
             return Refusal(
                 status,
@@ -203,11 +168,3 @@ def _attributes(error: errors.RemoraError) -> dict[str, Any]:
             continue
         shown[name] = value
     return shown
-
-
-def _look_up(error: errors.RemoraError) -> tuple[int, int | None]:
-    for kind in type(error).__mro__:
-        if kind in _ANSWERS:
-            return _ANSWERS[kind]
-    attributes: Any = error
-    return (503, 5) if getattr(attributes, "retryable", False) else (500, None)

@@ -212,6 +212,13 @@ class Deleter:
     def _now_us(self) -> int:
         return int(self._clock.time() * 1_000_000)
 
+    async def withdraw(self, users: Collection[str]) -> None:
+        """Remove the notes of users, by digests, who are forgotten as a whole."""
+        if any(not one.isdisjoint(users) for one in map(set, self._pending)):
+            async with self._setting:
+                left = {one: at for one, at in self._pending.items() if set(one).isdisjoint(users)}
+                await self._write(left)
+
     # -- from the files ----------------------------------------------------------------------------
 
     async def resume(self) -> None:

@@ -191,6 +191,8 @@ class Eraser:
                     self._withdraw_rebuild(matches)
                     async with self._alone(user):
                         erased = await self._delete_rows(user, session)
+                        if session is None:
+                            await self.deletions.withdraw(_users_of(erased.erasure))
                         case = self.files.enqueue(erased.erasure, bars.pop_all())
                         case.caller, self._callers[caller] = caller, case
                         await case.settled.wait()
@@ -255,10 +257,13 @@ class Eraser:
         for note in await self._journal.erasures():
             probe("erasure_resumed")
             bars = ExitStack()
-            user_keys = {user for user, _ in note.owners}
-            bars.enter_context(self._refusing(_match_note(note, self._digests), user_keys))
+            matches = _match_note(note, self._digests)
+            bars.enter_context(self._refusing(matches, _users_of(note)))
             self.files.enqueue(note, bars, failures.get(note.number))
         await self.deletions.resume()
+        for note in await self._journal.erasures():
+            if not note.session_key:  # a crash came before that
+                await self.deletions.withdraw(_users_of(note))
         try:
             await self._journal.attachments.sweep()
         except RemoraError:
@@ -291,6 +296,10 @@ def _erasure_in_progress() -> Exception:
     return ErasureInProgress(
         "this user, or one of their sessions, is being erased; nothing ran, retry when that is done"
     )
+
+
+def _users_of(note: Erasure) -> set[str]:
+    return {user for user, _ in note.owners}
 
 
 def _match_note(note: Erasure, digests: Sequence[Digests]) -> Callable[[Hashable], bool]:

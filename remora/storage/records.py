@@ -436,7 +436,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     batch: int | None = None
 
 
-BLANK_CHAT = msgspec.msgpack.encode({"role": "user", "content": ""})
+BLANK_CHAT = msgspec.msgpack.encode({"role": "tool", "tool_call_id": "", "content": ""})
 """What a message has as its chat dict when its content was erased, or could not be read."""
 
 

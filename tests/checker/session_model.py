@@ -320,7 +320,7 @@ def _append(
             if known == key:
                 told = {seqs if said == names else ()}  # no numbers: refused as a conflict
                 if not all(model.said[seq - 1] for seq in seqs):
-                    told.add(())  # what a deleted message said, nobody knows
+                    told.add(seqs)  # what a deleted message said, nobody knows
                 right = result is None or (result.duplicate and result.seqs in told)
                 return model if right else None
     first = len(model.said) + 1

@@ -18,6 +18,7 @@ import msgspec
 from remora import BufferPolicy, Config, Runtime, Session, User
 from remora.blocks import BaseMemoryBlock, ChatMessage, StaticMemoryBlock, VectorMemoryBlock
 from remora.errors import NotGranted
+from remora.ids import SessionKey, row_id
 
 CONFIG = Config.from_dict(
     {
@@ -256,11 +257,19 @@ def plain(value: Any) -> Any:
     return value
 
 
-def found(memories: Sequence[Any]) -> list[Any]:
-    """Memories by what is stored of them, in the order in which they were found."""
-    names = ("id", "text", "role", "session", "seq", "type", "importance", "agent")
+def found(user: str, memories: Sequence[Any]) -> list[Any]:
+    """Memories by what is stored of them, in the order in which they were found.
+
+    Messages have the ids of their rows here, which do not change; `Memory.id` is the message's.
+    """
+    names = ("text", "role", "session", "seq", "type", "importance", "agent")
     return [
-        {name: plain(getattr(one, name)) for name in (*names, "created_at", "tokens")}
+        {
+            "id": row_id(SessionKey(user, one.session), one.seq)
+            if one.type == "message"
+            else one.id,
+            **{name: plain(getattr(one, name)) for name in (*names, "created_at", "tokens")},
+        }
         for one in memories
     ]
 
@@ -331,7 +340,7 @@ async def _session(chat: Session, *, imported: bool) -> dict[str, Any]:
 async def _user(user: User, *, imported: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "sessions": sorted([one.key.session, one.messages] for one in await user.sessions()),
-        "memories": sorted(found(await user.memories()), key=lambda one: one["id"]),
+        "memories": sorted(found(user.id, await user.memories()), key=lambda one: one["id"]),
     }
     if not imported:
         figures = plain(await user.stats())
@@ -355,9 +364,11 @@ async def _user(user: User, *, imported: bool) -> dict[str, Any]:
         "metric units",
         "apes in a zoo",
     ):
-        answer["recall"][query] = [one["id"] for one in found(await user.recall(query, limit=6))]
+        answer["recall"][query] = [
+            one["id"] for one in found(user.id, await user.recall(query, limit=6))
+        ]
         await user.inspect()  # what was found is counted before the next question
-    answer["agent"] = found(await user.agent("tutor").recall("Portuguese", limit=2))
+    answer["agent"] = found(user.id, await user.agent("tutor").recall("Portuguese", limit=2))
     await user.inspect()
     answer["asked"] = context(
         await user.session("chat").load("how old are the ferries?", max_tokens=300)
@@ -375,7 +386,7 @@ async def _team(runtime: Runtime) -> dict[str, Any]:
         refused = True
     return {
         "members": await team.as_("zoe").members(),
-        "memories": found(await team.as_("zoe").memories()),
-        "recall": found(await team.as_("alice").recall("when is the release?")),
+        "memories": found("", await team.as_("zoe").memories()),
+        "recall": found("", await team.as_("alice").recall("when is the release?")),
         "refused": refused,
     }

@@ -90,6 +90,7 @@ VALID: Mapping[str, Callable[[World], Any]] = {
     "path": lambda w: w.file,
     "dest": lambda w: w.file,
     "ids": lambda _: [],
+    "which": lambda _: [],
     "state": lambda _: {"messages": []},
     "arguments": lambda _: {"keywords": ["tea"]},
     "keywords": lambda _: ["tea"],

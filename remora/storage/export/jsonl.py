@@ -18,7 +18,7 @@ from typing import IO, Any, TypeAlias
 
 import msgspec
 
-from remora.errors import InvalidExport
+from remora.errors import InvalidExport, InvalidInput
 from remora.storage.export.transfer import (
     FORMAT,
     Exported,
@@ -203,6 +203,8 @@ class JsonlReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if path.exists() and not path.is_file():  # to read a pipe could take for ever
+            raise InvalidInput(f"{path} is not a regular file: import one that remora exported")
         self._file: IO[bytes] = path.open("rb")
         try:
             line = self._line(1, self._file.readline())
