@@ -6,7 +6,7 @@ what to do                exceptions
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
                           `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `NotFound`, `KeyConflict`,
-                          `IdConflict`, `TurnClosed`, `KeyRefused`
+                          `IdConflict`, `TurnClosed`, `KeyRefused`, `BudgetTooSmall`
 read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
@@ -29,6 +29,7 @@ from typing import Any
 
 __all__ = [
     "BlockFailed",
+    "BudgetTooSmall",
     "CommitFailed",
     "ConfigError",
     "DirectoryLocked",

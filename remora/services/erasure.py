@@ -125,6 +125,7 @@ class Eraser:
         self.deletions = Deleter(
             journal, registry, supervisor, self.files, clock=clock, within_s=deleted_s
         )
+        self.files.before_scrub = self.deletions.withdraw
         self._user_locks = KeyedLocks()
         self._callers: dict[Promise, FileErasure | None] = {}
         self._digests: Sequence[Digests] = (UNKEYED,)
@@ -191,8 +192,6 @@ class Eraser:
                     self._withdraw_rebuild(matches)
                     async with self._alone(user):
                         erased = await self._delete_rows(user, session)
-                        if session is None:
-                            await self.deletions.withdraw(_users_of(erased.erasure))
                         case = self.files.enqueue(erased.erasure, bars.pop_all())
                         case.caller, self._callers[caller] = caller, case
                         await case.settled.wait()
@@ -261,9 +260,6 @@ class Eraser:
             bars.enter_context(self._refusing(matches, _users_of(note)))
             self.files.enqueue(note, bars, failures.get(note.number))
         await self.deletions.resume()
-        for note in await self._journal.erasures():
-            if not note.session_key:  # a crash came before that
-                await self.deletions.withdraw(_users_of(note))
         try:
             await self._journal.attachments.sweep()
         except RemoraError:

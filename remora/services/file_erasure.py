@@ -9,7 +9,7 @@ attempts, because the cause may last.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from itertools import product
 
@@ -116,6 +116,8 @@ class FileEraser:
         self._one_by_one = self._closed = False
         self._kept_failures = ""
         self._finished = self._failures = 0
+        self.before_scrub: Callable[[Collection[str]], Awaitable[None]] = _do_nothing
+        """Given the users, by digests, of whom nothing is left in tables."""
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -208,6 +210,9 @@ class FileEraser:
             await call_guarded(self._rewrite, cases, errors)
             sound = [case for case in cases if case not in errors]
             if sound:
+                whole = [case.note for case in sound if not case.note.session_key]
+                users = {user for note in whole for user, _ in note.owners}
+                await call_guarded(self.before_scrub, users)
                 await call_guarded(self._journal.scrub)
                 await call_guarded(self._finish, sound, errors)
         except Exception as e:
@@ -315,6 +320,9 @@ class FileEraser:
             _logger.warning("erasure_failures_not_kept", error=describe_failure(e))
         else:
             self._kept_failures = failures
+
+
+async def _do_nothing(_: Collection[str]) -> None: ...
 
 
 def _is_covered(note: Erasure, by: Erasure) -> bool:

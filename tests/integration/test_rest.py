@@ -183,7 +183,9 @@ async def test_memories(shop: httpx.AsyncClient) -> None:
     assert [one["id"] for one in found] == [id_]
     changed = await shop.patch(f"{path}/{id_}", json={"content": "Alice plays the cello."})
     assert changed.json()["text"] == "Alice plays the cello."
-    assert (await shop.delete(f"{path}/{id_}")).json() == {"deleted": 1}
+    receipt = (await shop.delete(f"{path}/{id_}")).json()
+    assert (receipt["deleted"], receipt["missing"]) == (1, [])
+    assert (await shop.delete(f"{path}/{id_}")).status_code == 404
     assert (await shop.post("/v1/users/alice/recall", json=asked)).json()["memories"] == []
     refused(await shop.patch(f"{path}/{id_}", json={"content": "x"}), 404, "NoSuchMemory")
 
@@ -243,7 +245,14 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 Filled = tuple[Service, httpx.AsyncClient, httpx.AsyncClient, str, list[Any]]
-REFUSED = {"InvalidInput", "NoSuchMemory", "NotGranted", "IndexOutOfRange", "NoDeadLetter"}
+REFUSED = {
+    "InvalidInput",
+    "NoSuchMemory",
+    "NotFound",
+    "NotGranted",
+    "IndexOutOfRange",
+    "NoDeadLetter",
+}
 
 
 async def call(

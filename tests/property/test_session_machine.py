@@ -456,12 +456,12 @@ class SessionMachine(ActorMachine):
         if not by_id:
             gone = {entries[place].seq for place in inside}
         try:
-            count = self.ask(Remove(ids=(*ids, "nobody's")) if by_id else Remove(tuple(places)))
+            removed = self.ask(Remove(ids=(*ids, "nobody's")) if by_id else Remove(tuple(places)))
         except IndexOutOfRange:
             assert len(inside) < len(places)
             return
         assert by_id or len(inside) == len(places)
-        assert count == len(gone)
+        assert len(removed.seqs) == len(gone)
         if gone:
             self.told(removed=self.model.removed | gone)
             self.drop()

@@ -203,7 +203,7 @@ def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot
                         mine.buffered.clear()
                     case "delete" if mine.buffered:
                         seq = sorted(mine.buffered)[count % len(mine.buffered)]
-                        await chat.delete(sorted(mine.buffered).index(seq))
+                        await chat.delete(positions=sorted(mine.buffered).index(seq))
                         mine.buffered.discard(seq)
                         mine.seqs.pop(seq)
                     case "rewind" if count < len(mine.buffered):
