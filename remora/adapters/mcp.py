@@ -155,7 +155,7 @@ class _Tools:
         return {"deleted": 0}
 
     async def delete_messages(self, ids: list[str]) -> dict[str, Any]:
-        """Delete what was said in a conversation, by the ids of a search; for good.
+        """Delete what was said in a conversation, by the ids of a search. It cannot be undone.
 
         Only if the user asks for it. Says how many messages there were, and when no file has them
         any more.

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from remora.errors import InvalidInput
+from remora.errors import IndexOutOfRange, InvalidInput
 from remora.ids import validate_id
 from remora.messages import Message
 from remora.recall.memory import Memory
@@ -14,6 +14,7 @@ from remora.services.arguments import MAX_IDS, collect
 
 __all__ = ["Deletable", "parse_positions", "parse_which"]
 
+_MOST = 1 << 32
 Deletable: TypeAlias = str | Message | Memory
 
 
@@ -74,6 +75,7 @@ def parse_positions(positions: int | Iterable[int] | None) -> tuple[int, ...]:
 
     Raises:
         InvalidInput: one is not an integer, or they are too many.
+        IndexOutOfRange: no buffer has such a position.
     """
     if positions is None:
         return ()
@@ -83,6 +85,10 @@ def parse_positions(positions: int | Iterable[int] | None) -> tuple[int, ...]:
     if isinstance(positions, Iterable):
         given = collect(positions, "positions", most=MAX_IDS)
     try:
-        return tuple([operator.index(one) for one in given])
+        places = tuple([operator.index(one) for one in given])
     except TypeError as e:
         raise InvalidInput(f"a position in the buffer is an integer: {e}") from e
+    if outside := tuple([one for one in places if not 0 <= one < _MOST]):
+        shown = ", ".join(map(str, outside[:10]))
+        raise IndexOutOfRange(f"no buffer has a position {shown}", places=outside)
+    return places
