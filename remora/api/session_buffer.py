@@ -61,8 +61,12 @@ async def messages_of(buffer: SessionView, instance: str) -> list[Message]:
 
 
 def summaries_of(buffer: SessionView) -> list[Summary]:
-    """The running summary, if there is one, and the summary entries, oldest first."""
-    return [*([buffer.summary] if buffer.summary else []), *buffer.summaries]
+    """The running summary, if there is one, and the summary entries, oldest first.
+
+    Without one that is written again, since a message of it was deleted.
+    """
+    listed = [*([buffer.summary] if buffer.summary else []), *buffer.summaries]
+    return [one for one in listed if one.text]
 
 
 def summary_messages(

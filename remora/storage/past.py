@@ -93,7 +93,7 @@ async def earlier_buffer(
                 f"what the session was at message {at} is not kept any more: messages up to "
                 f"{start.trimmed} are gone"
             )
-        if any(not one.text for one in _summaries(start)):  # it covered a message that was deleted
+        if not all(one.text for one in _summaries(start)):  # it covered a deleted message
             start = BufferStart(start.cleared, None, (), start.cleared, start.trimmed)
         return _fill(start, await journal.read(key, start.front + 1, at, at=at))
     if start.trimmed and start.front < start.trimmed + NEIGHBOURS:
@@ -103,7 +103,8 @@ async def earlier_buffer(
     if summaries:
         covered = max(one.through for one in summaries)
         then = await journal.read(key, start.cleared + 1, covered, at=at)
-        if len(then) != len(await journal.read(key, start.cleared + 1, covered)):
+        now = await journal.read(key, start.cleared + 1, covered)
+        if len(then) != len(now) or not all(one.text for one in summaries):
             start = BufferStart(start.cleared, None, (), start.cleared)
     return _fill(start, await journal.read(key, start.front + 1, at), exists=exists)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -226,3 +227,64 @@ async def test_files_are_rewritten_in_time(tmp_path: Path) -> None:
         while await holding(tmp_path, SECRET):
             await runtime.retry_erasures()
         assert len(await runtime.session("ann", "one").history()) == 60
+
+
+@pytest.mark.parametrize("summarizer", [None, Teller()], ids=["extract", "model"])
+async def test_going_back_brings_no_empty_summary(
+    tmp_path: Path, summarizer: Teller | None
+) -> None:
+    """To before the deletion, into a copy, or after a restart: each message is in the context, or
+    a summary covers it.
+    """
+    count = 60
+    async with Runtime(tmp_path, config=FOLDS, summarizer=summarizer) as runtime:
+        chat = runtime.session("ann", "one")
+        message = await talk(runtime, after=count)
+        await chat.append([user(f"More about town {number}.") for number in range(count)])
+        await chat.settle()
+        await chat.delete(message)
+        copies = [await chat.fork("now"), await chat.fork("then", at=count)]
+        await chat.rewind(count)
+    async with Runtime(tmp_path, config=FOLDS, summarizer=summarizer) as runtime:
+        await runtime.settle()
+        for name in ("one", *(copy.key.session for copy in copies)):
+            session = runtime.session("ann", name)
+            assert SECRET not in shown(await session.load(max_tokens=8_000))
+            sources = (await session.load(max_tokens=8_000)).sources
+            history = await session.history()
+            covered = sources.summary.messages
+            first = (covered.last if covered else 0) + 1
+            assert sources.recent.count == sum((one.seq or 0) >= first for one in history), name
+            summaries, _ = await session.contents()
+            assert all(SECRET not in str(one) for one in summaries)
+
+
+async def test_a_picture_goes_with_its_message(tmp_path: Path) -> None:
+    picture = b"\x89PNG\r\n\x1a\n" + SECRET.encode() * 10_000
+    url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    part: Any = {"type": "image_url", "image_url": {"url": url}}
+    async with Runtime(tmp_path, config=FOLDS) as runtime:
+        chat = runtime.session("ann", "one")
+        receipt = await chat.append({"role": "user", "content": [part]})
+        assert await holding(tmp_path, SECRET)
+        await chat.delete(receipt.ids[0])
+        await runtime.retry_erasures()
+        assert await holding(tmp_path, SECRET) == []
+
+
+async def test_entries_of_a_list_go_too(tmp_path: Path) -> None:
+    """Summary entries that left their list are rows of long-term memory, which recall finds."""
+    ring = {"policy": "ring", "size": 12, "multiplier": 1, "batch": 6}
+    config = Config.from_dict({**SMALL, "buffer": ring})
+    async with Runtime(tmp_path, config=config, embedder=HashEmbedder()) as runtime:
+        ann, chat = runtime.user("ann"), runtime.session("ann", "one")
+        message = await talk(runtime, after=200)
+        kinds = {one.type for one in await ann.memories() if SECRET in one.text}
+        assert kinds == {"message", "summary"}
+        await chat.delete(message)
+        assert all(SECRET not in one.text for one in await ann.recall("PIN hint", limit=50))
+        await runtime.settle()
+        assert all(SECRET not in one.text for one in await ann.memories())
+        assert SECRET not in shown(await chat.load(max_tokens=8_000))
+        await runtime.retry_erasures()
+        assert await holding(tmp_path, SECRET) == []

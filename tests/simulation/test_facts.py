@@ -62,7 +62,7 @@ async def act(world: World, runtime: Runtime, rng: random.Random, said: list[int
             case "flush":
                 await chat.flush()
             case "delete" if count := len(await chat.get_messages()):
-                await chat.delete(rng.randrange(count))
+                await chat.delete(positions=rng.randrange(count))
             case "rewind" if last := (await chat.inspect()).last_seq:
                 await chat.rewind(rng.randrange(last))
             case "clear":

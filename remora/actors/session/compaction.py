@@ -315,9 +315,9 @@ def repair_jobs(
     """The job that summarizes the first lost messages of these summaries again, if there are any.
 
     Another job follows when it is done, until no message is lost. What is extracted from messages
-    is extracted again only if some of them `changed`.
+    is extracted again only if some of them `changed`, or if a summary lost its text.
     """
-    if not rules.repairs and not changed:
+    if not (rules.repairs or changed) and all(one.text for one in summaries):
         return ()
     for one in summaries:
         if lost := find_lost(one):

@@ -421,9 +421,7 @@ def _rewrite(
         summaries = (*((to.summary,) if to.summary else ()), *to.summaries)
         jobs = (
             *jobs,
-            *repair_jobs(
-                state, rules, summaries, after.generation, changed=bool(changed or erased)
-            ),
+            *repair_jobs(state, rules, summaries, after.generation, changed=bool(changed)),
         )
     moved = BufferMoved(
         state.sid,
