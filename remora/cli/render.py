@@ -37,7 +37,6 @@ __all__ = [
 
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _WIDEST = 1000
-_PARTS = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
 
 
 def print_report(console: Console, report: ReplayReport) -> None:
@@ -193,9 +192,7 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
         console.print("nothing found", style="yellow")
         return
     for memory in memories:
-        parts = ", ".join(
-            f"{_PARTS.get(name, name)} {value:.2f}" for name, value in memory.parts.items()
-        )
+        parts = ", ".join(f"{name} {value:.2f}" for name, value in memory.parts.items())
         said_there = memory.type == "message"
         who = memory.speaker or memory.role if said_there else memory.type.replace("_", " ")
         where = f"{memory.session} #{memory.seq}" if said_there else memory.session or "recorded"

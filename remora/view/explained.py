@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -199,8 +198,6 @@ async def explain_recall(
 
 
 def _hit(rank: int, one: Memory, reason: str) -> Hit:
-    names = {"turn": "bm25", "window": "bm25_neighbourhood", "vector": "cosine"}
-    parts: dict[str, Any] = {names.get(name, name): value for name, value in one.parts.items()}
     return Hit(
         rank,
         one.text[:_CUT],
@@ -212,6 +209,6 @@ def _hit(rank: int, one: Memory, reason: str) -> Hit:
         one.created_at,
         one.tokens,
         one.score,
-        parts,
+        one.parts,
         reason,
     )

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { bar, counted, el, fill, moment, section, stored, table } from "./dom.js";
 import { place } from "./people.js";
 
-const LISTS = { bm25: "words", bm25_neighbourhood: "neighbours", cosine: "meaning", reranker: "reranker" };
+const LISTS = { turn: "turn: words", window: "window: words near it", vector: "vector: meaning", reranker: "reranker" };
 
 export class RecallPanel {
   constructor() {
