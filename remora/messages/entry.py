@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from math import isfinite
 from operator import attrgetter
 from typing import Any, get_args
 from uuid import UUID
@@ -462,7 +461,7 @@ def _encode(chat: ChatDict, metadata: dict[str, Any] | None) -> tuple[bytes, byt
 def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
     """Refuse extensions of msgpack, which only remora writes into messages, and what JSON lacks.
 
-    msgpack would keep a set as a list, a UUID as a text, and NaN, which no JSON can say.
+    msgpack would keep a set as a list, and a UUID or a time without a zone as a text.
 
     Raises:
         TypeError: there is one.
@@ -472,7 +471,7 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
         one = left.pop()
         if isinstance(one, msgspec.msgpack.Ext):
             raise TypeError("it has an extension of msgpack")
-        if isinstance(one, _CONVERTED) or (isinstance(one, float) and not isfinite(one)):
+        if isinstance(one, _CONVERTED) and getattr(one, "tzinfo", None) is None:
             raise TypeError(f"{one!r:.60} ({type(one).__name__}) is no JSON value: give its text")
         if isinstance(one, Mapping):
             left.extend(inner for inner in one.values() if type(inner) not in _PLAIN)

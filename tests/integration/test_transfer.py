@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -890,3 +891,11 @@ async def test_json_that_nests_too_deep() -> None:
             text = '{"messages": ' + "[" * depth + "]" * depth + "}"
             with pytest.raises((InvalidInput, InvalidMessage)):
                 await BufferMemory.from_json(text, runtime.session("ada", "chat"))
+
+
+async def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    """To read one could take for ever, and could not be cancelled."""
+    os.mkfifo(tmp_path / "pipe")
+    async with opened(None) as runtime:
+        with pytest.raises(InvalidInput, match="regular file"):
+            await runtime.import_(tmp_path / "pipe")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -48,6 +50,10 @@ BAD: list[Any] = [
     {"role": "tool", "content": "x", "tool_call_id": "half \ud800"},
     {"role": "user", "content": "x", "metadata": 7},
     {"role": "user", "content": "x", "metadata": {"f": 1j}},
+    {"role": "user", "content": "x", "metadata": {"a": {"b": {1, 2}}}},
+    {"role": "user", "content": "x", "metadata": {"id": UUID(int=1)}},
+    {"role": "user", "content": "x", "metadata": {"price": [Decimal("1.10")]}},
+    {"role": "user", "content": "x", "metadata": {"at": datetime(2024, 1, 1)}},  # noqa: DTZ001
     {"role": "user", "content": "x", "id": ""},
     {"role": "user", "content": "x", "created_at": "yesterday"},
     {"role": "user", "content": "x", "created_at": 1e30},
