@@ -41,7 +41,8 @@ async def read_lost(
         for first in range(one.first, one.last + 1, _SLICE):
             for entry in await journal.read(key, first, min(first + _SLICE - 1, one.last)):
                 if found and tokens + entry.tokens > max_tokens:
-                    left = MessageRange(entry.seq, one.last, max(one.count - taken, 1))
+                    span = one.last - entry.seq + 1  # some may have been deleted before
+                    left = MessageRange(entry.seq, one.last, min(max(one.count - taken, 1), span))
                     return found, (left, *lost[place + 1 :])
                 found.append(entry)
                 tokens += entry.tokens

@@ -446,6 +446,7 @@ class _FoundInJobs(msgspec.Struct, frozen=True):
 def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) -> _FoundInJobs:
     """What the jobs of these actors say; of each, the newest `limit` messages."""
     found = _FoundInJobs({}, {}, {}, [])
+    gone: dict[SessionKey, set[int]] = {}
     for job in jobs:
         key, spec = job.key, job.payload
         if keys is not None and key not in keys:
@@ -462,9 +463,12 @@ def _read_jobs(jobs: Iterable[Job], keys: Collection[Key] | None, limit: int) ->
             ids.update(row_id(key, seq) for seq in spec.seqs)
             if isinstance(spec, UnflushSpec):
                 ids.update(entry_id(key, seq) for seq in spec.entries)
+                gone.setdefault(key, set()).update(set(spec.seqs).difference(spec.changed))
                 near = _rewritten(spec)
                 found.messages.setdefault(key, set()).update(near)
                 found.rewritten.setdefault(key, set()).update(row_id(key, seq) for seq in near)
+    for key, seqs in gone.items():  # a job before may still index them
+        found.messages[key].difference_update(seqs)
     return found
 
 

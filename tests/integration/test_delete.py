@@ -12,6 +12,7 @@ import anyio.to_thread
 import pytest
 
 from remora import Config, Context, Message, Runtime
+from remora.cli.main import main
 from remora.errors import InvalidInput, ModelUnavailable, NotFound
 from remora.models.ports import Line
 from remora.testing import HashEmbedder
@@ -288,3 +289,62 @@ async def test_entries_of_a_list_go_too(tmp_path: Path) -> None:
         assert SECRET not in shown(await chat.load(max_tokens=8_000))
         await runtime.retry_erasures()
         assert await holding(tmp_path, SECRET) == []
+
+
+class Away(HashEmbedder):
+    """Answers questions, and no batch of texts."""
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        if len(texts) > 1:
+            raise ModelUnavailable("away")
+        return await super().embed(texts)
+
+
+async def test_what_waits_for_its_index_is_hidden_at_once(tmp_path: Path) -> None:
+    """Also where a recall held it before, while no job can end."""
+    async with Runtime(tmp_path, config=FOLDS, embedder=Away()) as runtime:
+        ann, chat = runtime.user("ann"), runtime.session("ann", "one")
+        words = [user(f"Word {SECRET}{n}x about the north.") for n in range(30)]
+        receipt = await chat.append(words)
+            [user(f"Word {SECRET}{n}x about the north.") for n in range(30)]
+        )
+        assert any(f"{SECRET}2x" in one.text for one in await ann.recall(f"{SECRET}2x", limit=50))
+        await chat.delete(receipt.ids[2])
+        found = [one.text for one in await ann.recall(f"{SECRET}2x north", limit=50)]
+        assert found
+        assert all(f"{SECRET}2x" not in one for one in found)
+        context = await chat.load(max_tokens=4_000, query=f"{SECRET}2x north")
+        assert f"{SECRET}2x" not in shown(context)
+
+
+async def test_entries_of_a_rewound_past_go_too(tmp_path: Path) -> None:
+    """Their rows were left by `rewind`, and the journal knew nothing of them."""
+    ring = {"policy": "ring", "size": 8, "multiplier": 1, "batch": 4}
+    config = Config.from_dict({**SMALL, "buffer": ring})
+    async with Runtime(tmp_path / "m", config=config, embedder=HashEmbedder()) as runtime:
+        ann, chat = runtime.user("ann"), runtime.session("ann", "one")
+        for start in range(0, 150, 10):
+            await chat.append([user(f"Word {SECRET}{n}x.") for n in range(start, start + 10)])
+            await chat.settle()
+        ids = {one.seq: one.id for one in await chat.history()}
+        await chat.rewind(100)
+        await chat.settle()
+        await chat.delete(ids[62] or "")
+        await runtime.settle()
+        assert all(f"{SECRET}61x" not in one.text for one in await ann.memories())
+        await runtime.retry_erasures()
+        assert await holding(tmp_path, f"{SECRET}61x") == []
+    code = await anyio.to_thread.run_sync(main, ["verify", "--deep", "--dir", str(tmp_path / "m")])
+    assert code == 0
+
+
+async def test_an_id_of_two_messages_deletes_neither(tmp_path: Path) -> None:
+    """A sender may give a message the id that another one has by its number."""
+    async with Runtime(tmp_path, config=FOLDS) as runtime:
+        chat = runtime.session("ann", "one")
+        receipt = await chat.append([user("One."), user("Two.")])
+        await chat.append(user("Three.", receipt.ids[0]))
+        with pytest.raises(InvalidInput, match="two messages"):
+            await chat.delete(receipt.ids[0])
+        assert len(await chat.history()) == 3
+        assert (await chat.delete(positions=0)).deleted == 1

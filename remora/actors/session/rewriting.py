@@ -176,6 +176,11 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
         entry = one.entry
         id_ = entry.id or message_id(rules.instance, state.sid, entry.seq)
         if entry.seq in places or id_ in message.ids:
+            if id_ in found and id_ in message.ids:
+                raise InvalidInput(
+                    f"two messages of this session have the id {id_!r}: a sender gave one the id "
+                    "of the other; nothing was deleted"
+                )
             found[id_] = one
     missing = tuple([id_ for id_ in dict.fromkeys(message.ids) if id_ not in found])
     reply = Removed(tuple([one.entry.seq for one in found.values()]), missing)
@@ -351,18 +356,25 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
     earlier: EarlierBuffer = state.answers[query]
     if not earlier.exists:
         raise InvalidInput(f"message {to} was removed; go back to one that is there")
-    probe("went_back")
     also: list[Any] = []
+    entries: list[int] = []
     if rules.indexes:
+        indexed = ErasableLookup((), ())
+        if indexed not in state.answers:
+            return state.look_up(indexed)
         # Entries that left their list later are in it again, or cover messages that are gone.
         covered = earlier.summary.through if earlier.summary else 0
-        also.append(Pruned(state.key, (), tuple(range(covered + 1, state.next_seq))))
+        entries = [through for _, through in state.answers[indexed].entries if through > covered]
+        also.append(Pruned(state.key, (), tuple(entries)))
+    probe("went_back")
     if excluded := exclusions(state.blocks.values(), 0):  # cleared messages may be back
         clipped = join_ranges((first, min(through, earlier.front)) for first, through in excluded)
         also.append(StateChanged(state.sid, (exclusion_item(clipped),)))
     restored = (BufferRestored(earlier.entries),)
     removed = tuple(range(to + 1, last + 1))
-    return _rewrite(state, rules, last - to, earlier, removed, also=also, volatile=restored)
+    return _rewrite(
+        state, rules, last - to, earlier, removed, entries=entries, also=also, volatile=restored
+    )
 
 
 def _buffer(state: SessionState, front: int) -> EarlierBuffer:
@@ -399,7 +411,7 @@ def _rewrite(
     shown_through = before.indexing_through + NEIGHBOURS if before.indexing_through else 0
     touched = removed or tuple(sorted([one.entry.seq for one in changed]))
     indexed = touched[: bisect_right(touched, shown_through)] if rules.indexes else ()
-    if indexed:
+    if indexed or entries:
         probe("removal_of_flushed")
         again = tuple([seq for seq in indexed if changed and seq <= before.indexing_through])
         flushed = before.indexing_through
