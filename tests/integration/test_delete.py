@@ -306,8 +306,6 @@ async def test_what_waits_for_its_index_is_hidden_at_once(tmp_path: Path) -> Non
         ann, chat = runtime.user("ann"), runtime.session("ann", "one")
         words = [user(f"Word {SECRET}{n}x about the north.") for n in range(30)]
         receipt = await chat.append(words)
-            [user(f"Word {SECRET}{n}x about the north.") for n in range(30)]
-        )
         assert any(f"{SECRET}2x" in one.text for one in await ann.recall(f"{SECRET}2x", limit=50))
         await chat.delete(receipt.ids[2])
         found = [one.text for one in await ann.recall(f"{SECRET}2x north", limit=50)]
