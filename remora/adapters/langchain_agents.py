@@ -44,9 +44,9 @@ SessionLike: TypeAlias = (
 
 
 class RemoraState(AgentState[Any]):
-    """The agent's state, with the id of the newest message that the session has."""
+    """The agent's state, with the ids of those of its messages that the session has."""
 
-    remora_stored: NotRequired[Annotated[str, PrivateStateAttr]]
+    remora_stored: NotRequired[Annotated[list[str], PrivateStateAttr]]
 
 
 class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
@@ -119,14 +119,18 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
         """
         given = find_session(self._session, runtime)
-        run = _of_run(state["messages"], state)
-        return cast("dict[str, Any] | None", await given.run(_store, given.session, run))
+        messages = state["messages"]
+        run = _of_run(messages, state)
+        await given.run(_store, given.session, run)
+        return _note(messages) if run else None
 
     def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """`aafter_agent`, for threads."""
         given = find_session(self._session, runtime)
-        run = _of_run(state["messages"], state)
-        return cast("dict[str, Any] | None", given.call(_store, given.session, run))
+        messages = state["messages"]
+        run = _of_run(messages, state)
+        given.call(_store, given.session, run)
+        return _note(messages) if run else None
 
     # -- on the runtime's event loop ---------------------------------------------------------------
 
@@ -175,18 +179,28 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[BaseTool]:
 
 
 def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
-    """The messages behind the newest one that the session has."""
-    last = state.get("remora_stored")
-    places = [place for place, one in enumerate(messages) if last is not None and one.id == last]
-    return list(messages[places[-1] + 1 :] if places else messages)
+    """The messages that the session does not have, without summaries that LangChain made of it."""
+    noted = state.get("remora_stored") or ()
+    if isinstance(noted, str):  # an earlier release noted the newest one
+        places = [place for place, one in enumerate(messages) if one.id == noted]
+        messages = messages[places[-1] + 1 :] if places else messages
+        noted = ()
+    stored = set(noted)
+    return [
+        one
+        for one in messages
+        if one.id not in stored and one.additional_kwargs.get("lc_source") != "summarization"
+    ]
 
 
-async def _store(session: Conversation, run: Sequence[BaseMessage]) -> dict[str, Any] | None:
-    if not run:
-        return None
-    given = []
+def _note(messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    return {"remora_stored": [one.id for one in messages if one.id]}
+
+
+async def _store(session: Conversation, run: Sequence[BaseMessage]) -> None:
+    given: list[Any] = []
     for index, message in enumerate(run):
         chat = chat_of_message(message.model_copy(update={"id": None}), index)
         given.append({**chat, "id": message.id} if message.id else chat)
-    await session.append(given, replace=True)
-    return {"remora_stored": run[-1].id}
+    if given:
+        await session.append(given, replace=True)

@@ -159,24 +159,29 @@ def memory_tools(tools: MemoryTools | BlockingMemoryTools) -> list[Tool[Any]]:
 def _of_run(
     messages: Sequence[ModelMessage], ctx: RunContext[Any]
 ) -> tuple[list[ModelRequestPart], list[ModelMessage]]:
-    """The system prompt, and the messages of this run, with the calls that its results answer."""
+    """The system prompt, and the messages of this run, with the calls that its results answer.
+
+    Other results of these calls came in an earlier run, which waited for the deferred ones.
+    """
     prompts: list[ModelRequestPart] = []
     run: list[ModelMessage] = []
-    calls: ModelResponse | None = None
+    called: list[ModelMessage] = []
     for message in messages:
         ours = message.run_id == ctx.run_id
         if isinstance(message, ModelResponse):
-            calls = None if ours else message
+            called = [] if ours else [message]
             run += [message] if ours else []
             continue
         found = [part for part in message.parts if isinstance(part, SystemPromptPart)]
         prompts += found
+        rest = [part for part in message.parts if part not in found]
         if ours:
-            rest = [part for part in message.parts if part not in found]
-            if calls is not None and any(isinstance(part, ToolReturnPart) for part in rest):
-                run.append(calls)
-            calls = None
+            if any(isinstance(part, ToolReturnPart) for part in rest):
+                run += called
+            called = []
             run.append(replace(message, parts=rest))
+        elif called and rest:
+            called.append(replace(message, parts=rest))
     return prompts, run
 
 

@@ -180,6 +180,31 @@ async def test_with_a_checkpointer_each_message_is_stored_once() -> None:
         assert len(await chat.history()) == 6
 
 
+async def test_a_message_removed_from_the_state_doubles_nothing() -> None:
+    """LangChain's way to shorten, or to ask again; nor is its own summary the user's word."""
+    model = scripted()(answers=["one", "two", "three"])
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat")
+        agent = agents.create_agent(
+            model,
+            middleware=[adapter.RemoraMiddleware(chat)],
+            checkpointer=checkpoints.RemoraSaver(alice),
+        )
+        config: Any = {"configurable": {"thread_id": "chat"}}
+        for number in range(2):
+            await agent.ainvoke(ask(f"question {number}"), config)
+        state = await agent.aget_state(config)
+        removed = messages.RemoveMessage(state.values["messages"][-1].id)
+        summary = messages.HumanMessage(
+            "A summary.", additional_kwargs={"lc_source": "summarization"}
+        )
+        await agent.aupdate_state(config, {"messages": [removed, summary]})
+        await agent.ainvoke(ask("question 2"), config)
+        assert texts(model.seen[-1]) == ["question 0", "one", "question 1", "two", "question 2"]
+        assert texts(await chat.history())[4:] == ["question 2", "three"]
+
+
 async def test_one_agent_for_all_sessions() -> None:
     """A function chooses the session of a run."""
     model = scripted()(answers=["hello"] * 3)

@@ -209,6 +209,45 @@ class TestAgents(PydanticAI, Conversations, Recalling, MemoryTools, Blocking):
             said = ["Be kind.", "Wipe it.", "no!", "As you wish.", "Did you?"]
             assert self.shown(model)[-1] == said
 
+    async def test_what_ended_beside_a_deferred_call_is_told(self) -> None:
+        """The model sees the results of both, as without remora."""
+        seen: list[Any] = []
+        calls = [parts.ToolCallPart("pay", {}, "1"), parts.ToolCallPart("look", {}, "2")]
+        steps: Any = iter([calls, [parts.TextPart("done")]])
+
+        def answer(messages: Any, _: Any) -> parts.ModelResponse:
+            seen.append(messages)
+            return parts.ModelResponse(parts=next(steps))
+
+        async with Runtime.in_memory(config=PLAIN) as runtime:
+            memory = RemoraMemory(runtime.session("alice", "chat"))
+            agent: Any = Agent(
+                FunctionModel(answer),
+                capabilities=[memory],
+                output_type=[str, DeferredToolRequests],
+            )
+
+            @agent.tool_plain(requires_approval=True)
+            def pay() -> str:
+                return "paid"
+
+            @agent.tool_plain
+            def look() -> str:
+                return "balance is 42"
+
+            first = await agent.run("go")
+            await agent.run(
+                message_history=first.all_messages(),
+                deferred_tool_results=DeferredToolResults(approvals={"1": True}),
+            )
+            told = {
+                part.tool_call_id: part.content
+                for message in seen[-1]
+                for part in message.parts
+                if isinstance(part, parts.ToolReturnPart)
+            }
+            assert told == {"1": "paid", "2": "balance is 42"}
+
     async def test_one_agent_for_all_sessions(self) -> None:
         """A function chooses the session of a run."""
         async with Runtime.in_memory(config=PLAIN) as runtime:
