@@ -13,7 +13,7 @@ import pytest
 
 from remora import Config, Context, Message, Runtime
 from remora.cli.main import main
-from remora.errors import InvalidInput, ModelUnavailable, NotFound
+from remora.errors import InvalidInput, ModelUnavailable, NotFound, TurnClosed
 from remora.models.ports import Line
 from remora.testing import HashEmbedder
 
@@ -346,3 +346,18 @@ async def test_an_id_of_two_messages_deletes_neither(tmp_path: Path) -> None:
             await chat.delete(receipt.ids[0])
         assert len(await chat.history()) == 3
         assert (await chat.delete(positions=0)).deleted == 1
+
+
+@pytest.mark.parametrize("after", [0, 60], ids=["buffer", "archived"])
+async def test_a_turn_ends_with_its_message(tmp_path: Path, after: int) -> None:
+    async with Runtime(tmp_path, config=FOLDS) as runtime:
+        chat = runtime.session("ann", "one")
+        async with chat.turn(f"My PIN is {SECRET}.", key="k") as turn:
+            asked = (await chat.history())[-1]
+            for number in range(after):
+                await chat.append(user(f"Aside {number} of towns."))
+            await chat.settle()
+            await chat.delete(asked)
+            with pytest.raises(TurnClosed):
+                await turn.reply("Noted.")
+        assert len(await chat.history()) == after

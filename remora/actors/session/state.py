@@ -169,6 +169,7 @@ class SessionState:
         "condensing",
         "degraded",
         "entries",
+        "erased",
         "has_ids",
         "ids",
         "key",
@@ -239,6 +240,8 @@ class SessionState:
         self.ahead: dict[str, str] = {}
         """The ids of jobs that write a summary for one of these."""
         _put(self, image.state_items)
+        self.erased: set[int] = set()
+        """Numbers of messages that were deleted since the activation: their turns have ended."""
         self.answers: dict[Any, Any] = {}
         """The journal's answers to lookups; valid until the next change."""
         self.light: dict[int, tuple[Entry, Entry]] = {}
@@ -465,6 +468,7 @@ def _rewrite(state: SessionState, record: BufferMoved) -> None:
     """Replace the past: a new generation has its own summaries and buffer."""
     front = record.watermarks.archived_through
     removed = set(record.removed)
+    state.erased.update(one.entry.seq for one in record.erased)
     state.summary = record.summary
     state.summaries = list(record.summaries)
     state.condensing = 0

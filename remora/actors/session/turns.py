@@ -101,7 +101,7 @@ def _is_there(state: SessionState, turn: TurnMark) -> bool:
     if turn.sid != state.sid:  # erased: the number is that of another message
         return False
     seq, watermarks = turn.seq, state.watermarks
-    if not watermarks.cleared_through < seq < state.next_seq:
+    if seq in state.erased or not watermarks.cleared_through < seq < state.next_seq:
         return False
     if seq <= watermarks.archived_through:
         return True
