@@ -223,7 +223,14 @@ def test_recall_is_explained(page: Any, server: Server) -> None:
     page.press("#question", "Enter")
     page.wait_for_selector("#recall table")
     heads = page.locator("#recall thead th").all_inner_texts()
-    assert heads == ["rank", "memory", "score", "words", "neighbours", "meaning"]
+    assert heads == [
+        "rank",
+        "memory",
+        "score",
+        "turn: words",
+        "window: words near it",
+        "vector: meaning",
+    ]
     first = page.locator("#recall tbody tr").first
     assert asked[:40] in first.inner_text()
     bars = first.locator(".bar .fill").evaluate_all(
