@@ -100,6 +100,35 @@ async def test_a_runtime_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) 
         assert await connection.fetchval("SELECT count(*) FROM story.messages") == 1
 
 
+async def test_one_message_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
+    """No row has what it said, and no summary of earlier; by an id of its own as well."""
+    config = Config.from_dict({"buffer": {"token_limit": 400}, "tokens": {"counter": "heuristic"}})
+    opened = partial(open_journal, cluster.dsn(), "deleted")
+    memory = partial(Runtime, tmp_path / "m", config=config, journal=opened)
+    async with memory(embedder=HashEmbedder()) as runtime:
+        alice, chat = runtime.user("alice"), runtime.session("alice", "chat")
+        for number in range(60):
+            said = {"role": "user", "content": f"Word qzvkpin{number}x of the north."}
+            await chat.append({**said, "id": "own"} if number == 3 else said)
+        await chat.settle()
+        (found, *_) = await alice.recall("qzvkpin2x")
+        assert found.id == (await chat.history())[2].id
+        assert (await alice.delete([found, "own"])).deleted == 2
+        assert len(await chat.history()) == 58
+        await chat.settle()
+        context = await chat.load(max_tokens=4_000)
+        assert "qzvkpin2x" not in str(context.messages)
+        assert await runtime.retry_erasures() == []
+        await runtime.settle()
+        async with connected(cluster.dsn()) as connection:
+            for table, column in (("messages", "chat"), ("folds", "text"), ("folds", "cover")):
+                rows = await connection.fetch(f'SELECT {column} FROM "deleted".{table}')
+                for word in (b"qzvkpin2x", b"qzvkpin3x"):
+                    assert not any(word in (row[0] or b"") for row in rows), (table, column)
+    async with memory(embedder=HashEmbedder()) as runtime:
+        assert len(await runtime.session("alice", "chat").history()) == 58
+
+
 async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
     """G3: PostgreSQL is ended as by a crash and started again while sessions append: nothing that
     was acknowledged is lost, and nothing is there twice.

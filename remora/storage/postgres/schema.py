@@ -449,6 +449,7 @@ CREATE TABLE remora.attachments (
     PRIMARY KEY (owner, digest)
 );
 ALTER TABLE remora.attachments ALTER COLUMN data SET STORAGE EXTERNAL; -- pictures are compressed
+ALTER TABLE remora.folds ALTER COLUMN crc DROP NOT NULL; -- of a summary that lost its text
 """
 _COMMIT_3 = "LOCK TABLE remora.journal IN EXCLUSIVE MODE;" + _COMMIT.replace(
     "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"
