@@ -108,7 +108,7 @@ async def test_one_message_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
     async with memory(embedder=HashEmbedder()) as runtime:
         alice, chat = runtime.user("alice"), runtime.session("alice", "chat")
         for number in range(60):
-            said = {"role": "user", "content": f"Word qzvkpin{number}x of the north."}
+            said: dict[str, Any] = {"role": "user", "content": f"Word qzvkpin{number}x."}
             await chat.append({**said, "id": "own"} if number == 3 else said)
         await chat.settle()
         (found, *_) = await alice.recall("qzvkpin2x")
