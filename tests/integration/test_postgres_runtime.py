@@ -107,6 +107,7 @@ async def test_one_message_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
     memory = partial(Runtime, tmp_path / "m", config=config, journal=opened)
     async with memory(embedder=HashEmbedder()) as runtime:
         alice, chat = runtime.user("alice"), runtime.session("alice", "chat")
+        await runtime.ready()
         for number in range(60):
             said: dict[str, Any] = {"role": "user", "content": f"Word qzvkpin{number}x."}
             await chat.append({**said, "id": "own"} if number == 3 else said)
