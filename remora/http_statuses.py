@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from remora import errors
 
@@ -53,10 +52,10 @@ def http_status(error: errors.RemoraError) -> tuple[int, int | None]:
         status, wait_s = remora.http_status(error)
         headers = {} if wait_s is None else {"Retry-After": str(wait_s)}
     """
-    attributes: Any = error
+    kind = next((one for one in type(error).__mro__ if one in _ANSWERS), None)
+    if kind is None:
+        return (503, 5) if error.retryable else (500, None)
+    status, wait_s = _ANSWERS[kind]
     if isinstance(error, (errors.SessionQuarantined, errors.RateLimited)):
-        return _ANSWERS[type(error)][0], max(math.ceil(error.retry_after_s), 1)
-    for kind in type(error).__mro__:
-        if kind in _ANSWERS:
-            return _ANSWERS[kind]
-    return (503, 5) if getattr(attributes, "retryable", False) else (500, None)
+        wait_s = max(math.ceil(error.retry_after_s), 1)
+    return status, wait_s

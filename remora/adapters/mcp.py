@@ -161,8 +161,8 @@ class _Tools:
         any more.
         """
         receipt = await self._user.delete(ids)
-        assert receipt.erased_by is not None
-        return {"deleted": receipt.deleted, "erased_by": receipt.erased_by.isoformat()}
+        by = receipt.erased_by  # None if no ids were given
+        return {"deleted": receipt.deleted, "erased_by": by and by.isoformat()}
 
     async def list_memories(self, limit: int = 50, after: str = "") -> dict[str, Any]:
         """List what was saved, oldest first.

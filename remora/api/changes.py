@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from remora.errors import InvalidInput, RemoraError, RuntimeClosed, StorageError
-from remora.ids import SessionKey
+from remora.ids import SessionKey, validate_id
 from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
 
@@ -145,7 +145,10 @@ class Changes:
                     receipt = await self._forget(change.user, change.session)
                     return ChangeAnswer(done=True, receipt=receipt)
                 case "delete":
-                    key = SessionKey(change.user, change.session or "")
+                    key = SessionKey(
+                        validate_id(change.user, "a user id"),
+                        validate_id(change.session, "a session id"),
+                    )
                     deleted = (await self._delete(key, change.ids)).deleted
                     return ChangeAnswer(done=True, changed=deleted)
         except Exception as e:

@@ -12,7 +12,7 @@ from remora.messages import Message
 from remora.recall.memory import Memory
 from remora.services.arguments import MAX_IDS, collect
 
-__all__ = ["Deletable", "parse_positions", "parse_which"]
+__all__ = ["Deletable", "parse_deletion", "parse_which"]
 
 _MOST = 1 << 32
 Deletable: TypeAlias = str | Message | Memory
@@ -70,15 +70,25 @@ def _parse(one: object, session: str | None) -> tuple[str, str]:
             )
 
 
-def parse_positions(positions: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Positions in a buffer, one or many.
+def parse_deletion(
+    which: Deletable | Iterable[Deletable], positions: int | Iterable[int] | None, session: str
+) -> tuple[tuple[tuple[str, str], ...], tuple[int, ...]]:
+    """What is to be deleted of a session: as `parse_which`, and positions in its buffer.
 
     Raises:
-        InvalidInput: one is not an integer, or they are too many.
+        InvalidInput: nothing is named; a position is not an integer, or they are too many; or see
+            `parse_which`.
         IndexOutOfRange: no buffer has such a position.
     """
+    ids = parse_which(which, session)
     if positions is None:
-        return ()
+        if which == ():
+            raise InvalidInput("say what to delete: a message, a memory or an id, or positions=…")
+        return ids, ()
+    return ids, _parse_positions(positions)
+
+
+def _parse_positions(positions: int | Iterable[int]) -> tuple[int, ...]:
     if isinstance(positions, (str, bytes)):
         raise InvalidInput("a position in the buffer is an integer; ids are given without a name")
     given: list[Any] = [positions]

@@ -21,7 +21,7 @@ from remora.actors.session.messages import (
     Truncate,
 )
 from remora.actors.user.messages import ExpireSynopsis
-from remora.api.deletion import Deletable, parse_positions, parse_which
+from remora.api.deletion import Deletable, parse_deletion
 from remora.api.exclusive import Exclusive
 from remora.api.following import Following
 from remora.api.keyed_state import KeyedState
@@ -498,9 +498,7 @@ class Session(OldSessionNames):
             IndexOutOfRange: no such position, negative ones included; nothing was deleted.
             InvalidInput: something else is given, or nothing.
         """
-        ids, places = parse_which(which, self.key.session), parse_positions(positions)
-        if which == () and positions is None:
-            raise InvalidInput("say what to delete: a message, a memory or an id, or positions=…")
+        ids, places = parse_deletion(which, positions, self.key.session)
         request = DeletionRequest(self.key.user, ids, self.key.session, places)
         return await self._holder.parts.work.delete(request)
 

@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 
 import msgspec
 
-from remora.api.deletion import Deletable, parse_positions, parse_which
+from remora.api.deletion import Deletable, parse_deletion
 from remora.api.old_names import renamed_arguments
 from remora.api.session_buffer import BufferHit
 from remora.api.turn import Query, Spoken
@@ -280,12 +280,8 @@ class ClientSession:
         positions: int | Iterable[int] | None = None,
     ) -> DeletionReceipt:
         """Delete messages of this session. See `remora.Session.delete`."""
-        if which == () and positions is None:
-            raise InvalidInput("say what to delete: a message, a memory or an id, or positions=…")
-        given = shapes.Deletion(
-            ids=[id_ for _, id_ in parse_which(which, self.key.session)],
-            positions=None if positions is None else list(parse_positions(positions)),
-        )
+        ids, places = parse_deletion(which, positions, self.key.session)
+        given = shapes.Deletion(ids=[id_ for _, id_ in ids], positions=list(places))
         return await self._service.call(ask.delete_messages, self._names, given)
 
     async def truncate_to_size(self, keep: int) -> int:

@@ -161,7 +161,7 @@ class _Link(asyncio.Protocol):
         self._told = False
         self._descriptor = -1
         self._heard_at = self._loop.time()
-        self._listening: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
 
     @property
     def worker(self) -> str:
@@ -186,8 +186,8 @@ class _Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True
-        if self._listening is not None:
-            self._listening.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         keep_in_children(self._descriptor)
         self._served.remove(self)
         self._todo.clear()
@@ -408,16 +408,16 @@ class _Link(asyncio.Protocol):
             begun = (shard, arguments["key"], turn)
             self._turns[begun] = number
             self._begun[number] = begun
-            if self._listening is None:
-                self._listen(shard.parts.config.cluster.worker_silent_s)
+            if self._watching is None:
+                self._watch(shard.parts.config.cluster.worker_silent_s)
         return Returned(await kind.encode_result(turn))
 
-    def _listen(self, patience_s: float) -> None:
+    def _watch(self, patience_s: float) -> None:
         """Close the connection of a worker that has turns, and stands still.
 
         A worker asks for figures every second.
         """
-        self._listening = None
+        self._watching = None
         if not self._turns or self._closed:
             return
         now = self._loop.time()
@@ -429,7 +429,7 @@ class _Link(asyncio.Protocol):
             self.abort()
             return
         pause_s = min(patience_s - silent_s, patience_s / 4)
-        self._listening = self._loop.call_later(pause_s, self._listen, patience_s)
+        self._watching = self._loop.call_later(pause_s, self._watch, patience_s)
 
     def _end_turn(self, shard: _Shard, key: SessionKey, number: int) -> None:
         request = self._turns.pop((shard, key, number), 0)

@@ -80,7 +80,7 @@ class _Input(msgspec.Struct, frozen=True):
     lost: tuple[MessageRange, ...]
     tokens: int
     most: int
-    owner: str = ""
+    owner: str
 
 
 class SummarizeHandler:
@@ -301,7 +301,7 @@ class SummarizeHandler:
         if summary.first == view.watermarks.cleared_through + 1:
             entries = entries[leading_instructions(entries) :]
         tokens = sum(entry.tokens for entry in entries)
-        return _Input([], [], entries, [], (), tokens, self._max_tokens)
+        return _Input([], [], entries, [], (), tokens, self._max_tokens, key.user)
 
     async def _write_fallback(
         self,

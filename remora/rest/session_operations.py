@@ -151,9 +151,8 @@ async def search_buffer(asked: Asked) -> shapes.Hits:
 async def delete_messages(asked: Asked) -> DeletionReceipt:
     """Messages are deleted, in the buffer or out of it."""
     given = asked.given
-    if given.ids is None and given.positions is None:
-        raise InvalidInput("say what to delete: ids, or positions in the buffer")
-    return await asked.session.delete(given.ids or [], positions=given.positions)
+    ids = () if given.ids is None else given.ids
+    return await asked.session.delete(ids, positions=given.positions)
 
 
 async def rewind_session(asked: Asked) -> shapes.Deleted:

@@ -9,7 +9,7 @@ while the tables of these users are rewritten, the journal is vacuumed, and the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
@@ -130,7 +130,7 @@ class Deleter:
         self._active[owner] += 1
         try:
             async with self._journal.attachments.removing([request.user]):
-                is_new = await self._note(owner)
+                await self._note(owner)
                 for session, ids in by_session.items():
                     removed = await self._remove(request, session, ids)
                     deleted += len(removed.seqs)
@@ -142,8 +142,6 @@ class Deleter:
                     gone: Sequence[str] = await self._registry.ask(UserKey(request.user), message)
                     deleted += len(gone)
                     missing += [one for one in rest if one not in gone]
-            if not deleted and is_new:
-                await self._remove_notes({owner: self._pending[owner]})
         finally:
             self._active -= Counter([owner])
             self._noted.set()
@@ -190,19 +188,20 @@ class Deleter:
 
     # -- the note ----------------------------------------------------------------------------------
 
-    async def _note(self, owner: _Owner) -> bool:
-        """Note that files may hold what is deleted of this user; whether that is new."""
-        async with self._setting:
-            if owner in self._pending and owner not in self._erasing:
-                return False
-            await self._write({**self._pending, owner: self._now_us()})
-        return True
+    async def _note(self, owner: _Owner) -> None:
+        """Note that files may hold what is deleted of this user.
 
-    async def _remove_notes(self, erased: dict[_Owner, int]) -> None:
-        """Remove these users' notes, unless something was deleted since."""
+        The note stays if nothing is deleted: another deletion may rely on it by then.
+        """
         async with self._setting:
-            left = {one: at for one, at in self._pending.items() if erased.get(one) != at}
-            await self._write(left)
+            if owner not in self._pending or owner in self._erasing:
+                await self._write({**self._pending, owner: self._now_us()})
+
+    async def _remove_notes(self, is_done: Callable[[_Owner, int], bool]) -> None:
+        async with self._setting:
+            left = {one: at for one, at in self._pending.items() if not is_done(one, at)}
+            if len(left) < len(self._pending):
+                await self._write(left)
 
     async def _write(self, pending: dict[_Owner, int]) -> None:
         value = msgspec.json.encode([(at, one) for one, at in pending.items()]).decode()
@@ -214,10 +213,7 @@ class Deleter:
 
     async def withdraw(self, users: Collection[str]) -> None:
         """Remove the notes of users, by digests, who are forgotten as a whole."""
-        if any(not one.isdisjoint(users) for one in map(set, self._pending)):
-            async with self._setting:
-                left = {one: at for one, at in self._pending.items() if set(one).isdisjoint(users)}
-                await self._write(left)
+        await self._remove_notes(lambda one, _: not set(one).isdisjoint(users))
 
     # -- from the files ----------------------------------------------------------------------------
 
@@ -273,8 +269,8 @@ class Deleter:
 
     async def _finish(self, case: FileErasure, chosen: dict[_Owner, int]) -> None:
         await case.done.wait()
-        try:
-            await self._remove_notes(chosen)
+        try:  # what was deleted since has a later note
+            await self._remove_notes(lambda one, at: chosen.get(one) == at)
         except RemoraError as e:  # the files are rewritten once more
             _logger.warning("deletion_note_stays", error=describe_failure(e))
         probe("deletions_erased")

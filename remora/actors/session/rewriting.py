@@ -188,25 +188,20 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
         return Decision(reply)
     gone = sorted(reply.seqs)
     here = _buffer(state, state.watermarks.archived_through)
-    told = [one for one in (here.summary, *here.summaries) if one is not None]
     before: Summary | None = None
     if rules.repairs and here.summary is not None and _covers(here.summary, gone) and gone[0] > 1:
         past = PastLookup(gone[0] - 1)  # what a model wrote before need not be written again
         if past not in state.answers:
             return state.look_up(past)
         before = state.answers[past].summary
-    if any(_covers(one, gone) for one in told):
-        probe("summarized_message_deleted")
     here = msgspec.structs.replace(
         here,
         summary=_without_text(here.summary, gone, before) if here.summary else None,
         summaries=tuple([_without_text(one, gone) for one in here.summaries]),
     )
     entries = [last for first, last in answer.entries if _any_within(gone, first, last)]
-    also = [Pruned(state.key, (), tuple(entries))] if entries else []
     erased = [erase_content(one) for one in found.values()]
-    removed = tuple(gone)
-    return _rewrite(state, rules, reply, here, removed, erased=erased, entries=entries, also=also)
+    return _rewrite(state, rules, reply, here, tuple(gone), erased=erased, entries=entries)
 
 
 def remove_number(state: SessionState, rules: SessionRules, seq: int) -> Decision:
@@ -304,6 +299,7 @@ def _without_text(summary: Summary, gone: Sequence[int], before: Summary | None 
     """
     if not _covers(summary, gone):
         return summary
+    probe("summarized_message_deleted")
     first, through = summary.first, summary.through
     told = erase_text(summary)
     if (
@@ -365,7 +361,6 @@ def rewind(state: SessionState, rules: SessionRules, to: int) -> Decision | Need
         # Entries that left their list later are in it again, or cover messages that are gone.
         covered = earlier.summary.through if earlier.summary else 0
         entries = [through for _, through in state.answers[indexed].entries if through > covered]
-        also.append(Pruned(state.key, (), tuple(entries)))
     probe("went_back")
     if excluded := exclusions(state.blocks.values(), 0):  # cleared messages may be back
         clipped = join_ranges((first, min(through, earlier.front)) for first, through in excluded)
@@ -449,6 +444,8 @@ def _rewrite(
         erased=tuple(erased),
     )
     records: list[Any] = [moved, *drop_summaries(state), *also]
+    if entries:
+        records.append(Pruned(state.key, (), tuple(entries)))
     if appended is not None:
         records.append(appended)
     if compaction is not None:
