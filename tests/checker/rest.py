@@ -15,6 +15,7 @@ from remora.api.runtime import Runtime
 from remora.errors import LongTermError, ModelTimeout, ModelUnavailable
 from remora.ids import SessionKey, UserKey, memory_id, row_id
 from remora.messages import ChatDict, plain_text, speaker_of
+from remora.runtime.jobs import Job
 from remora.storage.pending import pending_flushes
 from remora.storage.ports import Journal, LongTermStore, MemoryRow
 from remora.storage.records import UnflushSpec
@@ -65,6 +66,20 @@ async def check_watermark(journal: Journal, store: LongTermStore) -> list[Violat
     return found
 
 
+async def _finish_jobs(runtime: Runtime) -> Sequence[Job]:
+    """Wait for all jobs; returns those that are left.
+
+    An actor that was lost, and could not be read, is read again by and by, and its jobs are found.
+    """
+    await runtime.settle()
+    for _ in range(_PATIENCE):
+        if not (jobs := await runtime.internals.journal.jobs()):
+            break
+        await anyio.sleep(1.0)
+        await runtime.settle()
+    return jobs
+
+
 async def check_at_rest(
     runtime: Runtime, history: History, *, patience_s: float = 0.0
 ) -> list[Violation]:
@@ -86,7 +101,7 @@ async def check_at_rest(
             flushed when it did is found at the next start.
     """
     found: list[Violation] = []
-    await runtime.settle()
+    await _finish_jobs(runtime)
     found.extend(await _check_dead(runtime))
     if patience_s and runtime.internals.recall is not None:
         await anyio.sleep(patience_s)
@@ -97,17 +112,9 @@ async def check_at_rest(
         history.sessions
     ):  # after the folds: with a call that was folded, nobody waits for its result any more
         found.extend(await _check_flush(runtime, history, session))
-    await runtime.settle()
-    for _ in range(_PATIENCE):
-        # an actor that was lost, and could not be read, is read again by and by, and its jobs are
-        # found
-        if not (jobs := await runtime.internals.journal.jobs()):
-            break
-        await anyio.sleep(1.0)
-        await runtime.settle()
     found.extend(
         Violation("G7", str(job.key), f"the job {job.id} is left when all is settled: {job.error}")
-        for job in jobs
+        for job in await _finish_jobs(runtime)
     )
     wanted: Counter[str] = Counter()
     said: dict[tuple[str, str], dict[int, str]] = {}
