@@ -249,10 +249,13 @@ CHILD_OUTLIVES = """
 import asyncio, os, sys, remora
 async def main():
     async with remora.Runtime(sys.argv[1]) as runtime:
+        ready, told = os.pipe()
         child = os.fork()
         if not child:
+            os.write(told, b"x")  # it has given up what it inherited
             os.read(0, 1)
             os._exit(0)
+        os.read(ready, 1)
         print(child, flush=True)
         os.kill(os.getpid(), 9)
 asyncio.run(main())
