@@ -66,7 +66,7 @@ def summaries_of(buffer: SessionView) -> list[Summary]:
     Without one that is written again, since a message of it was deleted.
     """
     listed = [*([buffer.summary] if buffer.summary else []), *buffer.summaries]
-    return [one for one in listed if one.text]
+    return [one for one in listed if not one.blank]
 
 
 def summary_messages(

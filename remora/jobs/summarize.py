@@ -223,12 +223,12 @@ class SummarizeHandler:
             # nothing.
             priors = [] if spec.kind == "entry" else [*priors, *view.summaries]
         if self._extracts:
-            blank = [one for one in (*priors, *condensed) if not one.text]
+            blank = [one for one in (*priors, *condensed) if one.blank]
             for one in reversed(blank):  # a message was deleted: the others are extracted again
                 again = await self._read(key, view, one.first, one.through)
                 entries = [*again, *entries]
-            priors = [one for one in priors if one.text]
-            condensed = [one for one in condensed if one.text]
+            priors = [one for one in priors if not one.blank]
+            condensed = [one for one in condensed if not one.blank]
         lost = merge_ranges(part for one in (*priors, *condensed) for part in find_lost(one))
         repaired: list[Entry] = []
         if repairs and lost and not condensed:
@@ -284,7 +284,7 @@ class SummarizeHandler:
                 self._resummarizer.postpone(key)
             if lost or not text:
                 self._resummarizer.report(key)
-            if not text and not prior.text:  # contexts have nothing of these messages
+            if not text and prior.blank:  # contexts have nothing of these messages
                 given = await self._all_of(key, view, prior)
                 return await self._write_fallback(attempt, given, self._fallback, replaces=True)
         if not text:

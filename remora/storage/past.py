@@ -93,7 +93,7 @@ async def earlier_buffer(
                 f"what the session was at message {at} is not kept any more: messages up to "
                 f"{start.trimmed} are gone"
             )
-        if not all(one.text for one in _summaries(start)):  # it covered a deleted message
+        if any(one.blank for one in _summaries(start)):  # it covered a deleted message
             start = BufferStart(start.cleared, None, (), start.cleared, start.trimmed)
         return _fill(start, await journal.read(key, start.front + 1, at, at=at))
     if start.trimmed and start.front < start.trimmed + NEIGHBOURS:
@@ -104,7 +104,7 @@ async def earlier_buffer(
         covered = max(one.through for one in summaries)
         then = await journal.read(key, start.cleared + 1, covered, at=at)
         now = await journal.read(key, start.cleared + 1, covered)
-        if len(then) != len(now) or not all(one.text for one in summaries):
+        if len(then) != len(now) or any(one.blank for one in summaries):
             start = BufferStart(start.cleared, None, (), start.cleared)
     return _fill(start, await journal.read(key, start.front + 1, at), exists=exists)
 

@@ -154,6 +154,11 @@ class Summary(msgspec.Struct, frozen=True):
     brief_tokens: int = 0
 
     @property
+    def blank(self) -> bool:
+        """Whether it lost its text with a deleted message; no context shows it (`erase_text`)."""
+        return not (self.tokens or self.text)
+
+    @property
     def extracted(self) -> bool:
         """Whether the text holds lines extracted from messages, instead of what a model wrote."""
         return bool(self.verbatim) or self.degraded or self.model in _EXTRACTORS

@@ -336,16 +336,19 @@ async def test_entries_of_a_rewound_past_go_too(tmp_path: Path) -> None:
     assert code == 0
 
 
-async def test_an_id_of_two_messages_deletes_neither(tmp_path: Path) -> None:
-    """A sender may give a message the id that another one has by its number."""
+async def test_an_id_of_two_messages_deletes_both(tmp_path: Path) -> None:
+    """A sender may give a message the id that another one has by its number, and a buffer that is
+    replaced has its messages once more: an erasure of one leaves the other nowhere.
+    """
     async with Runtime(tmp_path, config=FOLDS) as runtime:
         chat = runtime.session("ann", "one")
         receipt = await chat.append([user("One."), user("Two.")])
         await chat.append(user("Three.", receipt.ids[0]))
-        with pytest.raises(InvalidInput, match="two messages"):
-            await chat.delete(receipt.ids[0])
-        assert len(await chat.history()) == 3
-        assert (await chat.delete(positions=0)).deleted == 1
+        assert (await chat.delete(receipt.ids[0])).deleted == 2
+        assert [one.content for one in await chat.history()] == ["Two."]
+        await chat.load_state_dict(await chat.state_dict())
+        assert (await chat.delete((await chat.get_messages())[0])).deleted == 2
+        assert await chat.history() == []
 
 
 @pytest.mark.parametrize("after", [0, 60], ids=["buffer", "archived"])

@@ -109,9 +109,12 @@ class Said(msgspec.Struct):
         cleared: messages up to here were cleared.
         gone: numbers of those that a truncation, or a policy that drops, took out of the buffer.
         removed: numbers of those that were deleted or rewound.
+        erased: numbers of those that were deleted.
         untold: numbers of those of which the summary does not tell, since its model said nothing.
         ids: given ids, by number.
         keys: the receipts of appends, by key.
+        changes: keys of those that only changed messages.
+        came: the key that a message came with, by its number.
         said: what the messages with ids say, by number.
         past: what the first of these were when message n was the newest, for the last time.
     """
@@ -120,9 +123,12 @@ class Said(msgspec.Struct):
     cleared: int = 0
     gone: frozenset[int] = frozenset()
     removed: frozenset[int] = frozenset()
+    erased: frozenset[int] = frozenset()
     untold: frozenset[int] = frozenset()
     ids: dict[int, str] = {}
     keys: dict[bytes, Receipt] = {}
+    changes: frozenset[bytes] = frozenset()
+    came: dict[int, bytes] = {}
     said: dict[int, tuple[str, bytes, bytes | None]] = {}
     past: dict[int, tuple[int, frozenset[int], frozenset[int]]] = {}
 
@@ -255,7 +261,8 @@ class SessionMachine(ActorMachine):
         repeated = message.key is not None and message.key in before.keys
         error = self.refused(message)
         if repeated and error is not InvalidMessage:
-            error = KeyConflict if self.changed_since(message) else None
+            changed = message.key not in before.changes and self.changed_since(message)
+            error = KeyConflict if changed else None
         if error is not None:
             with pytest.raises(error):
                 self.decide(message)
@@ -290,11 +297,17 @@ class SessionMachine(ActorMachine):
         ]
         assert list(receipt.ids) == given
         if last > before.last:
-            keys = {**before.keys, message.key: receipt} if message.key is not None else before.keys
-            self.told(last=last, ids=ids, keys=keys, said=said)
+            keys, came = before.keys, before.came
+            if message.key is not None:
+                keys = {**keys, message.key: receipt}
+                came = came | dict.fromkeys(range(before.last + 1, last + 1), message.key)
+            self.told(last=last, ids=ids, keys=keys, came=came, said=said)
             self.drop()
         elif said != before.said:
-            self.told(said=said)
+            keys, changes = before.keys, before.changes
+            if message.key is not None:
+                keys, changes = {**keys, message.key: receipt}, changes | {message.key}
+            self.told(said=said, keys=keys, changes=changes)
             self.drop()
 
     def changed_since(self, message: Append) -> bool:
@@ -302,11 +315,12 @@ class SessionMachine(ActorMachine):
         that came under the key of another.
         """
         assert message.key is not None
-        original = self.model.keys[message.key].seqs
+        model = self.model
         return any(
-            self.model.said[seq][1] != entry.chat
-            for entry, seq in zip(message.entries, original, strict=True)
-            if entry.id
+            model.said[seq][1] != entry.chat
+            for entry, seq in zip(message.entries, model.keys[message.key].seqs, strict=True)
+            # of one that was there before, or is deleted, nobody knows what it said
+            if entry.id and model.came.get(seq) == message.key and seq not in model.erased
         )
 
     def refused(self, message: Append) -> type[Exception] | None:
@@ -389,9 +403,18 @@ class SessionMachine(ActorMachine):
     @rule(key=st.sampled_from("kl"))
     def append_others_under_a_known_key(self, key: str) -> None:
         """G4: that is refused, and nothing is written."""
-        if key_digest(key) in self.model.keys:
-            with pytest.raises(KeyConflict):
-                self.ask(append(user("something else"), key=key))
+        if (digest := key_digest(key)) not in self.model.keys:
+            return
+        message, original = append(user("something else"), key=key), self.model.keys[digest].seqs
+        if (
+            digest not in self.model.changes
+            and len(original) == 1
+            and original[0] in self.model.erased
+        ):
+            assert self.ask(message).seqs == original, "nobody knows any more what it said"
+            return
+        with pytest.raises(KeyConflict):
+            self.ask(message)
 
     @rule(count=st.integers(0, 2), place=st.integers(0, 3))
     def replace(self, count: int, place: int) -> None:
@@ -407,7 +430,11 @@ class SessionMachine(ActorMachine):
         receipt: Receipt = self.ask(Replace(message.entries, None, message.size))
         assert receipt.seqs == tuple(range(last + 1, last + 1 + count))
         self.note(cleared=last)
-        self.told(last=last + count, ids=ids)
+        said = dict(self.model.said)
+        for seq, entry in zip(receipt.seqs, message.entries, strict=True):
+            if entry.id:
+                said[seq] = (entry.role, entry.chat, entry.meta)
+        self.told(last=last + count, ids=ids, said=said)
 
     @rule()
     def clear(self) -> None:
@@ -448,10 +475,11 @@ class SessionMachine(ActorMachine):
             entries[place].id or message_id("0", self.state.sid, entries[place].seq)
             for place in inside
         )
-        gone = {
-            entry.seq
-            for entry in entries
-            if (entry.id or message_id("0", self.state.sid, entry.seq)) in ids
+        gone = {  # also those that a replaced buffer has once more
+            seq
+            for seq in range(1, self.model.last + 1)
+            if seq not in self.model.erased
+            and (self.model.ids.get(seq) or message_id("0", self.state.sid, seq)) in ids
         }
         if not by_id:
             gone = {entries[place].seq for place in inside}
@@ -463,7 +491,8 @@ class SessionMachine(ActorMachine):
         assert by_id or len(inside) == len(places)
         assert len(removed.seqs) == len(gone)
         if gone:
-            self.told(removed=self.model.removed | gone)
+            erased, removed = self.model.erased | gone, self.model.removed | gone
+            self.told(removed=removed, erased=erased)
             self.drop()
 
     @rule(back=some)
@@ -575,10 +604,13 @@ class SessionMachine(ActorMachine):
         self.commit(len(self.queue))
         job = self.passing.pop([*self.passing][which % len(self.passing)])
         spec: SummarizeSpec = job.payload
-        read = self.journal.read(KEY, spec.first, spec.through)
-        given = [entry.seq for entry in self.runner.run(read)]
-        text = " ".join(map(str, given))
         watermarks, entries = self.state.watermarks, list(self.state.entries)
+        running = [*([self.state.summary] if self.state.summary else []), *self.state.summaries]
+        given = [seq for one in running for seq in told_of(one.text)]
+        first = max(spec.first, watermarks.archived_through + 1)  # as the job reads them
+        read = self.journal.read(KEY, first, spec.through)
+        given += [entry.seq for entry in self.runner.run(read)]
+        text = " ".join(map(str, given))
         there = watermarks.archived_through <= spec.through < self.state.next_seq
         current = spec.generation == watermarks.generation and there and bool(given)
         message = SummaryReady(spec, job.id, "S: ", text, 3 + len(given), False, "model")

@@ -317,7 +317,7 @@ def repair_jobs(
     Another job follows when it is done, until no message is lost. What is extracted from messages
     is extracted again only if some of them `changed`, or if a summary lost its text.
     """
-    if not (rules.repairs or changed) and all(one.text for one in summaries):
+    if not (rules.repairs or changed or any(one.blank for one in summaries)):
         return ()
     for one in summaries:
         if lost := find_lost(one):

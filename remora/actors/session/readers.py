@@ -72,10 +72,10 @@ def fit_for_reader(
     tools = state.tools > 0
     cut = state.watermarks.archived_through > state.watermarks.cleared_through
     running, summaries = state.summary, state.summaries
-    if running is not None and not running.text:
+    if running is not None and running.blank:
         running = None  # a message that it covered was deleted; it is written again
-    if not all(one.text for one in summaries):
-        summaries = [one for one in summaries if one.text]
+    if any(one.blank for one in summaries):
+        summaries = [one for one in summaries if not one.blank]
     chosen = fit_buffer(
         entries,
         tokens,

@@ -171,22 +171,19 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
     if query not in state.answers:
         return state.look_up(query)
     answer: Erasable = state.answers[query]
-    found: dict[str, StoredMessage] = {}
+    wanted, known = set(message.ids), set[str]()
+    found: list[StoredMessage] = []
     for one in answer.messages:
         entry = one.entry
         id_ = entry.id or message_id(rules.instance, state.sid, entry.seq)
-        if entry.seq in places or id_ in message.ids:
-            if id_ in found and id_ in message.ids:
-                raise InvalidInput(
-                    f"two messages of this session have the id {id_!r}: a sender gave one the id "
-                    "of the other; nothing was deleted"
-                )
-            found[id_] = one
-    missing = tuple([id_ for id_ in dict.fromkeys(message.ids) if id_ not in found])
-    reply = Removed(tuple([one.entry.seq for one in found.values()]), missing)
+        if entry.seq in places or id_ in wanted:
+            found.append(one)  # all that have an id: a replaced buffer has messages once more
+            known.add(id_)
+    missing = tuple([id_ for id_ in dict.fromkeys(message.ids) if id_ not in known])
+    gone = sorted([one.entry.seq for one in found])
+    reply = Removed(tuple(gone), missing)
     if not found:
         return Decision(reply)
-    gone = sorted(reply.seqs)
     here = _buffer(state, state.watermarks.archived_through)
     before: Summary | None = None
     if rules.repairs and here.summary is not None and _covers(here.summary, gone) and gone[0] > 1:
@@ -200,7 +197,7 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
         summaries=tuple([_without_text(one, gone) for one in here.summaries]),
     )
     entries = [last for first, last in answer.entries if _any_within(gone, first, last)]
-    erased = [erase_content(one) for one in found.values()]
+    erased = [erase_content(one) for one in found]
     return _rewrite(state, rules, reply, here, tuple(gone), erased=erased, entries=entries)
 
 
@@ -304,7 +301,7 @@ def _without_text(summary: Summary, gone: Sequence[int], before: Summary | None 
     told = erase_text(summary)
     if (
         before is not None
-        and before.text
+        and not before.blank
         and before.first == first
         and before.through < min(gone[0], through)
     ):
@@ -312,7 +309,7 @@ def _without_text(summary: Summary, gone: Sequence[int], before: Summary | None 
         first = before.through + 1
     count = through - first + 1 - sum(first <= seq <= through for seq in gone)
     left = [MessageRange(first, through, count)] if count > 0 else []
-    lost = find_lost(before) if before is not None and told.text else ()
+    lost = find_lost(before) if before is not None and not told.blank else ()
     return msgspec.structs.replace(
         told,
         lost=merge_ranges([*lost, *left]),
