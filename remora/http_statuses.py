@@ -37,7 +37,7 @@ _ANSWERS: Mapping[type[errors.RemoraError], tuple[int, int | None]] = {
     errors.OwnershipLost: (503, 30),
     errors.DirectoryUnusable: (500, None),
     errors.ErasureDelayed: (503, 30),
-    errors.ModelAnswerInvalid: (502, None),
+    errors.ModelError: (502, None),
     errors.ModelTimeout: (504, 5),
     errors.ModelUnavailable: (503, 5),
 }

@@ -296,13 +296,14 @@ class TiktokenCounter:
     message_overhead = 3
     """Tokens that each message adds in OpenAI's chat format, from their cookbook."""
 
-    # The look-ahead in cl100k_base's pattern makes tiktoken's regex engine overflow its stack, with
-    # a panic, on one run of about 10^6 blanks: such a run is counted in pieces (each count is
-    # exact; a boundary may add one token).
-    # Ordinary text never has one.
+    # One run of a million blanks, dashes or letters costs tiktoken a second of a processor, and the
+    # look-ahead in cl100k_base's pattern overflows the stack of its engine there, with a panic. So
+    # a long text is counted in pieces. Where a word ends no token is cut; in a run without an end a
+    # cut may add a token or two.
     _LONG_TEXT = 100_000
-    _LONG_BLANK = re.compile(r"\s{16384,}")
     _PIECE = 16_384
+    _WORD_END = re.compile(r"(?<=\S)(?= )")
+    _WORD = 1_024  # characters of the longest word that is never cut
 
     def __init__(
         self,
@@ -367,25 +368,17 @@ class TiktokenCounter:
     def _count_piece(self, text: str) -> int:
         if len(text) <= self._LONG_TEXT:
             return len(self._encode(text))
-        if not self._cuts and self._has_long_blank(text):
-            return sum(
-                len(self._encode(text[i : i + self._PIECE]))
-                for i in range(0, len(text), self._PIECE)
-            )
-        # a list of a million numbers would keep the interpreter from all other threads
-        try:
-            return len(self._encode_to_array(text, disallowed_special=()))
-        except UnicodeEncodeError:  # half an emoji, which `encode_ordinary` replaces like this
-            whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return len(self._encode_to_array(whole, disallowed_special=()))
+        return sum(len(self._encode(piece)) for piece in self._cut_long(text))
 
-    def _has_long_blank(self, text: str) -> bool:
-        # in pieces: one search of a long text keeps the interpreter from all other threads
-        step = self._LONG_TEXT
-        return any(
-            self._LONG_BLANK.search(text, start, start + step + self._PIECE)
-            for start in range(0, len(text), step)
-        )
+    def _cut_long(self, text: str) -> Iterator[str]:
+        """The text in pieces, each cut where a word ends, if one does near by."""
+        start = 0
+        while start < len(text):
+            end = start + self._PIECE
+            if end < len(text) and (word := self._WORD_END.search(text, end - self._WORD, end)):
+                end = word.start()
+            yield text[start:end]
+            start = end
 
 
 # The pattern of o200k_base has one look-ahead, for which the engine backtracks. Without it an

@@ -98,7 +98,13 @@ class Foundation(msgspec.Struct, frozen=True):
     ) -> None:
         """Have the supervisor run the jobs of this queue; see `JobQueue` for the rest."""
         queue = JobQueue(
-            name, handler, concurrency=concurrency, retry=self.retry, line=line, hurries=hurries
+            name,
+            handler,
+            concurrency=concurrency,
+            retry=self.retry,
+            line=line,
+            owner=attrgetter("user"),
+            hurries=hurries,
         )
         self.supervisor.add_queue(queue)
 

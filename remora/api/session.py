@@ -204,8 +204,10 @@ class Session(OldSessionNames):
             self.key,
             budget,
             query,
-            override=None if override is None else await encode_all(intake, override),
-            about=None if messages is None else await encode_all(intake, messages),
+            override=None
+            if override is None
+            else await encode_all(intake, self.key.user, override),
+            about=None if messages is None else await encode_all(intake, self.key.user, messages),
             at=None if override is not None else at,
             timeout_s=timeout_s,
         )
@@ -566,7 +568,7 @@ class Session(OldSessionNames):
         """
         messages, text = parse_state(state, strict=check_flag(strict, "strict"))
         parts = self._holder.parts
-        entries = await parts.intake.encode(messages, taking=True)
+        entries = await parts.intake.encode(self.key.user, messages, taking=True)
         summary = await parts.intake.restore_summary(text) if text else None
         size = sum(entry.size for entry in entries)
         request = Replace(tuple(entries), summary, size)

@@ -182,8 +182,8 @@ def parse_state(state: Mapping[str, Any], *, strict: bool) -> tuple[list[PlainMe
     return as_messages(messages, most=MAX_IDS), text or None
 
 
-async def encode_all(intake: Intake, messages: Sequence[MessageLike]) -> list[Entry]:
+async def encode_all(intake: Intake, user: str, messages: Sequence[MessageLike]) -> list[Entry]:
     """Encode messages that may be none."""
     if isinstance(messages, (list, tuple)) and not messages:
         return []
-    return await intake.encode(as_batch(messages))
+    return await intake.encode(user, as_batch(messages))

@@ -181,7 +181,9 @@ class Turn:
             raise TurnClosed("a turn is entered once; make another with session.turn(…)")
         self._phase = "ended"  # until it has begun
         parts = self._holder.parts
-        opening = await parts.intake.encode_for_append(_as_batch(self._messages, "user"))
+        opening = await parts.intake.encode_for_append(
+            self._session.user, _as_batch(self._messages, "user")
+        )
         _check_roles(opening, _OPENING, "a turn begins with what the user says")
         self._text = _query_text(opening) if parts.recalls is not None else None
         number = await parts.turns.begin(self._session, wait=False)

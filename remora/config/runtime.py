@@ -42,9 +42,9 @@ class SupervisorConfig(Section, frozen=True, kw_only=True):
     """Background jobs."""
 
     summarize_concurrency: int = 4
-    """Summaries written at the same time."""
+    """Summaries written at the same time; of one user at most half of that, rounded up."""
     flush_concurrency: int = 32
-    """Batches indexed into long-term memory at the same time."""
+    """Batches indexed into long-term memory at the same time; of one user at most half of that."""
     max_attempts: int = 6
     """Attempts before a job that fails in itself is dead-lettered."""
     backoff_s: float = 0.5

@@ -269,15 +269,15 @@ class FactsHandler:
     ) -> T | None:
         """What the model's answer says; None if none of `_ASKS` answers can be read."""
         for _ in range(_ASKS):
-            answer: object = await self._breaker.call(
-                self._name,
-                partial(self._model.complete, chat),
-                timeout_s=self._timeout_s,
-                owner=key.user,
-            )
-            self._calls += 1
-            large = isinstance(answer, str) and len(answer) > INLINE_CHARACTERS
             try:
+                answer: object = await self._breaker.call(
+                    self._name,
+                    partial(self._model.complete, chat),
+                    timeout_s=self._timeout_s,
+                    owner=key.user,
+                )
+                self._calls += 1
+                large = isinstance(answer, str) and len(answer) > INLINE_CHARACTERS
                 return await run_in_thread_if(large, partial(parse, answer))
             except ModelAnswerInvalid as e:
                 probe("facts_unreadable")

@@ -6,6 +6,7 @@ own. A job that fails ends; `Resummarizer` has the session start another one lat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from remora.actors.session.messages import Resummarize
@@ -101,8 +102,9 @@ class Resummarizer:
         for key in self._reported:
             waiting.setdefault(key, self._run + self._pauses.get(key, 0))
         self._reported.clear()
-        due = [key for key, run in waiting.items() if run <= self._run]
-        for key in due[:_PER_RUN]:
+        for key in _take_turns([key for key, run in waiting.items() if run <= self._run])[
+            :_PER_RUN
+        ]:
             del waiting[key]
             try:
                 if await self._tell(key, Resummarize()):
@@ -113,3 +115,13 @@ class Resummarizer:
             except RemoraError as e:  # being forgotten, damaged, or resting
                 self._pauses.pop(key, None)
                 _logger.info("session_not_resummarized", session=key, error=type(e).__name__)
+
+
+def _take_turns(keys: Sequence[SessionKey]) -> list[SessionKey]:
+    """The first session of each user, then the second ones, and so on: none holds up the others."""
+    ranks: Counter[str] = Counter()
+    places: list[tuple[int, int, SessionKey]] = []
+    for key in keys:
+        places.append((ranks[key.user], len(places), key))
+        ranks[key.user] += 1
+    return [key for _, _, key in sorted(places)]

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import anyio
 
-from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
+from remora.errors import ModelError, ModelTimeout, ModelUnavailable
 from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
-__all__ = ["CircuitBreaker", "says_away"]
+__all__ = ["CircuitBreaker", "is_away", "says_away"]
 
 Result = TypeVar("Result")
 
@@ -123,8 +123,7 @@ class CircuitBreaker:
         Raises:
             ModelUnavailable: the breaker is open, or it raised what says that it is away.
             ModelTimeout: it took too long.
-            ModelAnswerInvalid: it raised another exception.
-            ModelError: its own.
+            ModelError: its own, or it raised another exception.
         """
         with self.guard(owner):
             try:
@@ -136,9 +135,9 @@ class CircuitBreaker:
                 probe("model_hung")
                 raise ModelTimeout(f"{name} did not answer within {timeout_s:g} s") from e
             except Exception as e:  # a plugged-in model may raise anything
-                if _is_away(e):
+                if is_away(e):
                     raise ModelUnavailable(f"{name} is away: {type(e).__name__}: {e}") from e
-                raise ModelAnswerInvalid(f"{name} failed: {type(e).__name__}: {e}") from e
+                raise ModelError(f"{name} failed: {type(e).__name__}: {e}") from e
 
 
 def says_away(status: int) -> bool:
@@ -149,7 +148,7 @@ def says_away(status: int) -> bool:
     return status in _AWAY or status >= _SERVER_ERROR
 
 
-def _is_away(error: Exception) -> bool:
+def is_away(error: Exception) -> bool:
     """Whether what a model's client raised says that its endpoint is away."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from remora.errors import ModelAnswerInvalid, ModelTimeout, ModelUnavailable
+from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.models.breaker import says_away
 from remora.runtime.threads import run_in_thread
 
@@ -63,8 +63,8 @@ class Endpoint:
         Raises:
             ModelTimeout: there was none in time.
             ModelUnavailable: the endpoint cannot be reached, or serves nobody.
-            ModelAnswerInvalid: the answer is of another type, or too large, or the endpoint refused
-                this request.
+            ModelAnswerInvalid: the answer is of another type, or too large.
+            ModelError: the endpoint refused this request.
         """
         client = self._client or await self._connect()
         headers = {"Content-Type": "application/json"}
@@ -75,7 +75,7 @@ class Endpoint:
             async with client.stream("POST", url, content=content, headers=headers) as response:
                 if response.status_code >= 400:
                     if not says_away(response.status_code):  # it may repeat what was asked
-                        raise ModelAnswerInvalid(f"{url} answered {response.status_code}")
+                        raise ModelError(f"{url} answered {response.status_code}")
                     text = f": {await _beginning(response)}" if self._quotes else ""
                     raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
                 if max_bytes is None:

@@ -325,7 +325,7 @@ class Recall:
             first = FoundMemories(ranking).best(self._config.rerank_depth)
             if self._current is not None:  # the reranker does not see what was deleted
                 first = await self._current(user, first, as_found=True)
-            judgement = await reranking.judge(asked.text, first)
+            judgement = await reranking.judge(user, asked.text, first)
         if not watched.void:
             ranking = reorder(ranking, judgement.scores, self._config.rerank_weight)
             return FoundMemories(ranking), entry, judgement.problem

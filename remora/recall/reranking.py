@@ -30,7 +30,7 @@ import msgspec
 
 from remora.errors import ModelAnswerInvalid, ModelError, ModelTimeout, ModelUnavailable
 from remora.logging import get_logger
-from remora.models.breaker import CircuitBreaker
+from remora.models.breaker import CircuitBreaker, is_away
 from remora.models.ports import Reranker
 from remora.recall.memory import Memory
 from remora.recall.ranking import Ranking
@@ -141,10 +141,11 @@ class Reranking:
             if not self._watched[user]:
                 del self._watched[user]
 
-    async def judge(self, query: str, memories: Sequence[Memory]) -> Judgement:
+    async def judge(self, user: str, query: str, memories: Sequence[Memory]) -> Judgement:
         """Ask the reranker about some memories; fewer than two need none.
 
         Args:
+            user: whose memories they are.
             query: what was asked.
             memories: the best first, as they were found.
         """
@@ -159,7 +160,8 @@ class Reranking:
                 problem=f"not reranked: {self._name} failed before, and is not asked for now"
             )
         try:
-            scores = await self._rank(query[:_MAX_CHARACTERS], [_text(one) for one in memories])
+            texts = [_text(one) for one in memories]
+            scores = await self._rank(user, query[:_MAX_CHARACTERS], texts)
         except ModelError as e:
             probe("rerank_failed")
             self._failures += 1
@@ -192,7 +194,7 @@ class Reranking:
             except Exception as e:  # what it does is the application's
                 _logger.warning("reranker_not_cleared", error=type(e).__name__)
 
-    async def _rank(self, query: str, texts: list[str]) -> npt.NDArray[np.float64]:
+    async def _rank(self, user: str, query: str, texts: list[str]) -> npt.NDArray[np.float64]:
         """The scores.
 
         Raises:
@@ -204,7 +206,7 @@ class Reranking:
         late = ModelTimeout(f"{self._name} did not answer within {timeout_s:.3g} s")
         scores = None
         try:
-            with self._breaker.guard():
+            with self._breaker.guard(user):
                 with anyio.move_on_after(timeout_s):
                     scores = await self._ask(query, texts)
                 if scores is None:
@@ -225,7 +227,7 @@ class Reranking:
         except ModelError:
             raise
         except Exception as e:  # the runtime closes, or the reranker has cancelled its own task
-            raise ModelUnavailable(f"{self._name} failed: {e}") from e
+            raise ModelError(f"{self._name} failed: {e}") from e
         finally:
             call.abandon()
 
@@ -248,11 +250,13 @@ class Reranking:
             with _mark_reranking():
                 return await call_guarded(self._reranker.rank, query, [*texts])
         except ModelError as e:
-            kind = ModelTimeout if isinstance(e, ModelTimeout) else ModelUnavailable
+            kinds = (ModelTimeout, ModelUnavailable, ModelError)
+            kind = next(one for one in kinds if isinstance(e, one))
             raise kind(f"{self._name} failed: {e}") from e
-        except Exception as e:  # a plugged-in reranker may raise anything; it may work later
+        except Exception as e:  # a plugged-in reranker may raise anything
+            kind = ModelUnavailable if is_away(e) else ModelError
             # without its text, which may quote what users said
-            raise ModelUnavailable(f"{self._name} failed: {type(e).__name__}") from e
+            raise kind(f"{self._name} failed: {type(e).__name__}") from e
 
 
 def check_scores(answer: Any, count: int, name: str) -> npt.NDArray[np.float64]:

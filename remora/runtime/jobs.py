@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -185,6 +185,7 @@ class DeadJobs:
 
 
 _STALLED_S = 5.0
+_NOBODY = object()
 
 
 class JobQueue:
@@ -193,6 +194,9 @@ class JobQueue:
     With `line`, jobs of one line run one after the other, in the order in which they came, and
     lines take turns: many jobs of one do not hold up the others. Without it each job is a
     line of its own.
+
+    With `owner`, owners take turns, and none has more than half of the places, rounded up: neither
+    thousands of jobs of one, nor calls of a model that hang for one, make another's job wait.
 
     While a store refuses everything, a full disk for instance, each job's pause doubles. So one of
     them, the first in `stalled`, tries more often, and when it succeeds the others run, too:
@@ -210,6 +214,7 @@ class JobQueue:
         concurrency: int,
         retry: RetryPolicy,
         line: Callable[[Any], Hashable] | None = None,
+        owner: Callable[[Any], Hashable] | None = None,
         hurries: bool = True,
     ) -> None:
         self.name = name
@@ -220,7 +225,13 @@ class JobQueue:
         self._line = line
         self._behind: dict[Hashable, deque[Job]] = {}
         """By line: jobs behind one that is in `_ready` or runs."""
-        self._ready: deque[Job] = deque()
+        self._owner = owner or _nobody
+        self._most = concurrency if owner is None else (concurrency + 1) // 2
+        """Jobs of one owner that run at the same time."""
+        self._ready: OrderedDict[Hashable, deque[Job]] = OrderedDict()
+        """By owner, the one whose turn it is first."""
+        self._running: dict[Hashable, int] = {}
+        """By owner."""
         self.delayed: list[tuple[float, int, Job]] = []
         """A heap of jobs in back-off: when due, ticket, job."""
         self.stalled: dict[str, None] = {}
@@ -248,8 +259,7 @@ class JobQueue:
                 behind.append(job)
                 return
             self._behind[line] = deque()
-        self._ready.append(job)
-        self._wake_worker()
+        self._make_ready(job)
 
     def push_first(self, job: Job) -> None:
         """Add a job that runs next; of a line, when the one that runs has ended."""
@@ -259,7 +269,13 @@ class JobQueue:
                 behind.appendleft(job)
                 return
             self._behind[line] = deque()
-        self._ready.appendleft(job)
+        owner = self._owner(job.key)
+        self._ready.setdefault(owner, deque()).appendleft(job)
+        self._ready.move_to_end(owner, last=False)
+        self._wake_worker()
+
+    def _make_ready(self, job: Job) -> None:
+        self._ready.setdefault(self._owner(job.key), deque()).append(job)
         self._wake_worker()
 
     async def take(self) -> Job:
@@ -267,12 +283,26 @@ class JobQueue:
 
         Only the end of the runtime cancels a worker that waits.
         """
-        while not self._ready:  # another worker may have taken the job that woke this one
+        while (owner := self._next_owner()) is _NOBODY:  # another worker may have taken the job
             event = anyio.Event()
             self._idle.append(event)
             await event.wait()
         self.running += 1
-        return self._ready.popleft()
+        self._running[owner] = self._running.get(owner, 0) + 1
+        jobs = self._ready[owner]
+        job = jobs.popleft()
+        if jobs:
+            self._ready.move_to_end(owner)
+        else:
+            del self._ready[owner]
+        return job
+
+    def _next_owner(self) -> Hashable:
+        """Whose job runs next; `_NOBODY` if none is ready whose owner may have one more."""
+        for owner in self._ready:
+            if self._running.get(owner, 0) < self._most:
+                return owner
+        return _NOBODY
 
     def _wake_worker(self) -> None:
         if self._idle:
@@ -281,6 +311,11 @@ class JobQueue:
     def end(self, job: Job) -> None:
         """An attempt of a job that was taken is over: the next of its line may run."""
         self.running -= 1
+        owner = self._owner(job.key)
+        if self._running[owner] > 1:
+            self._running[owner] -= 1
+        else:
+            del self._running[owner]
         self._advance(job)
 
     def _advance(self, job: Job) -> None:
@@ -288,16 +323,19 @@ class JobQueue:
             return
         line = self._line(job.key)
         if behind := self._behind[line]:
-            self._ready.append(behind.popleft())
-            self._wake_worker()
+            self._make_ready(behind.popleft())
         else:
             del self._behind[line]
 
     def pull(self, job: Job) -> bool:
         """Take a job out of its line or its back-off; False if it is in neither."""
-        if one := _find(self._ready, job):
+        owner = self._owner(job.key)
+        ready = self._ready.get(owner, ())
+        if ready and (one := _find(ready, job)):
             probe("job_pulled_from_queue")
-            self._ready.remove(one)
+            ready.remove(one)
+            if not ready:
+                del self._ready[owner]
             self._advance(one)
             return True
         for behind in self._behind.values():
@@ -332,7 +370,7 @@ class JobQueue:
     def statistics(self, now_s: float, dead: int) -> QueueStatistics:
         """Counters; any thread may ask."""
         return QueueStatistics(
-            waiting=len(self._ready) + sum(map(len, list(self._behind.values()))),
+            waiting=sum(map(len, [*self._ready.values(), *self._behind.values()])),
             delayed=len(self.delayed),
             running=self.running,
             done=self.done,
@@ -347,6 +385,10 @@ class JobQueue:
             return max(now_s - next(iter(self.came_s.values()), now_s), 0.0)
         except RuntimeError:  # another thread asks, and a job has just come or gone
             return 0.0
+
+
+def _nobody(_: Hashable) -> Hashable:
+    return ""
 
 
 def _find(jobs: Iterable[Job], job: Job) -> Job | None:

@@ -35,7 +35,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import is_requested
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread, run_in_thread
 from remora.services.arguments import MAX_BATCH, MAX_PARTS, collect
 from remora.services.counting import UNCOUNTED, CountingThread
 from remora.storage.records import RESTORED, Summary
@@ -75,7 +75,8 @@ class Intake(msgspec.Struct, frozen=True):
         scorer: says what a chat message is worth keeping.
         embedder: None if there is none.
         state: bounds keyed state.
-        turns: held for a session while its messages are encoded in a thread.
+        turns: held for a session and its user while messages are encoded in a thread: of one user
+            one thread at a time, so that others find a processor.
         attachments: what is taken out of messages.
         counting: counts off the event loop; None where all is counted when it is encoded.
     """
@@ -126,13 +127,12 @@ class Intake(msgspec.Struct, frozen=True):
         if not large:
             probe("append_waited_for_encoding")
         async with self.turns(key):
-            encode = partial(self._encode, taking=True)
-            return self._weigh(await run_in_thread_if(large, encode, batch, self.now_us()))
+            return await self._encode_if(large, key.user, batch, taking=True)
 
-    async def encode_for_append(self, batch: Sequence[PlainMessage]) -> list[Entry]:
+    async def encode_for_append(self, user: str, batch: Sequence[PlainMessage]) -> list[Entry]:
         """`encode`, but `Appends.append` may have to count them: all are `UNCOUNTED`, or none."""
         if _are_large(batch):
-            return await self.encode(batch, taking=True)
+            return await self._encode_if(True, user, batch, taking=True)
         return self._encode_at_once(batch)
 
     def _encode_at_once(self, batch: Sequence[PlainMessage]) -> list[Entry]:
@@ -145,16 +145,26 @@ class Intake(msgspec.Struct, frozen=True):
         )
         return self._weigh(self._encode(batch, self.now_us(), later=later))
 
-    async def encode(self, batch: Sequence[PlainMessage], *, taking: bool = False) -> list[Entry]:
+    async def encode(
+        self, user: str, batch: Sequence[PlainMessage], *, taking: bool = False
+    ) -> list[Entry]:
         """The entries of a batch, not yet numbered; made in a thread if they are many or long.
 
         Raises:
             InvalidMessage: one of them is not a chat message.
             RedactionFailed: the redaction hook failed on one of them.
         """
-        large = _are_large(batch)
+        return await self._encode_if(_are_large(batch), user, batch, taking=taking)
+
+    async def _encode_if(
+        self, large: bool, user: str, batch: Sequence[PlainMessage], *, taking: bool
+    ) -> list[Entry]:
+        """The entries, made in a thread if they are `large`."""
         encode = partial(self._encode, taking=taking)
-        return self._weigh(await run_in_thread_if(large, encode, batch, self.now_us()))
+        if not large:
+            return self._weigh(encode(batch, self.now_us()))
+        async with self.turns(user):
+            return self._weigh(await compute_in_thread(encode, batch, self.now_us()))
 
     def _weigh(self, encoded: Sequence[_Counted]) -> list[Entry]:
         scorer = self.scorer

@@ -104,7 +104,7 @@ SERVER_ANSWERS = {
     "JournalTooNew": (500, False), "IdConflict": (409, False), "KeyConflict": (409, False),
     "KeyRefused": (401, False),
     "LongTermError": (503, True), "MailboxFull": (429, True),
-    "ModelAnswerInvalid": (502, False), "ModelError": (500, False), "ModelTimeout": (504, True),
+    "ModelAnswerInvalid": (502, False), "ModelError": (502, False), "ModelTimeout": (504, True),
     "ModelUnavailable": (503, True), "NoDeadLetter": (404, False), "NoSuchMemory": (404, False),
     "NotFound": (404, False), "NotGranted": (403, False), "NotReady": (503, True),
     "OutcomeUnknown": (503, True), "OverdraftReached": (429, True),

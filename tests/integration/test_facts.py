@@ -318,7 +318,7 @@ def one_fact(**fact: Any) -> str:
     return json.dumps({"facts": [{"text": "x", "sources": [1], **fact}]})
 
 
-UNREADABLE = ("I cannot help with that.", "", '{"facts": 7}', "[" * 100_000)
+UNREADABLE = ("I cannot help with that.", "", '{"facts": 7}', "[" * 100_000, "x" * 1_000_001)
 ANSWERS: tuple[tuple[str, list[str], dict[str, int], dict[str, int]], ...] = (
     *((answer, [], {"unreadable": 2}, {}) for answer in UNREADABLE),
     ('{"facts": []}', [], {}, {}),

@@ -167,3 +167,23 @@ async def test_a_session_whose_repairs_fail_is_asked_less_and_less() -> None:
     for _ in range(2_880):
         await resummarizer()
     assert asked.count(known[0]) <= 13
+
+
+async def test_users_take_turns_at_repairs() -> None:
+    """G10: a user with hundreds of sessions that wait does not hold up another's one."""
+    asked: list[SessionKey] = []
+
+    async def tell(key: SessionKey, _: Resummarize) -> bool:
+        asked.append(key)
+        return False
+
+    breaker = CircuitBreaker(VirtualClock(), failures=1, rest_s=1.0)
+    resummarizer = Resummarizer(MemoryJournal(), tell, breaker)
+    for number in range(500):
+        resummarizer.report(SessionKey("mallory", f"s{number}"))
+    resummarizer.report(SessionKey("ann", "one"))
+    await resummarizer()
+    assert asked[:2] == [SessionKey("mallory", "s0"), SessionKey("ann", "one")]
+    for _ in range(11):
+        await resummarizer()
+    assert len(set(asked)) == 501

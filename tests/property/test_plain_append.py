@@ -57,7 +57,7 @@ def test_a_message_is_the_same_entry(message: dict[str, Any]) -> None:
     """S1.15: or it is none, and the general path says what is wrong."""
     one = intake().encode_at_once(KEY, message)
     if one is not None:
-        assert [one] == anyio.run(intake().encode, [message])
+        assert [one] == anyio.run(intake().encode, KEY.user, [message])
 
 
 def test_hooks_see_every_message() -> None:

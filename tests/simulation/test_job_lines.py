@@ -53,7 +53,7 @@ class Gated:
 
 @asynccontextmanager
 async def running(
-    concurrency: int = 2, journal: MemoryJournal | None = None
+    concurrency: int = 2, journal: MemoryJournal | None = None, *, lines: bool = True
 ) -> AsyncIterator[tuple[Kernel, Gated, VirtualClock]]:
     gated, clock = Gated(), VirtualClock()
     queue = JobQueue(
@@ -61,7 +61,8 @@ async def running(
         gated,
         concurrency=concurrency,
         retry=RetryPolicy(backoff_s=1, jitter=0),
-        line=attrgetter("user"),
+        line=attrgetter("user") if lines else None,
+        owner=None if lines else attrgetter("user"),
     )
     async with kernel(journal or MemoryJournal(), clock=clock, queues=[queue]) as core:
         yield core, gated, clock
@@ -93,6 +94,28 @@ async def test_who_has_many_jobs_does_not_hold_up_others() -> None:
         gated.let_go("bob-0", "eve-0", *(f"ann-{n}" for n in range(2, 5)))
         await core.supervisor.drain_all()
         assert gated.begun[4:] == ["ann-2", "ann-3", "ann-4"]
+
+
+async def test_no_owner_has_more_than_half_of_the_places() -> None:
+    """G10: calls that hang for one user leave places for others, and owners take turns."""
+    async with running(4, lines=False) as (core, gated, _):
+        core.supervisor.submit([job("ann", n) for n in range(9)])
+        await anyio.wait_all_tasks_blocked()
+        assert gated.begun == ["ann-0", "ann-1"]
+        assert (queue_of(core).waiting, queue_of(core).running) == (7, 2)
+        core.supervisor.submit([*(job("bob", n) for n in range(3)), job("eve", 0)])
+        await anyio.wait_all_tasks_blocked()
+        assert gated.begun[2:] == ["bob-0", "eve-0"]
+        gated.let_go("bob-0", "eve-0")
+        await anyio.wait_all_tasks_blocked()
+        assert gated.begun[4:] == ["bob-1", "bob-2"]  # ann's two still hang
+        core.supervisor.cancel(["ann-8"])
+        gated.let_go("ann-0", "bob-1", "bob-2")
+        await anyio.wait_all_tasks_blocked()
+        assert gated.begun[6:] == ["ann-2"]
+        gated.let_go(*(f"ann-{n}" for n in range(9)))
+        await core.supervisor.drain_all()
+        assert gated.begun[7:] == [f"ann-{n}" for n in range(3, 8)]
 
 
 async def test_a_job_that_failed_lets_its_line_go_on() -> None:

@@ -102,12 +102,12 @@ def test_deadlines() -> None:
             for calls in (1, 2):
                 began = anyio.current_time()
                 with anyio.fail_after(1.0):
-                    problem = (await mine.judge("q", TWO)).problem
+                    problem = (await mine.judge("ann", "q", TWO)).problem
                 assert problem == "not reranked: the reranker Lengths did not answer within 0.8 s"
                 assert anyio.current_time() - began == pytest.approx(0.8, abs=0.01)
                 assert mine.statistics().calls == calls
-            assert "within 5 s" in (await mine.judge("q", TWO)).problem
-            assert "is not asked for now" in (await mine.judge("q", TWO)).problem
+            assert "within 5 s" in (await mine.judge("ann", "q", TWO)).problem
+            assert "is not asked for now" in (await mine.judge("ann", "q", TWO)).problem
             assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=3, skipped=1)
 
     World(0).run(main)

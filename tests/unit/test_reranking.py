@@ -168,7 +168,7 @@ async def judge(mine: Reranking, query: str, memories: Sequence[Memory]) -> Judg
     judged: list[Judgement] = []
     async with anyio.create_task_group() as tasks:
         mine.start(tasks)
-        judged.append(await mine.judge(query, memories))
+        judged.append(await mine.judge("ann", query, memories))
     return judged[0]
 
 
@@ -213,14 +213,14 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
 
     def rank(_: str, texts: list[str]) -> list[float]:
         if not works:
-            raise RuntimeError(f"cannot read {texts[0]}")
+            raise ConnectionError(f"cannot read {texts[0]}")
         return [1.0] * len(texts)
 
     mine = reranking(rank, clock=clock)
     assert (await judge(mine, "q", TWO[:1])).problem == ""
     assert mine.statistics() == RerankStatistics()
     problems = [(await judge(mine, "q", TWO)).problem for _ in range(5)]
-    assert problems[0] == "not reranked: the reranker rank failed: RuntimeError"
+    assert problems[0] == "not reranked: the reranker rank failed: ConnectionError"
     assert "is not asked for now" in problems[3]
     assert mine.statistics() == RerankStatistics(calls=3, failures=3, late=0, skipped=2)
     works = True
@@ -229,7 +229,7 @@ async def test_failures_rest_and_are_logged_once(caplog: pytest.LogCaptureFixtur
     lines = [record.getMessage() for record in caplog.records if "rerank_" in record.getMessage()]
     events = [line.split()[0] for line in lines]
     assert events == ["event=rerank_failed", "event=rerank_succeeds_again"]
-    assert "RuntimeError" in lines[0]
+    assert "ConnectionError" in lines[0]
     assert "text a" not in caplog.text
 
     def refuse(*_: Any) -> Any:
@@ -289,7 +289,7 @@ async def test_who_ignores_a_cancellation_holds_nobody() -> None:
     mine = reranking(rank, deadline_s=0.01)
     async with anyio.create_task_group() as tasks:
         mine.start(tasks)
-        problem = (await mine.judge("q", TWO)).problem
+        problem = (await mine.judge("ann", "q", TWO)).problem
         assert problem == "not reranked: the reranker rank did not answer within 0.01 s"
         assert not ended.is_set()
         released.set()
@@ -315,10 +315,10 @@ async def test_who_cancels_its_own_task_harms_nobody(then: str) -> None:
     mine = reranking(rank)
     async with anyio.create_task_group() as tasks:
         mine.start(tasks)
-        problem = (await mine.judge("q", TWO)).problem
+        problem = (await mine.judge("ann", "q", TWO)).problem
         assert problem.startswith("not reranked: ") == (then != "returns")
         cancels = False
-        assert (await mine.judge("q", TWO)).scores == {"a": 0, "b": 0}
+        assert (await mine.judge("ann", "q", TWO)).scores == {"a": 0, "b": 0}
         await anyio.sleep(0)  # a group that was cancelled would raise here
 
 
