@@ -447,6 +447,38 @@ async def test_upkeep_takes_nothing_from_a_reader(
         assert list(await store.verify(deep=True)) == []
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_a_table_at_rest_has_one_version(
+    reopened: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4.19: nothing that was superseded stays, nor what one compaction made and superseded, nor
+    what the process before this one left.
+    """
+    base = tmp_path / "lance"
+    monkeypatch.setattr(lance_shard, "COMMIT_GRAIN_S", 0.0)
+
+    async def rest(store: LanceStore) -> None:
+        (shard,) = store.tables.shards.values()
+        for _ in range(4):  # as it would be when that time has passed
+            await shard.compact(keep_s=-1.0, index_rows=10**6)
+
+    async with lance(base, compact_fragments=100, keep_versions_s=600.0) as store:
+        for number in range(6):
+            await put(store, rows_of("alice", range(number * 50, number * 50 + 50)))
+        if not reopened:
+            await rest(store)
+    if reopened:
+        async with lance(base, keep_versions_s=600.0) as store:
+            (shard,) = store.tables.shards.values()
+            await shard.compact(keep_s=-1.0, index_rows=10**6)
+            assert len([*base.glob("*.lance/_versions/*.manifest")]) <= 4, "its own, and the last"
+            await rest(store)
+    assert len([*base.glob("*.lance/_versions/*.manifest")]) == 1
+    async with lance(base) as store:
+        assert len(await held(store)) == 300
+        assert list(await store.verify(deep=True)) == []
+
+
 async def test_searches_go_on_while_a_shard_is_written_anew(tmp_path: Path) -> None:
     """G6, G13: other users' searches, in words and vectors, neither fail nor miss a row while one
     user is erased.

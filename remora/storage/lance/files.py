@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -394,6 +395,14 @@ class ShardFiles:
     def manifest(self) -> Manifest | None:
         """The recorded version; None if there is none."""
         return None if self._record is None else self._manifest(self._record.version)
+
+    def changed_at(self) -> float:
+        """When the recorded version was written, in seconds since the epoch; not in the future."""
+        assert self._record is not None
+        now = time.time()
+        with contextlib.suppress(FileNotFoundError):
+            return min(self._path(self._record.version).stat().st_mtime, now)
+        return now
 
     # -- removing ----------------------------------------------------------------------------------
 

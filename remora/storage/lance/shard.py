@@ -147,9 +147,20 @@ class Shard:
         # when a commit began and when it was recorded, oldest first; bounds the age of versions
         # that are still read
         self._commits: deque[tuple[float, float]] = deque()
-        self._written_at = time.monotonic()
+        self._written_at = self._changed_at = time.monotonic()
         self._noted_version = self._optimized_version = 0
         self._superseded = True
+
+    def note_opened(self, version: int, changed_at: float) -> None:
+        """Note that the version which was opened is the newest since `changed_at`.
+
+        In seconds since the epoch: so the versions before it, and a pause, have the age that they
+        had for the process before this one.
+        """
+        self._noted_version = version
+        self._commits.append((changed_at, changed_at))
+        pause_s = max(time.time() - changed_at, 0.0)
+        self._written_at = self._changed_at = time.monotonic() - pause_s
 
     @property
     def table(self) -> Any:
@@ -311,6 +322,8 @@ class Shard:
         self.uses += 1
         now = time.time()
         fresh, self._noted_version = version != self._noted_version, version
+        if fresh:
+            self._changed_at = time.monotonic()
         if fresh and (not self._commits or now - self._commits[-1][1] > COMMIT_GRAIN_S):
             self._commits.append((began, now))
         return written
@@ -322,14 +335,14 @@ class Shard:
 
         After a pause it runs again once no one can read the old versions any more.
         """
-        idle_s = time.monotonic() - self._written_at
+        now = time.monotonic()
         return (
             self.fragments >= commits
             or self.wants_indexing()
             or (
                 self._superseded
-                and idle_s > _QUIET_S
-                and (self.fragments > 0 or idle_s > _QUIET_S + keep_s)
+                and now - self._written_at > _QUIET_S
+                and (self.fragments > 0 or now - self._changed_at > keep_s)
             )
         )
 
@@ -417,6 +430,11 @@ class Shard:
             newest = self._commits.popleft()
         if newest is None:
             return _NEVER
+        if not self._commits and self.objects is None:
+            # all but the newest version are superseded for `keep_s`, also those that the same
+            # commit made and superseded
+            self._commits.append(newest)
+            return timedelta(seconds=max(now - newest[1] - COMMIT_GRAIN_S, 0.0))
         self._commits.appendleft(newest)
         return timedelta(seconds=now - newest[0] + CLOCK_SLACK_S)
 

@@ -241,8 +241,12 @@ class LanceTables:
         await shard.read_indices()
         if opened.indices:
             await shard.rebuild_indices(opened.indices)
+        changed_at = time.time()
         if opened.indices or not opened.recorded:
-            await shard.record(time.time())
+            await shard.record(changed_at)
+        elif files is not None:
+            changed_at = await run_in_thread(files.changed_at)
+        shard.note_opened(await shard.table.version(), changed_at)
         self.shards[name] = shard
 
     async def _is_of_this_key(self, table: Any) -> bool:
