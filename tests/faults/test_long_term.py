@@ -468,6 +468,7 @@ async def test_a_table_at_rest_has_one_version(
         if not reopened:
             await rest(store)
     if reopened:
+        monkeypatch.setattr(lance_shard, "CLOCK_SLACK_S", 0.0)
         async with lance(base, keep_versions_s=600.0) as store:
             (shard,) = store.tables.shards.values()
             await shard.compact(keep_s=-1.0, index_rows=10**6)

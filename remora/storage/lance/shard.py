@@ -421,6 +421,10 @@ class Shard:
         self._superseded = (
             self._optimized_version != before or len(self._commits) != 1 or age == _NEVER
         )
+        if not self._superseded and self.objects is None:
+            # nor what the commit that made it had superseded; it is on disk, and stays
+            recorded = timedelta(seconds=time.time() - self._commits[0][1] - COMMIT_GRAIN_S)
+            await optimize(self.table, self._tools, cleanup_older_than=max(recorded, _LEAST_AGE))
 
     def _cleanup_age(self, keep_s: float) -> timedelta:
         """The age of the versions to remove: those before the newest one of `keep_s` ago."""
@@ -430,11 +434,6 @@ class Shard:
             newest = self._commits.popleft()
         if newest is None:
             return _NEVER
-        if not self._commits and self.objects is None:
-            # all but the newest version are superseded for `keep_s`, also those that the same
-            # commit made and superseded
-            self._commits.append(newest)
-            return timedelta(seconds=max(now - newest[1] - COMMIT_GRAIN_S, 0.0))
         self._commits.appendleft(newest)
         return timedelta(seconds=now - newest[0] + CLOCK_SLACK_S)
 
