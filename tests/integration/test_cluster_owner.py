@@ -199,7 +199,7 @@ class Slow:
         here = Path(__file__).parent
         if name == "lancedb":
             (here / "importing").touch()
-            while not (here / "imported").exists():
+            while (here / "importing").exists() and not (here / "imported").exists():
                 time.sleep(0.01)
 
 def runtime():
