@@ -141,7 +141,13 @@ async def measure(directory: Path, users: int, rows: int, repetitions: int) -> d
         "python": platform.python_version(),
         "machine": platform.machine(),
     }
-    config = Config.from_dict({"recall": {"cache": 1}, "long_term": {"compact_interval_s": 5.0}})
+    config = Config.from_dict(
+        {
+            "recall": {"cache": 1},
+            "long_term": {"compact_interval_s": 5.0},
+            "synopsis": {"shown": "always"},
+        }
+    )
     async with Runtime(directory, config=config) as runtime:
         begun = time.perf_counter()
         await fill(runtime, users, rows)
@@ -178,7 +184,8 @@ async def measure(directory: Path, users: int, rows: int, repetitions: int) -> d
 async def savings(directory: Path, path: Path) -> dict[str, Any]:
     """Tokens of each user's whole history against those of the synopsis."""
     conversations = read_conversations(path)
-    async with Runtime(directory) as runtime:
+    config = Config.from_dict({"synopsis": {"shown": "always"}})
+    async with Runtime(directory, config=config) as runtime:
         await replay(runtime, conversations, concurrency=8, progress=lambda _: None)
         found = []
         for user in conversations.users:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.lag.calls import BEFORE, Call, World, largest_calls, prepare
 from benchmarks.lag.iterations import Held, MeasuredSelector, run_measured
-from remora import Runtime
+from remora import Config, Runtime
 
 
 def _tick(loop: asyncio.AbstractEventLoop) -> None:
@@ -49,8 +49,9 @@ async def measure(
 
 async def run(selector: MeasuredSelector, messages: int, repeat: int, only: Sequence[str]) -> None:
     """Print the table."""
+    config = Config.from_dict({"synopsis": {"shown": "always"}})  # no model's time is measured
     with TemporaryDirectory() as place:
-        async with Runtime(Path(place) / "memory") as runtime:
+        async with Runtime(Path(place) / "memory", config=config) as runtime:
             world = World(runtime, Path(place), messages)
             selector.reset()
             _tick(asyncio.get_running_loop())

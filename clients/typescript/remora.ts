@@ -530,9 +530,10 @@ export interface SummaryFigures {
 export interface Synopsis {
   identity: string;
   context: string;
-  state: "degraded" | "empty" | "ok" | "pending";
+  state: "degraded" | "empty" | "off" | "ok" | "pending";
   job?: string;
   tokens?: number;
+  detail?: string;
 }
 
 /** `refresh`: write it again. */

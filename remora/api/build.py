@@ -308,16 +308,28 @@ def _build_planner(
         synopsis: Synopsis = await base.registry.ask_control(UserKey(user), message)
         return synopsis
 
-    shown = config.synopsis.shown
-    profiles = shown == "always" or (shown == "with_model" and base.models.chat is not None)
+    no_synopsis = _why_no_synopsis(base)
+    if config.synopsis.shown == "never":
+        no_synopsis = "synopsis.shown is never"
     tiers = Tiers(
         warm_up=warm_up,
         recall=recall,
         working=search_working if cached is not None else None,
-        synopsis=read_synopsis if profiles else None,
+        synopsis=None if no_synopsis else read_synopsis,
+        no_synopsis=no_synopsis,
         blocks=blocks,
     )
     return Planner(tiers, base.models.counter, config, fetch=base.journal.attachments.get)
+
+
+def _why_no_synopsis(base: Foundation) -> str:
+    """Why user profiles are not written; empty if they are."""
+    if base.models.chat is not None or base.options.config.synopsis.shown == "always":
+        return ""
+    return (
+        "there is no chat model to write it: pass chat_model= to the Runtime or set "
+        "models.summarizer to openai; with synopsis.shown: always it is an extract of what was said"
+    )
 
 
 async def _load_parts(base: Foundation) -> None:
@@ -417,6 +429,7 @@ def _build_internals(
             config.mailbox.timeout_s,
             verbs,
             window_rules(config, base.models.counter),
+            _why_no_synopsis(base),
         ),
         turns=turns,
         archive=LocalArchive(journal, registry, recall, models.cached),

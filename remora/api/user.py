@@ -376,7 +376,8 @@ class User(LongTermHandle):
         """The user's profile: who the user is and what concerns them now.
 
         One that is missing or expired is written first, by one model call however many ask at once.
-        Without a chat model it is an extract.
+        Without a chat model there is none: its state is ``off``, and its `detail` says what turns
+        it on.
 
         Args:
             refresh: write it again although it is valid.

@@ -32,7 +32,8 @@ class SynopsisConfig(Section, frozen=True, kw_only=True):
     """Reading a profile extends it by a whole term."""
     shown: Literal["with_model", "always", "never"] = "with_model"
     """Whether `load(query=…)` adds the profile. `with_model`: if there is a chat model to write it.
-    Without one, a profile is an extract of what was said, which `always` shows as well."""
+    `always`: without one, too, as an extract of what was said. `never`: contexts have none, and
+    `User.synopsis()` still asks the chat model for it."""
     max_tokens: int = 1_000
     """Both parts together; at most a quarter of `buffer.token_limit`, its share of a context."""
     deadline_s: float = 0.5

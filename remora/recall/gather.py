@@ -42,6 +42,7 @@ class Tiers(msgspec.Struct, frozen=True):
         recall: search in long-term memory.
         working: search in working memory: user, session, query -> what was found, best first.
         synopsis: a user's synopsis as it is now; a part that is out of date gets written.
+        no_synopsis: why contexts have none; empty if they have it.
         blocks: the session's memory blocks.
     """
 
@@ -49,6 +50,7 @@ class Tiers(msgspec.Struct, frozen=True):
     recall: Recall | None = None
     working: Callable[[str, str, str], Awaitable[Sequence[ScoredItem]]] | None = None
     synopsis: Callable[[str], Awaitable[Synopsis]] | None = None
+    no_synopsis: str = ""
     blocks: BlockView | None = None
 
 
@@ -117,6 +119,7 @@ async def gather(
             tasks.start_soon(_ask_blocks, tiers.blocks, key, snapshot, entries, found)
         if query is None:
             return found
+        found.report("synopsis", Source("off", detail=tiers.no_synopsis))
         if (recall := tiers.recall) is not None:
 
             async def ask_recall() -> Source:

@@ -47,6 +47,7 @@ class LocalContexts:
         timeout_s: seconds to wait for a synopsis where the caller gives none.
         meters: count how long contexts took, and what their sources gave.
         windows: how contexts are fitted.
+        no_synopsis: why synopses are not written; empty if they are.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class LocalContexts:
         timeout_s: float,
         meters: VerbMeters,
         windows: WindowRules,
+        no_synopsis: str,
     ) -> None:
         self._windows = windows
+        self._no_synopsis = no_synopsis
         self._meters = meters
         self._actors = actors
         self._journal = journal
@@ -213,6 +216,8 @@ class LocalContexts:
 
     async def synopsis(self, user: str, *, refresh: bool, timeout_s: float | None) -> Synopsis:
         """See `remora.User.synopsis`."""
+        if self._no_synopsis:
+            return Synopsis("", "", "off", detail=self._no_synopsis)
         limit = self._timeout_s if timeout_s is None else timeout_s
         # A synopsis written from now on is recent enough. So the caller waits for one job only,
         # even if a synopsis is valid for a very short time.

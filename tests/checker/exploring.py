@@ -168,9 +168,10 @@ def draw_settings(seed: int) -> Settings:
         return settings
     config = changed(config, "buffer", summary_tokens=small.choice(_SMALL_TOKENS))
     config = changed(config, "supervisor", resummarize_interval_s=small.choice((0.5, 30.0)))
-    return msgspec.structs.replace(
-        settings, config=config, extracts=small.random() < _EXTRACTS_SHARE
-    )
+    extracts = small.random() < _EXTRACTS_SHARE
+    if extracts:
+        config = changed(config, "synopsis", shown="always")
+    return msgspec.structs.replace(settings, config=config, extracts=extracts)
 
 
 def changed(config: Config, section: str, **values: Any) -> Config:

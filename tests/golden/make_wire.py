@@ -28,7 +28,7 @@ from remora.storage.records import MemoryItem, MessageRange, Reader, StateItem, 
 
 __all__ = ["MESSAGES", "NEWEST", "REPLIES", "files"]
 
-NEWEST = 3
+NEWEST = 4
 HERE = Path(__file__).parent
 AT_US = 1_767_225_600_000_000  # 2026-01-01
 
@@ -44,7 +44,7 @@ _marks = Watermarks(1, 2, 3, 4, 5)
 _policy = BufferPolicy(above_tokens=900, keep_messages=4, overdraft="wait")
 _state_item = StateItem("block", "facts", b"\x81\xa1a\x01")
 _value = KeyedValue(4, AT_US, b'{"a":1}')
-_synopsis = user.Synopsis("Ada", "tea", "ok", "job-2", 9)
+_synopsis = user.Synopsis("Ada", "tea", "ok", "job-2", 9, "")
 _working = WorkingItem(
     "w1", "ten euros", "tool:search", "chat", AT_US, 3, pack_vector(np.array([0.6, 0.8]))
 )

@@ -234,8 +234,8 @@ async def test_one_limit_lowers_what_depends_on_it(*, limit: int, model: bool) -
 
 
 async def test_no_profile_without_a_model_unless_asked_for() -> None:
-    """A profile that is an extract of what was said is in no context, unless the configuration says
-    so; `synopsis` gives it to whoever asks.
+    """Without a chat model there is no profile, neither in a context nor from `synopsis`, and both
+    say what turns it on; the configuration may ask for an extract.
     """
     for shown, status in (("with_model", "off"), ("never", "off"), ("always", "ok")):
         synopsis = {"shown": shown, "deadline_s": 600}
@@ -243,9 +243,14 @@ async def test_no_profile_without_a_model_unless_asked_for() -> None:
         async with Runtime.in_memory(config=Config.from_dict(tree)) as runtime:
             person = runtime.user("alice")
             await person.session("one").append(user("I moved to Lisbon, and my name is Alice."))
-            assert "Lisbon" in (await person.synopsis()).identity
+            found = await person.synopsis(refresh=True)
+            assert found.state == status
+            assert ("Lisbon" in found.identity) is (shown == "always")
+            assert ("chat_model=" in found.detail) is (shown != "always")
+            assert status == "ok" or found.identity + found.context == ""
             context = await person.session("two").load(query="where do I live?")
             assert context.sources.synopsis.status == status
+            assert bool(context.sources.synopsis.detail) is (status == "off")
             assert ("Lisbon" in str(context.messages)) is (shown == "always")
             if shown == "always":
                 assert str(context.messages).count("moved to Lisbon") == 1

@@ -20,7 +20,11 @@ async def test_stats_of_a_user() -> None:
     rates; of this user alone. Without a directory, long-term memory included.
     """
     config = Config.from_dict(
-        {"buffer": {"policy": "window", "size": 4}, "long_term": {"batch_ms": 5}}
+        {
+            "buffer": {"policy": "window", "size": 4},
+            "long_term": {"batch_ms": 5},
+            "synopsis": {"shown": "always"},
+        }
     )
     async with Runtime.in_memory(config=config, embedder=HashEmbedder()) as runtime:
         alice, bob = runtime.user("alice"), runtime.user("bob")

@@ -45,6 +45,7 @@ CONFIG = Config.from_dict(
         "tokens": {"counter": "heuristic"},
         "supervisor": {"max_attempts": 1, "backoff_s": 0.01},
         "recall": {"deadline_s": 600},
+        "synopsis": {"shown": "always"},
     }
 )
 CANARY = "qzvk"

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from remora import BufferPolicy, Config, Runtime
+from remora.config import SynopsisConfig
 from remora.errors import InvalidInput, NotGranted
 from remora.models.ports import Line
 from remora.storage.memory import MemoryStore
@@ -297,7 +298,8 @@ async def test_a_synopsis_forgets_what_was_deleted() -> None:
     """S2.22, S4.12: what a user deleted is in the synopsis no longer, nor in any context that it
     goes into.
     """
-    async with Runtime.in_memory(config=WORDS) as runtime:
+    shown = replace(WORDS, synopsis=SynopsisConfig(shown="always"))
+    async with Runtime.in_memory(config=shown) as runtime:
         alice = runtime.user("alice")
         chat = alice.session("chat")
         await chat.append(

@@ -38,6 +38,7 @@ CONFIG = Config.from_dict(
         "long_term": {"batch_ms": 1, "compact_fragments": 1},
         "tokens": {"counter": "heuristic"},
         "recall": {"deadline_s": 600},
+        "synopsis": {"shown": "always"},
     }
 )
 FORMS = ("export.jsonl", "export")
@@ -612,7 +613,7 @@ async def test_of_a_malformed_import_nothing_is_written(tmp_path: Path) -> None:
     what cannot be written is found before anything is written.
     """
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    small = Config.from_dict({"working": {"max_memory_mb": 0.02}})
+    small = Config.from_dict({"working": {"max_memory_mb": 0.02}, "synopsis": {"shown": "always"}})
     async with opened(None) as source, opened(None, config=small) as target:
         for name, session in (("alice", "one"), ("bob", "two")):
             await source.session(name, session).append([user("m1"), user("m2")])

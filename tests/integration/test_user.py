@@ -337,14 +337,15 @@ async def test_a_synopsis_under_way_is_written_after_a_restart(tmp_path: Path) -
 
 
 async def test_the_embedded_synopsis(tmp_path: Path) -> None:
-    """S2.22, S2.26: with no model at all there is a synopsis, within its bound, of what users said
-    of themselves and lately.
+    """S2.22, S2.26: with no model at all the configuration may ask for a synopsis, within its
+    bound, of what users said of themselves and lately.
     """
     said = [
         "My name is Ada, I live in Lisbon and I am allergic to nuts.",
         *(f"On day {n} we planted {n} rows of beans near the old well." for n in range(30)),
     ]
-    async with Runtime(tmp_path, config=config(synopsis={"max_tokens": 120})) as runtime:
+    settings = config(synopsis={"max_tokens": 120, "shown": "always"})
+    async with Runtime(tmp_path, config=settings) as runtime:
         ada = runtime.user("ada")
         await ada.session("chat").append([{"role": "user", "content": text} for text in said])
         found = await ada.synopsis()

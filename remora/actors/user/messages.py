@@ -202,7 +202,7 @@ class PruneNow(msgspec.Struct, frozen=True):
 
 # -- synopsis --------------------------------------------------------------------------------------
 
-SynopsisState = Literal["ok", "degraded", "pending", "empty"]
+SynopsisState = Literal["ok", "degraded", "pending", "empty", "off"]
 
 
 class ReadSynopsis(msgspec.Struct, frozen=True):
@@ -252,9 +252,10 @@ class Synopsis(msgspec.Struct, frozen=True):
         identity: name, preferences, traits; empty if unknown or expired.
         context: recent topics, current goals; empty if unknown or expired.
         state: ``ok``; ``degraded``: a fallback for the model's answer; ``pending``: it is being
-            written; ``empty``: nothing is known yet.
+            written; ``empty``: nothing is known yet; ``off``: it is not written.
         job: the job that writes it; empty for none.
         tokens: of both parts.
+        detail: why it is off, and what turns it on; empty otherwise.
     """
 
     identity: str
@@ -262,6 +263,7 @@ class Synopsis(msgspec.Struct, frozen=True):
     state: SynopsisState
     job: str = ""
     tokens: int = 0
+    detail: str = ""
 
 
 # -- shared scopes ---------------------------------------------------------------------------------
