@@ -1,17 +1,18 @@
-"""An agent server in FastAPI: replies are streamed, clients disconnect, requests are repeated.
+"""An agent server in FastAPI: streamed replies, tools, disconnects, repeated requests.
 
 ``pip install fastapi uvicorn; uvicorn --factory examples.fastapi_server:create_app``
 
 POST /{user}/{session} with a JSON body {"content": "…", "id": "a unique request id"} streams the
 agent's reply as text. A retry with the same id gets the stored reply, or a new one if the first was
 cut short. The "model" here needs no key; put yours in `think`, which may yield text or the chunks
-of OpenAI's package.
+of OpenAI's package, tool calls included: `TOOLS` has what they call.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
@@ -21,8 +22,18 @@ from pydantic import BaseModel
 
 import remora
 from remora import errors
+from remora.messages import ToolCall
 
 Think = Callable[[list[dict[str, Any]]], AsyncGenerator[Any, None]]
+
+PROMPT = {"role": "system", "content": "You are a friendly assistant. Answer in few words."}
+
+
+async def read_thermometer(city: str) -> str:
+    return f"18 degrees in {city}"
+
+
+TOOLS: dict[str, Callable[..., Awaitable[str]]] = {"read_thermometer": read_thermometer}
 
 
 async def think(messages: list[dict[str, Any]]) -> AsyncGenerator[str, None]:
@@ -46,17 +57,39 @@ async def begin(
 async def chat(turn: Annotated[remora.Turn, Depends(begin)], http: Request) -> Response:
     if turn.replayed:  # this request was answered before
         return PlainTextResponse(str(turn.replies[-1].content))
-    chunks = turn.stream(http.app.state.think(turn.context.messages))
-    return StreamingResponse(texts(chunks), media_type="text/plain")
+    return StreamingResponse(answer(turn, http.app.state.think), media_type="text/plain")
 
 
-async def texts(chunks: AsyncGenerator[Any]) -> AsyncGenerator[str]:
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            if isinstance(chunk, str):
-                yield chunk
-            elif chunk.choices:
-                yield chunk.choices[0].delta.content or ""
+async def answer(turn: remora.Turn, think: Think) -> AsyncGenerator[str]:
+    while True:
+        if calls := open_calls(turn.replies):  # also those of an attempt that was cut short
+            for call in calls:
+                result = await run_tool(call)
+                await turn.reply({"role": "tool", "tool_call_id": call.id, "content": result})
+            await turn.load()  # with the results
+        async with aclosing(turn.stream(think([PROMPT, *turn.context.messages]))) as chunks:
+            async for chunk in chunks:
+                yield text_of(chunk)
+        if not open_calls(turn.replies):
+            return
+
+
+def open_calls(replies: Sequence[remora.Message]) -> list[ToolCall]:
+    done = {one.tool_call_id for one in replies}
+    return [call for one in replies for call in one.tool_calls or () if call.id not in done]
+
+
+async def run_tool(call: ToolCall) -> str:
+    try:
+        return await TOOLS[call.function.name](**json.loads(call.function.arguments))
+    except Exception as e:  # what a model asks for may be wrong: it reads why
+        return f"failed: {type(e).__name__}: {e}"
+
+
+def text_of(chunk: Any) -> str:
+    if isinstance(chunk, str):
+        return chunk
+    return chunk.choices[0].delta.content or "" if chunk.choices else ""
 
 
 async def refuse(_: Request, error: Exception) -> Response:

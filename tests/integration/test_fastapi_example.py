@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import httpx
 import pytest
 import uvicorn
+from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from examples.fastapi_server import create_app, think
+from examples.fastapi_server import TOOLS, create_app, think
 from remora import Runtime
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -94,7 +98,7 @@ async def test_streaming_a_disconnect_and_retries(tmp_path: Path) -> None:
 
         answer = await client.post("/alice/one", json=body)
         assert answer.status_code == 200
-        assert answer.text == "I can see 1 messages, the last: hello "
+        assert answer.text == "I can see 2 messages, the last: hello "
         again = await client.post("/alice/one", json=body)
         assert (again.status_code, again.text) == (200, answer.text)
         assert model.calls == 2
@@ -123,6 +127,101 @@ async def test_a_model_whose_chunks_are_objects(tmp_path: Path) -> None:
             assert (await client.post("/alice/one", json=body)).text == "In Lisbon."
         said = await runtime.session("alice", "one").history()
         assert [(one.role, one.content) for one in said][1:] == [("assistant", "In Lisbon.")]
+
+
+CALL = {"name": "read_thermometer", "arguments": '{"city": "Lisbon"}'}
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """An endpoint like OpenAI's: it says something, calls a tool, and then says what that gave.
+    Its first stream that has a tool's result breaks off.
+    """
+
+    asked: list[list[dict[str, Any]]]
+
+    def do_POST(self) -> None:
+        messages = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
+        self.asked.append(messages)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        if messages[-1]["role"] == "tool":
+            self.send({"content": "It has "})
+            if len(self.asked) == 2:
+                return  # without an end
+            self.send({"content": messages[-1]["content"]}, "stop")
+        else:
+            self.send({"content": "I look. "})
+            for piece in (CALL, {"arguments": ""}):
+                call = {"index": 0, "id": "call-1", "type": "function", "function": piece}
+                self.send({"tool_calls": [call]})
+            self.send({}, "tool_calls")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def send(self, delta: dict[str, Any], finish: str | None = None) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        base = {"id": "1", "created": 1, "model": "m", "object": "chat.completion.chunk"}
+        self.wfile.write(f"data: {json.dumps({**base, 'choices': [choice]})}\n\n".encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class OpenAIModel(Model):
+    """OpenAI's client; a stream without an end is an error."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+
+    async def think(self, messages: list[dict[str, Any]]) -> AsyncGenerator[Any, None]:
+        finished = None
+        async with self._client.chat.completions.stream(
+            model="m", messages=cast("Any", messages)
+        ) as events:
+            async for event in events:
+                if event.type == "chunk":
+                    yield event.chunk
+                    finished = finished or event.chunk.choices[0].finish_reason
+        if finished is None:
+            raise ConnectionError("the stream broke off")
+
+
+async def test_streaming_with_tools(tmp_path: Path) -> None:
+    """What the model says before and after a tool call is one streamed reply. The endpoint fails
+    behind the tool: the retry neither asks for the call again nor runs the tool again.
+    """
+    ran: list[str] = []
+
+    async def read_thermometer(city: str) -> str:
+        ran.append(city)
+        return f"18 degrees in {city}"
+
+    handler = type("Handler", (Endpoint,), {"asked": []})
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as endpoint,
+    ):
+        patch.setitem(TOOLS, "read_thermometer", read_thermometer)
+        threading.Thread(target=endpoint.serve_forever).start()
+        model = OpenAIModel(f"http://127.0.0.1:{endpoint.server_address[1]}/v1")
+        async with serve(tmp_path / "memory", model) as (client, runtime):
+            body = {"id": "r1", "content": "How warm is it in Lisbon?"}
+            with pytest.raises(httpx.RemoteProtocolError):
+                await client.post("/alice/one", json=body)
+            answer = await client.post("/alice/one", json=body)
+            assert (answer.status_code, answer.text) == (200, "It has 18 degrees in Lisbon")
+            again = await client.post("/alice/one", json=body)
+            assert again.text == answer.text
+            said = await runtime.session("alice", "one").history()
+        endpoint.shutdown()
+    assert ran == ["Lisbon"]
+    assert [one.role for one in said] == ["user", "assistant", "tool", "assistant"]
+    assert [one.content for one in said[1:]] == ["I look. ", "18 degrees in Lisbon", answer.text]
+    assert len(handler.asked) == 3
+    for messages in handler.asked:
+        assert messages[0]["role"] == "system"
+    assert [one["role"] for one in handler.asked[2]] == ["system", "user", "assistant", "tool"]
 
 
 async def test_two_requests_at_once(tmp_path: Path) -> None:
