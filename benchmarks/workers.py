@@ -12,7 +12,8 @@ memory. Everything is loaded, and each session was used for a second, before a r
 result is the ratio of a round's two rates, the median over the rounds, and the owner's
 processor time for each operation.
 
-`takeover`: the owner is killed; the time until the next append is acknowledged.
+`takeover`: the owner is killed; the time until the next append is acknowledged, and until a context
+has recalled memories again.
 
 `kills`: owner and a worker are killed under load, again and again; each client sends again with its
 key. `stops`: the owner is stopped, replaced, and continued. Both count what is lost, doubled, out
@@ -229,7 +230,7 @@ def _standby_waits(memory: Path) -> bool:
 
 
 async def _takeover(given: argparse.Namespace) -> list[dict[str, Any]]:
-    took = []
+    took, recalled = [], []
     with tempfile.TemporaryDirectory() as path:
         memory = Path(path) / "memory"
         file = _write_config(Path(path), shards=given.shards, long_term=True, standby=given.standby)
@@ -244,14 +245,22 @@ async def _takeover(given: argparse.Namespace) -> list[dict[str, Any]]:
                 begun = time.perf_counter()
                 await chat.append({"role": "user", "content": "after"}, key=f"a{run}")
                 took.append(time.perf_counter() - begun)
+                status = "late"
+                while status == "late":
+                    context = await worker.session("user", "other").load(query="before")
+                    status = context.sources.long_term.status
+                recalled.append(time.perf_counter() - begun)
             assert len(await chat.history()) == 2 * given.runs
         _end_owner(memory, signal.SIGTERM)
     took.sort()
+    recalled.sort()
     row = {
         "standby": given.standby,
         "runs": given.runs,
         "p50_s": round(percentile(took, 0.5), 2),
         "p99_s": round(percentile(took, 0.99), 2),
+        "recall_p50_s": round(percentile(recalled, 0.5), 2),
+        "recall_p99_s": round(percentile(recalled, 0.99), 2),
         "load": round(os.getloadavg()[0], 1),
     }
     print(json.dumps(row), flush=True)
