@@ -81,7 +81,8 @@ def open_calls(replies: Sequence[remora.Message]) -> list[ToolCall]:
 
 async def run_tool(call: ToolCall) -> str:
     try:
-        return await TOOLS[call.function.name](**json.loads(call.function.arguments))
+        tool = TOOLS[call.function.name]
+        return await tool(**json.loads(call.function.arguments))
     except Exception as e:  # what a model asks for may be wrong: it reads why
         return f"failed: {type(e).__name__}: {e}"
 

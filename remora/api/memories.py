@@ -40,7 +40,7 @@ __all__ = ["Agent", "LongTermHandle", "MemoryLike"]
 MemoryLike: TypeAlias = str | Mapping[str, Any]
 """Something to remember: a text, or a dict with ``content`` and, where they differ from the call's
 own, ``type``, ``importance``, ``session``, ``agent``, ``key``, ``metadata`` and ``created_at`` (a
-datetime, or seconds since the epoch).
+datetime, ISO 8601 text, or seconds since the epoch).
 """
 
 

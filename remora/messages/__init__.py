@@ -33,6 +33,7 @@ from remora.messages.entry import (
     is_same_chat,
     kept_metadata,
     leading_instructions,
+    parse_time,
     restore_message,
 )
 from remora.messages.objects import chat_of_object, is_message_object
@@ -98,6 +99,7 @@ __all__ = [
     "kept_metadata",
     "leading_instructions",
     "media_parts",
+    "parse_time",
     "plain_name",
     "plain_text",
     "quote",

@@ -55,6 +55,7 @@ __all__ = [
     "is_same_chat",
     "kept_metadata",
     "leading_instructions",
+    "parse_time",
     "restore_message",
 ]
 
@@ -447,7 +448,10 @@ def encode_message(
         _check_calls(checked, index)
     at_us = now_us if now_us is not None else time.time_ns() // 1_000
     if created_at is not None:
-        at_us = _microseconds(created_at, index)
+        try:
+            at_us = parse_time(created_at)
+        except ValueError as e:
+            raise InvalidMessage(f"message {index}: created_at {e}", index=index) from e
     calls = tuple(call.id for call in checked.tool_calls) if checked.tool_calls else ()
     answers = checked.tool_call_id if checked.role == "tool" else None
     entry = Entry(0, at_us, 0, checked.role, encoded, meta, id_, calls, answers, 0.5, blobs or None)
@@ -592,13 +596,19 @@ def _check_depth(values: Iterable[Any], metadata: Any, index: int) -> None:
     raise InvalidMessage(f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index)
 
 
-def _microseconds(value: object, index: int) -> int:
+def parse_time(value: object) -> int:
+    """Microseconds since the epoch of a datetime, ISO 8601 text, or seconds since the epoch.
+
+    A time without a zone is in UTC.
+
+    Raises:
+        ValueError: it is none of these, or cannot be read back; the text goes after the name.
+    """
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
         except ValueError as e:
-            text = f"message {index}: created_at {value!r} is not ISO 8601"
-            raise InvalidMessage(text, index=index) from e
+            raise ValueError(f"{value!r} is not ISO 8601") from e
     try:
         if isinstance(value, datetime):
             # whole numbers: a float would lose microseconds
@@ -607,16 +617,15 @@ def _microseconds(value: object, index: int) -> int:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             microseconds = int(value * 1_000_000)
         else:
-            raise InvalidMessage(
-                f"message {index}: created_at must be a datetime, ISO 8601 text or seconds "
-                "since the epoch",
-                index=index,
-            )
-        datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # refuse what cannot be read back
+            microseconds = None
+        if microseconds is not None:
+            datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # refuse what cannot be read back
+            return microseconds
     except (ValueError, OverflowError, OSError) as e:
-        text = f"message {index}: created_at {value!r} is out of range"
-        raise InvalidMessage(text, index=index) from e
-    return microseconds
+        raise ValueError(f"{value!r} is out of range") from e
+    raise ValueError(
+        f"must be a datetime, ISO 8601 text or seconds since the epoch, not {type(value).__name__}"
+    )
 
 
 def restore_message(entry: Entry, id_: str) -> Message:

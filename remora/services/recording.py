@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -26,6 +25,7 @@ from remora.messages import (
     dated_line,
     decode_chat,
     encode_message,
+    parse_time,
     plain_text,
     without_surrogates,
 )
@@ -166,16 +166,9 @@ def _parse_created_at(intake: Intake, value: object) -> int:
     if value is None:
         return int(intake.clock.time() * 1_000_000)
     try:
-        if isinstance(value, datetime):
-            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            datetime.fromtimestamp(value, UTC)  # refuse what could not be read back
-            return int(value * 1_000_000)
-    except (ValueError, OverflowError, OSError) as e:
-        raise InvalidInput(f"created_at {value!r} is out of range") from e
-    raise InvalidInput(
-        f"created_at must be a datetime or seconds since the epoch, not {type(value).__name__}"
-    )
+        return parse_time(value)
+    except ValueError as e:
+        raise InvalidInput(f"created_at {e}") from e
 
 
 def conversation_texts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,18 @@ async def test_metadata_is_small_json(runtime: Runtime) -> None:
     memory = await alice.memory(id_)
     assert memory is not None
     assert memory.metadata == good
+
+
+async def test_a_memory_has_the_date_that_it_is_given(runtime: Runtime) -> None:
+    """In each form that a message may give it; without a zone it is in UTC."""
+    alice, noon = runtime.user("alice"), datetime(2023, 6, 30, 12, tzinfo=UTC)
+    forms = ("2023-06-30T14:00:00+02:00", "2023-06-30T12:00", noon, noon.timestamp())
+    for number, given in enumerate(forms):
+        await alice.remember({"content": f"m{number}", "created_at": given})
+    assert [one.created_at for one in await alice.remembered()] == [noon] * 4
+    for wrong in ("yesterday", True, float("nan"), 1e30, [1]):
+        with pytest.raises(InvalidInput, match="created_at"):
+            await alice.remember({"content": "x", "created_at": wrong})
 
 
 async def test_pages_of_memories(runtime: Runtime) -> None:

@@ -48,6 +48,15 @@ WITH_A_DIRECTORY = {
         It has 18 degrees in Lisbon.
         It has 18 degrees in Lisbon.
         """,
+    # the day that the question names is the message's own, and not that of the import
+    "earlier_dates": """
+        <recalled>
+        ...
+        - (1 March 2024) User: "I moved to Oslo."
+        ...
+        - (30 June 2023) Fact: "Speaks Norwegian"
+        </recalled>
+        """,
     # a user's own agent, with the public tools: each message once, through faults and power cuts
     "simulated_agent": "100 seeds, ... power cuts: every message once, in order",
 }
