@@ -197,7 +197,7 @@ async def test_streaming_with_tools(tmp_path: Path) -> None:
         ran.append(city)
         return f"18 degrees in {city}"
 
-    handler = type("Handler", (Endpoint,), {"asked": []})
+    handler: Any = type("Handler", (Endpoint,), {"asked": []})
     with (
         pytest.MonkeyPatch.context() as patch,
         ThreadingHTTPServer(("127.0.0.1", 0), handler) as endpoint,
