@@ -194,6 +194,8 @@ def compare(value: dict[str, Any], name: str, wanted: Any) -> bool:
     Raises:
         InvalidInput: there is no such operator.
     """
+    if name.startswith("$"):
+        raise InvalidInput(f"Unsupported operator: {name}; conditions name fields, and all hold")
     found: Any = value
     if name in value:
         return _is_as_wanted(value[name], wanted)

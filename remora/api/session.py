@@ -56,6 +56,7 @@ from remora.services.arguments import (
 from remora.services.deleting import DeletionReceipt, DeletionRequest
 from remora.services.erasure import ErasureReceipt
 from remora.services.intake import as_batch
+from remora.services.metadata import check_where
 from remora.services.parts import PartsHolder
 from remora.storage.export.transfer import SessionExport
 
@@ -406,23 +407,21 @@ class Session(OldSessionNames):
 
         Args:
             role: only those of this role.
-            filter_metadata: only those whose metadata has all of these pairs.
+            filter_metadata: only those whose metadata meets all of these conditions: values, or
+                dicts of operators and values, as in `User.recall`.
             limit: the newest of what is left, at most this many.
 
         Raises:
-            InvalidInput: a negative limit, or a filter that is not a dict.
+            InvalidInput: a negative limit, or a filter that is not such a dict.
         """
         if role is not None:
             check_choice(role, "role", get_args(Role))
         if limit is not None:
             check_int(limit, "limit")
-        if filter_metadata is not None and not isinstance(filter_metadata, Mapping):
-            raise InvalidInput(
-                f"filter_metadata must be a dict, not {type(filter_metadata).__name__}"
-            )
+        wanted = check_where(filter_metadata, "filter_metadata", copy=lambda value: value)
         buffer = await self._whole_buffer()
         instance = self._holder.parts.instance
-        return await filter_messages(buffer, instance, role, filter_metadata, limit)
+        return await filter_messages(buffer, instance, role, wanted, limit)
 
     async def contents(
         self, *, summary_prefix: str | None = None

@@ -27,6 +27,7 @@ from remora.runtime.threads import run_in_thread
 from remora.services.archive import are_long, restore_messages
 from remora.services.arguments import MAX_IDS
 from remora.services.intake import Intake, PlainMessage, as_batch, as_messages
+from remora.services.metadata import MetadataFilter
 from remora.services.parts import Parts
 from remora.storage.records import Summary
 
@@ -83,25 +84,19 @@ async def filter_messages(
     buffer: SessionView,
     instance: str,
     role: Role | None,
-    metadata: Mapping[str, Any] | None,
+    metadata: MetadataFilter,
     limit: int | None,
 ) -> list[Message]:
     """See `remora.Session.get_messages`."""
     entries = [entry for entry in buffer.entries if role is None or entry.role == role]
-    if metadata:
-        wanted = metadata.items()
-        entries = [entry for entry in entries if entry.meta]
-    if limit is not None and not metadata:
+    filters = bool(metadata.conditions)
+    if limit is not None and not filters:
         entries = entries[max(len(entries) - limit, 0) :]
     messages = await run_in_thread_if(
         are_long(entries), restore_messages, instance, buffer.sid, entries
     )
-    if metadata:
-        messages = [
-            one
-            for one in messages
-            if one.metadata and all(one.metadata.get(k) == v for k, v in wanted)
-        ]
+    if filters:
+        messages = [one for one in messages if metadata.fits(one.metadata or {})]
     return messages if limit is None else messages[max(len(messages) - limit, 0) :]
 
 

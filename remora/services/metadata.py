@@ -134,15 +134,25 @@ class MetadataFilter(msgspec.Struct, frozen=True):
         """Whether metadata, as `check_metadata` gave it, meets them all."""
         if not self.conditions:
             return True
-        values = msgspec.json.decode(metadata) if metadata else {}
+        return self.fits(msgspec.json.decode(metadata) if metadata else {})
+
+    def fits(self, values: Mapping[str, Any]) -> bool:
+        """Whether these values meet all conditions."""
         return all(
             _OPERATORS[how](values.get(name, _ABSENT), wanted)
             for name, how, wanted in self.conditions
         )
 
 
-def check_where(where: object) -> MetadataFilter:
+def check_where(
+    where: object, argument: str = "where", *, copy: Callable[[object], Any] = copy_json
+) -> MetadataFilter:
     """The conditions that a caller gave.
+
+    Args:
+        where: names with values, or with dicts of operators and values.
+        argument: where the caller gave it.
+        copy: of a value; raises `InvalidInput` if it cannot be compared.
 
     Raises:
         InvalidInput: one is not a value or a dict of operators and values, or there are too many.
@@ -150,26 +160,26 @@ def check_where(where: object) -> MetadataFilter:
     if where is None:
         return MetadataFilter()
     if not isinstance(where, Mapping):
-        raise InvalidInput(f"where must be a dict, not {type(where).__name__}")
+        raise InvalidInput(f"{argument} must be a dict, not {type(where).__name__}")
     conditions: list[Condition] = []
     for name, wanted in where.items():
         if not isinstance(name, str):
-            raise InvalidInput(f"where: names must be texts, not {type(name).__name__}")
+            raise InvalidInput(f"{argument}: names must be texts, not {type(name).__name__}")
         if name.startswith("$"):
             raise InvalidInput(
-                f"where: {name:.80} is no name of metadata: conditions have the form "
+                f"{argument}: {name:.80} is no name of metadata: conditions have the form "
                 '{"stars": {"$gt": 3}}, and all must hold'
             )
         given = wanted if isinstance(wanted, Mapping) and wanted else {"$eq": wanted}
         for how, value in given.items():
             if how not in _OPERATORS:
                 raise InvalidInput(
-                    f"where: {name!r:.80} has no operator {how!r:.80}; there are "
-                    f"{', '.join(_OPERATORS)}"
+                    f"{argument}: {name!r:.80} has no operator {how!r:.80}; there are "
+                    f'{", ".join(_OPERATORS)}; a whole dict is compared by {{"$eq": …}}'
                 )
             if how == "$in" and not isinstance(value, (list, tuple)):
-                raise InvalidInput("where: $in takes a list of values")
-            conditions.append((name, how, copy_json(value)))
+                raise InvalidInput(f"{argument}: $in takes a list of values")
+            conditions.append((name, how, copy(value)))
     if len(conditions) > _MAX_CONDITIONS:
-        raise InvalidInput(f"where: at most {_MAX_CONDITIONS} conditions are allowed")
+        raise InvalidInput(f"{argument}: at most {_MAX_CONDITIONS} conditions are allowed")
     return MetadataFilter(tuple(conditions))

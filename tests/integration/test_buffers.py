@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -373,6 +373,15 @@ async def test_filters() -> None:
         ]
         assert await chat.get_messages(filter_metadata={"user_id": "user3"}) == []
         assert len(await chat.get_messages(filter_metadata={})) == 4
+        for where, found in (
+            ({"user_id": {"$in": ["user2", "user3"]}}, ["I'm Bob"]),
+            ({"user_id": {"$ne": "user1"}}, ["I'm Bob", "nobody"]),
+            ({"n": {"$gte": 1}}, ["I'm Alice"]),
+        ):
+            assert said(await chat.get_messages(filter_metadata=where)) == found
+        for unknown in ({"$or": [{"n": 1}]}, {"n": {"$near": 1}}, {"n": {"gte": 1}}, {3: 1}, [1]):
+            with pytest.raises(InvalidInput, match="filter_metadata"):
+                await chat.get_messages(filter_metadata=cast("Any", unknown))
         assert said(await chat.get_messages(role="assistant")) == ["Hello Alice!"]
         assert said(await chat.get_messages(limit=2)) == ["I'm Bob", "nobody"]
         assert len(await chat.get_messages(limit=99)) == 4

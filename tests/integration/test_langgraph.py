@@ -222,6 +222,8 @@ async def test_filters_pages_and_namespaces() -> None:
         assert await found(limit=2, offset=1) == [3, 2]
         with pytest.raises(InvalidInput, match="operator"):
             await found(filter={"n": {"$near": 1}})
+        with pytest.raises(InvalidInput, match=r"\$or"):
+            await found(filter={"$or": [{"n": 1}, {"n": 2}]})
         assert await store.alist_namespaces(suffix=("d1",)) == [("docs", "d1")]
         assert await store.alist_namespaces(max_depth=1) == [("docs",)]
         condition = MatchCondition("prefix", ("*", "d0"))
