@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 import remora
 
-OLD_CHAT = [
+OLD_CHAT: list[dict[str, Any]] = [
     {"role": "user", "content": "I moved to Oslo.", "created_at": "2024-03-01T09:00:00Z"},
     {"role": "assistant", "content": "How is it?", "created_at": "2024-03-01T09:00:04Z"},
 ]

@@ -50,7 +50,12 @@ Longer ones are counted in a thread: tiktoken releases the interpreter while it 
 
 _MAX_TOKENS = (1 << 31) - 1
 
-MEDIA_TOKENS: Mapping[str, int] = {"image_url": 256, "input_audio": 256, "file": 2_048}
+MEDIA_TOKENS: Mapping[str, int] = {
+    "image_url": 256,
+    "video_url": 2_630,
+    "input_audio": 256,
+    "file": 2_048,
+}
 """Tokens counted for a part of unknown size that is not text: LlamaIndex's estimates."""
 
 
@@ -152,13 +157,15 @@ def _count_media(counter: TokenCounter, part: Mapping[str, Any]) -> int:
 
 
 def _count_blob(counter: TokenCounter, blob: Blob, kind: str = "") -> int:
-    if not kind:
-        kind = _KINDS.get(blob.media.partition("/")[0], "file")
+    of_media = _KINDS.get(blob.media.partition("/")[0], "file")
+    if not kind or of_media == "video_url":
+        kind = of_media
     return _count_measure(counter, blob.measure, kind)
 
 
 def _count_measure(counter: TokenCounter, size: Measure, kind: str) -> int:
-    tokens = media_tokens(size, getattr(counter, "media_family", "openai"))
+    family: Family = getattr(counter, "media_family", "openai")
+    tokens = media_tokens(size, family, video=kind == "video_url")
     if tokens is None:
         tokens = getattr(counter, "media_tokens", MEDIA_TOKENS).get(kind, 0)
     return tokens
@@ -168,7 +175,7 @@ _DATA = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _CHARACTERS_OF_DATA = 4  # for a token of what encrypted reasoning stands for
 LOW_DETAIL_TOKENS = 85
 """Of a picture that OpenAI is asked to look at in low detail."""
-_KINDS = {"image": "image_url", "audio": "input_audio"}
+_KINDS = {"image": "image_url", "video": "video_url", "audio": "input_audio"}
 
 
 _NAMED = frozenset({"function", "custom"})

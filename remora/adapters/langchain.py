@@ -37,7 +37,7 @@ __all__ = ["RemoraChatMessageHistory", "chat_of_message", "message_of_stored"]
 warn_if_untested("langchain-core")
 
 _KEY = "langchain"
-_PARTS = frozenset({"text", "refusal", "image_url", "input_audio", "file"})
+_PARTS = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
 
 
 class RemoraChatMessageHistory(BaseChatMessageHistory):

@@ -131,6 +131,7 @@ def _make_counter(config: Config) -> TokenCounter:
     tokens = config.tokens
     media = {
         "image_url": tokens.image_tokens,
+        "video_url": tokens.video_tokens,
         "input_audio": tokens.audio_tokens,
         "file": tokens.file_tokens,
     }

@@ -161,6 +161,8 @@ class TokensConfig(Section, frozen=True, kw_only=True):
     """Whose published rules give the tokens of a picture, sound or document, by its size."""
     image_tokens: int = 256
     """Tokens counted for an image whose size is not known: one at an address."""
+    video_tokens: int = 2_630
+    """The same of a video: ten seconds."""
     audio_tokens: int = 256
     """The same of audio."""
     file_tokens: int = 2_048

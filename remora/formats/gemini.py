@@ -257,6 +257,8 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
     match part["type"]:
         case "image_url":
             return _blob(part["image_url"]["url"], "image/jpeg")
+        case "video_url":
+            return _blob(part["video_url"]["url"], "video/mp4")
         case "input_audio":
             audio = part["input_audio"]
             return _blob(data_url(f"audio/{audio['format']}", audio["data"]), "")

@@ -148,6 +148,10 @@ class _Image(msgspec.Struct, tag_field="type", tag="image_url"):
     image_url: _Url
 
 
+class _Video(msgspec.Struct, tag_field="type", tag="video_url"):
+    video_url: _Url
+
+
 class _AudioData(msgspec.Struct):
     data: str
     format: str
@@ -182,7 +186,7 @@ class _Chat(msgspec.Struct):
     """The shape that a chat message must have; unknown keys are kept unchanged."""
 
     role: Role
-    content: str | list[_Text | _Refusal | _Image | _Audio | _File] | None = None
+    content: str | list[_Text | _Refusal | _Image | _Video | _Audio | _File] | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
@@ -432,12 +436,22 @@ def encode_message(
                 _check_depth((), metadata, index)
     except InvalidMessage:
         raise
-    except msgspec.ValidationError as e:
+    except (msgspec.ValidationError, TypeError) as e:
+        if _has_text_classes((chat, metadata)):  # of a framework: markup, an enumeration
+            _check_depth(chat.values(), metadata, index)
+            plain = {**clean_message(chat, index), "metadata": clean_texts(metadata)}
+            return encode_message(
+                {**plain, "id": id_, "created_at": created_at},
+                index=index,
+                max_bytes=max_bytes,
+                now_us=now_us,
+                attachments=attachments,
+            )
         problem = _role_problem(chat.get("role")) or str(e)
-        raise InvalidMessage(
-            f"message {index} is not a chat message: {problem}", index=index
-        ) from e
-    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        is_shape = isinstance(e, msgspec.ValidationError)
+        what = "is not a chat message" if is_shape else "cannot be encoded"
+        raise InvalidMessage(f"message {index} {what}: {problem}", index=index) from e
+    except (ValueError, OverflowError, RecursionError) as e:
         raise InvalidMessage(f"message {index} cannot be encoded: {e}", index=index) from e
     if id_ is not None:
         id_ = _check_id(id_, index)
@@ -481,6 +495,22 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
             left.extend(inner for inner in one.values() if type(inner) not in _PLAIN)
         elif isinstance(one, (list, tuple)):
             left.extend(inner for inner in one if type(inner) not in _PLAIN)
+
+
+def _has_text_classes(value: object) -> bool:
+    """Whether a text in plain data, or a key, is of a subclass of `str`, which msgspec refuses."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            if type(one) is not str:
+                return True
+        elif isinstance(one, Mapping):
+            left.extend(one)
+            left.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            left.extend(one)
+    return False
 
 
 def _check_payloads(parts: Iterable[Any], index: int) -> None:

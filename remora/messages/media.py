@@ -1,4 +1,4 @@
-"""Pictures, sounds and documents: their sizes, and the tokens that providers count for them.
+"""Pictures, sounds, videos and documents: their sizes, and the tokens that providers count.
 
 Sizes are read from the first bytes of a file. Tokens are those of the providers' published rules,
 as of November 2026:
@@ -12,7 +12,8 @@ as of November 2026:
   32 tokens a second of sound, 263 of video, 258 for a page.
 
 A document counts its pages as pictures and its text: 1 500 tokens a page, the lower end of what
-Anthropic says in "PDF support". OpenAI counts 10 tokens a second of sound.
+Anthropic says in "PDF support". OpenAI counts 10 tokens a second of sound. A video
+counts by Google's rule.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import binascii
 import io
 import re
+import struct
 import wave
 import zlib
 from base64 import b64decode
@@ -53,7 +55,7 @@ class Measure(msgspec.Struct, frozen=True, array_like=True):
         width: of a picture, in pixels.
         height: of a picture, in pixels.
         pages: of a document.
-        milliseconds: of sound.
+        milliseconds: of sound, or of a video.
     """
 
     width: int = 0
@@ -83,6 +85,7 @@ _OBJECTS = re.compile(rb"/Type\s*/ObjStm\b[^>]{0,300}>>\s*stream\r?\n")
 _UNPACKED = 8 << 20  # bytes of a document that are looked at
 _PAGE_BYTES = 50_000  # of a document whose pages cannot be counted
 _SOUND_BYTES = 16_000  # a second, of compressed sound whose length is not known
+_VIDEO_BYTES = 250_000  # the same of a video
 _PAGE_TOKENS = 1_500
 _SEEN = ("image/", "video/", "audio/", "application/pdf")
 _LOOKED_AT = 1 << 18  # characters; a multiple of four
@@ -106,8 +109,10 @@ def measure(data: bytes, media: str = "") -> tuple[str, Measure]:
         return media, _pixels(data)
     if found == "application/pdf":
         return media, Measure(pages=_count_pages(data))
-    if media.startswith(("audio/", "video/")):
+    if media.startswith("audio/"):
         return media, Measure(milliseconds=_milliseconds(data))
+    if media.startswith("video/"):
+        return media, Measure(milliseconds=_video_milliseconds(data))
     return media, _UNKNOWN
 
 
@@ -146,6 +151,19 @@ def _milliseconds(data: bytes) -> int:
     return len(data) * 1_000 // _SOUND_BYTES
 
 
+def _video_milliseconds(data: bytes) -> int:
+    """How long a video is: the header of an MP4 says it (ISO 14496-12, `mvhd`)."""
+    begin = data.find(b"mvhd") + 4
+    with suppress(struct.error, ZeroDivisionError):
+        if begin > 4:
+            form, skipped = (">IQ", 20) if data[begin : begin + 1] == b"\1" else (">II", 12)
+            units, duration = struct.unpack_from(form, data, begin + skipped)
+            found = int(duration * 1_000 // units)
+            if 0 < found < 1 << 40:
+                return found
+    return len(data) * 1_000 // _VIDEO_BYTES
+
+
 def words_of(size: Measure) -> str:
     """How large something is, for people: ``1024x768``, ``3 pages``, ``12 s``."""
     if size.width:
@@ -163,14 +181,15 @@ def size_of(count: int) -> str:
     return f"{count} B"
 
 
-def media_tokens(size: Measure, family: Family) -> int | None:
+def media_tokens(size: Measure, family: Family, *, video: bool = False) -> int | None:
     """Tokens of something of this size; None if its size is not known."""
     if size.width:
         return _PICTURES.get(family, _of_openai)(size.width, size.height)
     if size.pages:
         return size.pages * (258 if family == "gemini" else _PAGE_TOKENS)
     if size.milliseconds:
-        return ceil(size.milliseconds * (32 if family == "gemini" else 10) / 1_000)
+        a_second = 263 if video else 32 if family == "gemini" else 10
+        return ceil(size.milliseconds * a_second / 1_000)
     return None
 
 
@@ -197,11 +216,14 @@ def _of_gemini(width: int, height: int) -> int:
 _PICTURES = {"openai": _of_openai, "anthropic": _of_anthropic, "gemini": _of_gemini}
 
 
+_LINKED = ("image_url", "video_url")
+
+
 def payload(part: Mapping[str, Any]) -> tuple[str, str]:
     """Where a content part holds its bytes, and the text there; empty if they are elsewhere."""
     kind = part["type"]
-    if kind == "image_url":
-        place, text = "image_url.url", part["image_url"]["url"]
+    if kind in _LINKED:
+        place, text = f"{kind}.url", part[kind]["url"]
         if not text.startswith("data:"):
             return "", ""
     elif kind == "input_audio":
@@ -226,6 +248,8 @@ def check_payload(part: Mapping[str, Any]) -> str:
             return ""
     if part["type"] == "image_url" and not media.lower().startswith(_SEEN):
         return f"{place} is no picture, but {media or 'of no type'}"
+    if part["type"] == "video_url" and not media.lower().startswith("video/"):
+        return f"{place} is no video, but {media or 'of no type'}"
     if not text.isascii():
         return f"{place} is not base64: it has other letters"
     if _BLANK.search(text) is not None:

@@ -93,8 +93,8 @@ def attachment_words(part: Mapping[str, Any]) -> str:
     named = [one for one in (of_kind, part) if isinstance(one, Mapping)]
     given = [one[key] for one in named for key in _NAMES if isinstance(one.get(key), str)]
     name = next(filter(None, given), "")
-    if not name and kind == "image_url":
-        url = part["image_url"]["url"]
+    if not name and kind in {"image_url", "video_url"}:
+        url = part[kind]["url"]
         path = url[:_LONGEST_URL].partition("?")[0].partition("#")[0]
         name = "" if url.startswith("data:") else unquote(path.rpartition("/")[2])
     shown = " ".join(
@@ -117,7 +117,7 @@ _MEASURED = re.compile(r"\[[\w/.+-]+(?: ([^,\]]+))?, [\d.]+ k?M?B\]$")  # of `Bl
 
 
 _NAMES = ("filename", "name", "title")
-_KINDS = {"image_url": "image", "input_audio": "audio"}
+_KINDS = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 _LONGEST_NAME, _LONGEST_URL = 100, 2_000
 
 

@@ -51,6 +51,10 @@ class _ImageUrl(TypedDict, total=False):
     detail: str
 
 
+class _VideoUrl(TypedDict):
+    url: str
+
+
 class _TextPart(TypedDict):
     type: Literal["text"]
     text: str
@@ -64,6 +68,11 @@ class _RefusalPart(TypedDict):
 class _ImagePart(TypedDict):
     type: Literal["image_url"]
     image_url: _ImageUrl
+
+
+class _VideoPart(TypedDict):
+    type: Literal["video_url"]
+    video_url: _VideoUrl
 
 
 class _Audio(TypedDict):
@@ -116,7 +125,9 @@ class UserMessageDict(_Envelope):
     """A user message."""
 
     role: Literal["user"]
-    content: str | Iterable[_TextPart | _ImagePart | _AudioPart | _FilePart | _UntypedDict]
+    content: (
+        str | Iterable[_TextPart | _ImagePart | _VideoPart | _AudioPart | _FilePart | _UntypedDict]
+    )
     name: NotRequired[str]
 
 

@@ -140,7 +140,7 @@ def _fill(
 
 def _is_part(value: dict[str, Any]) -> bool:
     """Whether it is a content part that is an attachment."""
-    return value.get("type") in {"image_url", "input_audio", "file"}
+    return value.get("type") in {"image_url", "video_url", "input_audio", "file"}
 
 
 def shorten_attachments(

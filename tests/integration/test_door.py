@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
+import struct
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import pytest
 
 from remora import Config, Message, Runtime
 from remora.actors.policies.scoring import heuristic_score
-from remora.errors import ConfigError, RedactionFailed
+from remora.errors import ConfigError, InvalidMessage, RedactionFailed
+from remora.formats import to_gemini
 from remora.messages import ChatDict
 from remora.tokens import count_message
 from tests.harness import user
@@ -207,9 +211,121 @@ MEDIA: tuple[tuple[dict[str, Any], str, int], ...] = (
         "audio_tokens",
         256,
     ),
+    ({"type": "video_url", "video_url": {"url": "https://a.b/c.mp4"}}, "video_tokens", 2_630),
     ({"type": "file", "file": {"file_id": "f-1", "filename": "a.pdf"}}, "file_tokens", 2_048),
 )
 """A part, what it costs by configuration, and by default."""
+
+
+def video(seconds: int, *, long_form: bool = False) -> bytes:
+    """The head of an MP4 of this length, and data behind it."""
+    times = struct.pack(">B3xQQIQ", 1, 0, 0, 600, 600 * seconds)
+    if not long_form:
+        times = struct.pack(">B3xIIII", 0, 0, 0, 600, 600 * seconds)
+    return b"\0\0\0\x18ftypisom" + b"\0\0\0\x6cmvhd" + times + b"\0" * 60_000
+
+
+async def test_a_video_is_kept_and_counted_by_its_length(tmp_path: Path) -> None:
+    """Its bytes are an attachment; contexts have them while it is new, recall finds it by its name
+    and what was said with it; it costs 263 tokens a second.
+    """
+    said: list[dict[str, Any]] = []
+    for seconds, long_form in ((30, False), (45, True)):
+        encoded = base64.b64encode(video(seconds, long_form=long_form)).decode()
+        url = f"data:video/mp4;base64,{encoded}"
+        clip = {"type": "video_url", "video_url": {"url": url}, "name": f"clip{seconds}.mp4"}
+        said.append({"role": "user", "content": [{"type": "text", "text": "the goal"}, clip]})
+    tokens = {"counter": "heuristic"}
+    config = Config.from_dict({**SMALL, "buffer": {"token_limit": 60_000}, "tokens": tokens})
+    async with Runtime(tmp_path, config=config) as runtime:
+        await runtime.session("alice", "match").append(said)
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "match")
+        context = await chat.load(max_tokens=50_000)
+        assert context.messages == said
+        counts = [runtime.message_tokens(one) for one in said]
+        assert [one - 263 * seconds < 20 for one, seconds in zip(counts, (30, 45), strict=True)]
+        assert counts[0] > 263 * 30
+        assert counts[1] > 263 * 45
+        assert context.tokens == sum(counts)
+        small = await chat.load(max_tokens=200)
+        assert "[video clip45.mp4, 45 s]" in str(small.messages)
+        found = await runtime.user("alice").recall("clip30")
+        assert "[video clip30.mp4, 30 s]" in found[0].text
+        assert to_gemini(said[:1])["contents"][0]["parts"][1]["inline_data"]["data"] == video(30)
+        picture = {"type": "video_url", "video_url": {"url": "data:image/png;base64,AAAA"}}
+        wrong: dict[str, Any] = {"role": "user", "content": [picture]}
+        with pytest.raises(InvalidMessage, match="is no video, but image/png"):
+            await chat.append(wrong)
+
+
+async def test_a_custom_tool_call_is_kept_counted_and_found(tmp_path: Path) -> None:
+    """OpenAI's calls whose input is text and no JSON, with their results."""
+    custom = {"name": "shell", "input": "ls -la zebra"}
+    call: dict[str, Any] = {"id": "c1", "type": "custom", "custom": custom}
+    said: list[dict[str, Any]] = [
+        {"role": "user", "content": "Which files?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "a.txt"},
+        {"role": "assistant", "content": "One."},
+    ]
+    config = Config.from_dict(SMALL)
+    async with Runtime(tmp_path, config=config) as runtime:
+        await runtime.session("alice", "one").append(said)
+    async with Runtime(tmp_path, config=config) as runtime:
+        chat = runtime.session("alice", "one")
+        assert (await chat.load()).messages == said
+        longer = {**call, "custom": {"name": "shell", "input": "ls -la zebra " * 50}}
+        more = runtime.message_tokens({**said[1], "tool_calls": [longer]})
+        assert more > runtime.message_tokens(said[1]) + 100
+        found = {one.seq: one.text for one in await runtime.user("alice").recall("zebra")}
+        assert found[2] == "[calls shell ls -la zebra]"
+
+
+class Markup(str):
+    """A text of a template engine, whose `str` is something else."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "escaped"
+
+
+class Kind(StrEnum):
+    USER = "user"
+    TEXT = "text"
+
+
+async def test_texts_of_a_subclass_are_plain_texts() -> None:
+    """Markup, enumerations: in each place of a message."""
+    given: list[Any] = [
+        {"role": Kind.USER, "content": Markup("hello"), "id": Markup("m1")},
+        {
+            "role": "user",
+            "content": [{"type": Kind.TEXT, "text": Markup("in a part")}],
+            "metadata": {Markup("k"): [Markup("v")]},
+        },
+        Message(role="user", content=Markup("typed")),
+    ]
+    wrong: dict[str, Any] = {"role": Markup("nobody"), "content": Markup("x")}
+    async with Runtime.in_memory(config=Config.from_dict(SMALL)) as runtime:
+        chat = runtime.session("alice", "one")
+        await chat.append(given)
+        async with chat.turn(Markup("a question"), key=Markup("r1"), query=False) as turn:
+            await turn.reply(Markup("an answer"))
+        said = await chat.history()
+        contents = [one.content for one in said]
+        assert contents == [
+            "hello",
+            [{"type": "text", "text": "in a part"}],
+            "typed",
+            "a question",
+            "an answer",
+        ]
+        assert {type(one) for one in contents} == {str, list}
+        assert (said[0].id, said[1].metadata) == ("m1", {"k": ["v"]})
+        with pytest.raises(InvalidMessage, match="its role is 'nobody'"):
+            await chat.append(wrong)
 
 
 async def test_media_are_kept_and_counted(tmp_path: Path) -> None:
