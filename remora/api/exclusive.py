@@ -7,13 +7,13 @@ from typing import Self
 
 from remora.errors import TurnClosed
 from remora.ids import SessionKey
-from remora.services.parts import PartsHolder
+from remora.services.parts import OfOneProcess, PartsHolder
 from remora.services.turns import HeldTurn
 
 __all__ = ["Exclusive"]
 
 
-class Exclusive:
+class Exclusive(OfOneProcess):
     """A block in which no turn of the session runs. Get one from `Session.exclusive`.
 
     Use it once, with ``async with``.

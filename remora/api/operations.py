@@ -20,7 +20,7 @@ from remora.services.arguments import (
     check_seconds,
     check_text,
 )
-from remora.services.parts import long_term_is_off
+from remora.services.parts import OfOneProcess, long_term_is_off
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingOrder
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Operations", "check_interval"]
 
 
-class Operations:
+class Operations(OfOneProcess):
     """What operators and their tools call of a runtime; applications get it as `remora.Runtime`."""
 
     _lifetime: Lifetime

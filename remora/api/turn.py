@@ -50,7 +50,7 @@ from remora.services.arguments import (
     check_seconds,
 )
 from remora.services.intake import PlainMessage, as_batch
-from remora.services.parts import PartsHolder
+from remora.services.parts import OfOneProcess, PartsHolder
 from remora.services.turns import HeldTurn
 
 __all__ = ["Query", "Spoken", "Turn", "TurnPhase", "turn_not_open", "turn_to_answer"]
@@ -68,7 +68,7 @@ _REFUSED = (CommitFailed, InvalidInput, MailboxFull, OverdraftReached, TurnClose
 _by_seq = attrgetter("seq")
 
 
-class Turn:
+class Turn(OfOneProcess):
     """One request of a user, from their message to the reply. Get one from `Session.turn`.
 
     Use it once, with ``async with``. Until the block ends, no other turn of the session runs.

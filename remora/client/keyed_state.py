@@ -10,6 +10,7 @@ from remora.errors import InvalidInput
 from remora.rest import memory_shapes as shapes
 from remora.rest.state_operations import StateOperations
 from remora.services.arguments import check_flag, check_int, check_text, collect
+from remora.services.parts import OfOneProcess
 from remora.services.state_values import check_key
 
 __all__ = ["ClientState"]
@@ -17,7 +18,7 @@ __all__ = ["ClientState"]
 _PAGE = 1_000
 
 
-class ClientState:
+class ClientState(OfOneProcess):
     """Small JSON values by key, kept with a session or a user. See `remora.KeyedState`.
 
     A value is set by one request, which is not sent again if it may have run: `OutcomeUnknown`

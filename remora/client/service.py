@@ -30,6 +30,7 @@ from remora.rest.problems import Problem
 from remora.rest.streams import EventStream
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import check_seconds
+from remora.services.parts import OfOneProcess
 
 if TYPE_CHECKING:
     import httpx2
@@ -57,7 +58,7 @@ class _Lost(Exception):
     """There was no answer: the request may have run."""
 
 
-class Service:
+class Service(OfOneProcess):
     """The connections of a `Client`.
 
     Args:

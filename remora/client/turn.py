@@ -26,12 +26,13 @@ from remora.services.arguments import (
     check_query,
     check_seconds,
 )
+from remora.services.parts import OfOneProcess
 from remora.services.turns import HeldTurn, LocalTurns
 
 __all__ = ["ClientTurn"]
 
 
-class ClientTurn:
+class ClientTurn(OfOneProcess):
     """One request of the user, from their message to the reply: `remora.Turn`, by requests.
 
     Use it once, with ``async with``. Until the block ends, no other turn of the session runs in

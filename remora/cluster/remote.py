@@ -62,7 +62,7 @@ from remora.services.arguments import (
     collect,
 )
 from remora.services.intake import Intake, attachment_limits
-from remora.services.parts import Parts, PartsHolder
+from remora.services.parts import OfOneProcess, Parts, PartsHolder
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure, of_user
 from remora.storage.export.transfer import TransferReport
@@ -81,7 +81,7 @@ _FIGURES_S = 1.0
 _SILENT_S = 5.0
 
 
-class RemoteMemory:
+class RemoteMemory(OfOneProcess):
     """All shards that one owner serves.
 
     Args:

@@ -49,6 +49,7 @@ from remora.services.arguments import (
 )
 from remora.services.deleting import DeletionReceipt
 from remora.services.erasure import ErasureReceipt
+from remora.services.parts import OfOneProcess
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.export.transfer import TransferReport
@@ -124,7 +125,7 @@ class Shard(Protocol):
     async def retry_erasures(self) -> list[WaitingErasure]: ...  # noqa: D102
 
 
-class ShardedRuntime:
+class ShardedRuntime(OfOneProcess):
     """A memory in shards, with the methods of `remora.Runtime`.
 
     Everything of a user is in one shard, and so is everything of a shared scope. What concerns the

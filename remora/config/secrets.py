@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from remora.errors import ConfigError
 
@@ -19,10 +19,11 @@ class Secret:
     """A text that prints as stars everywhere: in ``repr``, ``str``, f-strings, logs.
 
     It is not a ``str``, so that joining or encoding it by accident fails instead of disclosing it;
-    `reveal` is the only way to the text. It can be copied but not pickled, and is false when empty.
+    `reveal` is the only way to the text. It can be copied but not pickled, unless it is empty; it
+    is false then.
 
     Raises:
-        TypeError: the value is not text, or the secret is pickled.
+        TypeError: the value is not text, or a secret that is not empty is pickled.
     """
 
     __slots__ = ("_text",)
@@ -60,8 +61,14 @@ class Secret:
     def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
         return self
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Secret cannot be pickled: pass the name of its source instead")
+    def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
+        if self._text:
+            raise TypeError(
+                "a configuration with a secret cannot be pickled, which would write the secret in "
+                "clear: pass the path of its file, where it is ${{ secrets.NAME }}, or set the "
+                "secret in the environment of the other process"
+            )
+        return Secret, ()
 
 
 def refers_to_secret(text: str) -> bool:

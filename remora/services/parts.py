@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 
@@ -44,6 +44,7 @@ __all__ = [
     "Appends",
     "Archive",
     "Contexts",
+    "OfOneProcess",
     "Parts",
     "PartsHolder",
     "Recalls",
@@ -305,7 +306,25 @@ def long_term_is_off() -> InvalidInput:
     return InvalidInput("long-term memory is switched off: long_term.enabled is false")
 
 
-class PartsHolder:
+class OfOneProcess:
+    """A memory, or a part of one that its handles lead to: neither is pickled or copied.
+
+    Raises:
+        InvalidInput: it is.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "a memory belongs to its process: it, its sessions, users and other handles can be "
+            "neither pickled nor copied. Pass the ids, and make the handle where it is used: "
+            "runtime.session(user, session) costs nothing. Another process enters "
+            "remora.connect(…), or a remora.Client"
+        )
+
+
+class PartsHolder(OfOneProcess):
     """Gives handles the parts of a runtime while it is open: a handle may be made before that.
 
     Args:

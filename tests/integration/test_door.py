@@ -276,7 +276,8 @@ async def test_a_custom_tool_call_is_kept_counted_and_found(tmp_path: Path) -> N
         chat = runtime.session("alice", "one")
         assert (await chat.load()).messages == said
         longer = {**call, "custom": {"name": "shell", "input": "ls -la zebra " * 50}}
-        more = runtime.message_tokens({**said[1], "tool_calls": [longer]})
+        calling: dict[str, Any] = {**said[1], "tool_calls": [longer]}
+        more = runtime.message_tokens(calling)
         assert more > runtime.message_tokens(said[1]) + 100
         found = {one.seq: one.text for one in await runtime.user("alice").recall("zebra")}
         assert found[2] == "[calls shell ls -la zebra]"
