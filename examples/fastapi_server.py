@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 import remora
 from remora import errors
-from remora.messages import ToolCall
+from remora.results import ToolCall
 
 Think = Callable[[list[dict[str, Any]]], AsyncGenerator[Any, None]]
 
@@ -62,21 +62,16 @@ async def chat(turn: Annotated[remora.Turn, Depends(begin)], http: Request) -> R
 
 async def answer(turn: remora.Turn, think: Think) -> AsyncGenerator[str]:
     while True:
-        if calls := open_calls(turn.replies):  # also those of an attempt that was cut short
-            for call in calls:
+        if turn.open_calls:  # also those of an attempt that was cut short
+            for call in turn.open_calls:
                 result = await run_tool(call)
                 await turn.reply({"role": "tool", "tool_call_id": call.id, "content": result})
             await turn.load()  # with the results
         async with aclosing(turn.stream(think([PROMPT, *turn.context.messages]))) as chunks:
             async for chunk in chunks:
                 yield text_of(chunk)
-        if not open_calls(turn.replies):
+        if not turn.open_calls:
             return
-
-
-def open_calls(replies: Sequence[remora.Message]) -> list[ToolCall]:
-    done = {one.tool_call_id for one in replies}
-    return [call for one in replies for call in one.tool_calls or () if call.id not in done]
 
 
 async def run_tool(call: ToolCall) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import remora
@@ -25,12 +25,6 @@ def read_thermometer() -> str:
     return "18 degrees"
 
 
-def open_calls(replies: Sequence[remora.Message]) -> list[str]:
-    done = {one.tool_call_id for one in replies}
-    calls = [call.id for one in replies for call in one.tool_calls or ()]
-    return [id_ for id_ in calls if id_ not in done]
-
-
 async def ask(
     chat: remora.Session,
     question: str,
@@ -39,9 +33,9 @@ async def ask(
 ) -> str:
     async with chat.turn(question, key=request) as turn:
         while not turn.replayed:
-            for id_ in open_calls(turn.replies):
+            for call in turn.open_calls:
                 result = read_thermometer()
-                await turn.reply({"role": "tool", "tool_call_id": id_, "content": result})
+                await turn.reply({"role": "tool", "tool_call_id": call.id, "content": result})
             context = await turn.load()
             message = await model(context.messages)
             await turn.reply(message)

@@ -29,7 +29,7 @@ from remora.errors import RemoraError
 from remora.ids import SessionKey
 from remora.maintenance.backup import BackupReport
 from remora.maintenance.export import Progress
-from remora.messages import ChatDict, Message, MessageLike, Receipt, Role
+from remora.messages import ChatDict, Message, MessageLike, Receipt, Role, ToolCall
 from remora.models.ports import ChatModelLike, EmbedderLike, RerankerLike, Summarizer
 from remora.recall.context import Context
 from remora.recall.memory import Memory
@@ -134,6 +134,8 @@ class Turn:
     def load(
         self, query: Query = ..., *, max_tokens: int | None = ..., timeout_s: float | None = ...
     ) -> Context: ...
+    @property
+    def open_calls(self) -> list[ToolCall]: ...
     @property
     def replayed(self) -> bool: ...
     @property

@@ -14,6 +14,7 @@ from remora.api.statistics import RuntimeStatistics
 from remora.api.tools import MemoryTools
 from remora.faces import publish
 from remora.maintenance.backup import BackupReport
+from remora.messages import ToolCall, ToolFunction
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
@@ -49,6 +50,8 @@ __all__ = [
     "SessionView",
     "SupervisorStatistics",
     "TaskStatistics",
+    "ToolCall",
+    "ToolFunction",
     "UserIndexStatistics",
     "UserStatistics",
     "UserView",

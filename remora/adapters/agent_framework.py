@@ -23,7 +23,7 @@ from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
 from remora.blocking import User as BlockingUser
 from remora.errors import InvalidInput
-from remora.messages import ChatDict, Message
+from remora.messages import ChatDict, Message, open_calls
 from remora.recall.memory import Memory, quote_memories
 from remora.services.arguments import MAX_TEXT_CHARACTERS, check_int, check_result_count
 
@@ -289,12 +289,8 @@ def _answered(messages: Sequence[FrameworkMessage]) -> set[str]:
 async def _open_calls(session: Conversation, answered: set[str]) -> list[Message]:
     """The messages that made calls, of which the session has no results yet."""
     _, buffer = await session.contents()
-    answered = answered - {message.tool_call_id for message in buffer}
-    return [
-        message
-        for message in buffer
-        if any(call.id in answered for call in message.tool_calls or ())
-    ]
+    found = [message for message, call in open_calls(buffer) if call.id in answered]
+    return [one for n, one in enumerate(found) if n == 0 or one is not found[n - 1]]
 
 
 def _check_callable(value: Any) -> Callable[[str], Any]:

@@ -10,8 +10,9 @@ chat API wants them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, cast
 
 from remora.adapters.given import Conversation, take_session
@@ -76,7 +77,10 @@ class RemoraSession:
         self._opaque = opaque
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The summary and the buffer as items, or the newest `limit` of them.
+        """The summary and the buffer as items, or the newest of them, `limit` at most.
+
+        With a limit, the parallel calls of a message come together or not at all, and no result
+        comes without its call, which the API refuses.
 
         Raises:
             InvalidInput: a negative limit.
@@ -86,10 +90,9 @@ class RemoraSession:
         if limit is not None and limit < 0:
             raise InvalidInput(f"limit must not be negative, not {limit}")
         summaries, messages = await self._await(self.session.contents)
-        items = [cast("TResponseInputItem", summary) for summary in summaries]
-        for message in messages:
-            items.extend(response_items(message))
-        return items if limit is None else items[max(len(items) - limit, 0) :]
+        items = [[cast("TResponseInputItem", summary)] for summary in summaries]
+        items += map(response_items, messages)
+        return list(chain.from_iterable(items)) if limit is None else _newest_items(items, limit)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append items: all of them, or none.
@@ -213,6 +216,28 @@ def response_items(message: Message) -> list[TResponseInputItem]:
     kept = metadata.get(_KEY, metadata.get(_KEPT))
     items = kept if kept is not None else _items(message.to_chat())
     return [cast("TResponseInputItem", item) for item in items]
+
+
+def _newest_items(
+    messages: Sequence[Sequence[TResponseInputItem]], limit: int
+) -> list[TResponseInputItem]:
+    """The items of the newest messages, whole messages only, and no result without its call."""
+    first, left = len(messages), limit
+    while first and len(messages[first - 1]) <= left:
+        first -= 1
+        left -= len(messages[first])
+    calls: list[object] = []
+    items: list[TResponseInputItem] = []
+    for item in chain.from_iterable(messages[first:]):
+        if (id_ := item.get("call_id")) is not None:
+            if not str(item.get("type")).endswith("_output"):
+                calls.append(id_)
+            elif id_ in calls:
+                calls.remove(id_)
+            else:
+                continue
+        items.append(item)
+    return items
 
 
 def _message(chat: ChatDict, items: Iterable[Mapping[str, Any]]) -> ChatDict:

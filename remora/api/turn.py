@@ -35,8 +35,10 @@ from remora.messages import (
     Message,
     MessageLike,
     Receipt,
+    ToolCall,
     decode_chat,
     is_same_chat,
+    open_calls,
     restore_message,
 )
 from remora.recall.attached import attach_all, attach_own
@@ -162,6 +164,14 @@ class Turn(OfOneProcess):
         An incomplete reply is not among them: the next reply takes its place.
         """
         return list(self._replies)
+
+    @property
+    def open_calls(self) -> list[ToolCall]:
+        """The tool calls of `replies` that have no result yet, in order: those to run next.
+
+        Those of an attempt that was cut short are among them.
+        """
+        return [call for _, call in open_calls(self._replies)]
 
     @property
     def context(self) -> Context:

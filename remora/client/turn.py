@@ -15,7 +15,7 @@ from remora.client.messages import context_of, receipt_of, spoken_messages
 from remora.client.service import Service, new_key
 from remora.errors import InvalidInput, TurnClosed
 from remora.ids import SessionKey, validate_id
-from remora.messages import Message, Receipt
+from remora.messages import Message, Receipt, ToolCall, open_calls
 from remora.recall.context import Context
 from remora.rest import session_operations as ask
 from remora.rest import shapes
@@ -90,6 +90,14 @@ class ClientTurn(OfOneProcess):
     def replies(self) -> list[Message]:
         """What is stored of the turn after the user's messages, in order."""
         return list(self._replies)
+
+    @property
+    def open_calls(self) -> list[ToolCall]:
+        """The tool calls of `replies` that have no result yet, in order: those to run next.
+
+        Those of an attempt that was cut short are among them.
+        """
+        return [call for _, call in open_calls(self._replies)]
 
     @property
     def context(self) -> Context:

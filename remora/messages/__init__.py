@@ -18,6 +18,7 @@ from remora.messages.chat import (
     Role,
     ToolCall,
     ToolFunction,
+    open_calls,
 )
 from remora.messages.entry import (
     KEPT_PREFIX,
@@ -99,6 +100,7 @@ __all__ = [
     "kept_metadata",
     "leading_instructions",
     "media_parts",
+    "open_calls",
     "parse_time",
     "plain_name",
     "plain_text",

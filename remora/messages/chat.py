@@ -1,6 +1,6 @@
 """The public message type, in the OpenAI chat format."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Self, TypeAlias
 
@@ -14,6 +14,7 @@ __all__ = [
     "ToolCall",
     "ToolFunction",
     "call_keys",
+    "open_calls",
 ]
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -160,3 +161,21 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     seqs: tuple[int, ...]
     ids: tuple[str, ...]
     duplicate: bool = False
+
+
+def open_calls(messages: Iterable[Message]) -> list[tuple[Message, ToolCall]]:
+    """The tool calls that have no result yet, each with its message, in order.
+
+    Calls of different messages may share an id: a result is of the newest message that has an open
+    call of its id.
+    """
+    opened: list[tuple[Message, ToolCall]] = []
+    for message in messages:
+        opened.extend((message, call) for call in message.tool_calls or ())
+        if message.role != "tool":
+            continue
+        places = [n for n, (_, call) in enumerate(opened) if call.id == message.tool_call_id]
+        if places:
+            newest = opened[places[-1]][0]
+            del opened[next(n for n in places if opened[n][0] is newest)]
+    return opened

@@ -253,6 +253,33 @@ async def test_the_summary_is_an_item() -> None:
         assert items == [said("m2"), said("m3")] == await session.get_items(2)
 
 
+async def test_a_limit_splits_no_tool_call() -> None:
+    """Whatever the limit: no result comes without its call, and no call of a message without the
+    others of it; the calls of two runs have one id.
+    """
+
+    def call(id_: str) -> Any:
+        return {"type": "function_call", "call_id": id_, "name": "look", "arguments": "{}"}
+
+    def output(id_: str, text: str) -> Any:
+        return {"type": "function_call_output", "call_id": id_, "output": text}
+
+    first = [said("q1"), call("c1"), call("c2"), output("c1", "r1"), output("c2", "r2")]
+    second = [said("q2"), call("c1"), output("c1", "r3"), said("thanks")]
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        session = adapter.RemoraSession(runtime.session("alice", "chat"))
+        await session.add_items(first)
+        await session.add_items(second)
+        items = [*first, *second]
+        assert await session.get_items() == items
+        found = [await session.get_items(limit) for limit in range(len(items) + 2)]
+    newest = items[-3:]
+    assert found[:4] == [[], items[-1:], items[-1:], newest]
+    assert found[4:8] == [items[-4:]] * 4  # of the parallel calls neither, for want of room
+    assert found[8] == items[1:]
+    assert found[9:] == [items] * 2
+
+
 async def test_settings_of_the_sdk() -> None:
     """S3.03: a limit holds with and without a runner, a given one goes before it, and a dict is as
     good.

@@ -219,6 +219,32 @@ async def test_resumed_after_a_failure(open_runtime: Open) -> None:
             assert texts(turn.replies) == [None, "noon", "It is noon."]
 
 
+async def test_the_calls_to_run_next(open_runtime: Open) -> None:
+    """Also where each step calls a tool by the same id, as some models do, and in the retry."""
+    named = [{**CALL["tool_calls"][0], "id": one} for one in ("call-1", "call-2")]
+    both: dict[str, Any] = {**CALL, "tool_calls": named}
+    other: dict[str, Any] = {**RESULT, "tool_call_id": "call-2"}
+    async with open_runtime() as runtime:
+        chat = runtime.session("alice", "one")
+        with pytest.raises(ConnectionError):
+            async with chat.turn("when?", key="k", query=False) as turn:
+                assert turn.open_calls == []
+                await turn.reply([CALL, RESULT])
+                assert turn.open_calls == []
+                await turn.reply([CALL])
+                assert [one.id for one in turn.open_calls] == ["call-1"]
+                await turn.reply(RESULT)
+                await turn.reply([both, other])
+                raise ConnectionError
+        async with chat.turn("when?", key="k", query=False) as turn:
+            assert [one.id for one in turn.open_calls] == ["call-1"]
+            assert turn.open_calls[0].function.name == "now"
+            await turn.reply([RESULT, {"role": "assistant", "content": "noon"}])
+            assert turn.open_calls == []
+        async with chat.turn("when?", key="k", query=False) as turn:
+            assert (turn.replayed, turn.open_calls) == (True, [])
+
+
 async def test_resumed_after_later_turns(open_runtime: Open) -> None:
     """The model sees the conversation as it was then, with what the turn stored itself."""
     async with open_runtime() as runtime:

@@ -67,7 +67,7 @@ VERBS: dict[type, str] = {
         history inspect key load load_state_dict rewind search settle size state state_dict stats
         truncate_to_size turn
     """,
-    Turn: "context key load replayed replies reply resumed stream",
+    Turn: "context key load open_calls replayed replies reply resumed stream",
     User: """
         agent append_many delete export_arrow forget id import_session inspect learn
         memories memory prune recall recall_many record record_many remember
