@@ -17,7 +17,7 @@ from remora.api.health import Health, HealthProblem, find_problems, of_problems
 from remora.api.host import Host, HostTasks
 from remora.api.options import JournalLike, Options
 from remora.api.status import make_answer
-from remora.errors import ConfigError, DirectoryUnusable, InvalidInput, OwnershipLost, RuntimeClosed
+from remora.errors import ConfigError, InvalidInput, OwnershipLost, RuntimeClosed
 from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
@@ -37,6 +37,7 @@ from remora.storage.layout import check_unsharded, end_division, is_dividing
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
+from remora.storage.private import unusable
 from remora.storage.renamed import with_current_names
 
 __all__ = ["Lifetime"]
@@ -218,17 +219,15 @@ class Lifetime:
             return
 
         def check() -> None:
-            if owned:
-                end_division(path)
-            if not is_dividing(path):
-                check_unsharded(path)
+            try:
+                if owned:
+                    end_division(path)
+                if not is_dividing(path):
+                    check_unsharded(path)
+            except OSError as e:
+                raise unusable(path, e) from e
 
-        try:
-            await run_in_thread(check)
-        except OSError as e:
-            raise DirectoryUnusable(
-                f"{path} cannot be used as a memory directory: {e.strerror or e}", path=path
-            ) from e
+        await run_in_thread(check)
 
     @asynccontextmanager
     async def _open_journal(self) -> AsyncIterator[Journal]:

@@ -43,7 +43,9 @@ __all__ = [
 
 def directory_of(arguments: argparse.Namespace) -> Path:
     """The memory directory of a command: ``--dir``, or the configuration's."""
-    return Path(arguments.dir or arguments.configured.directory)
+    if arguments.dir:
+        return Path(arguments.dir)
+    return check_directory(arguments.configured.directory, "directory")
 
 
 def memory_directory(text: str) -> Path:

@@ -27,7 +27,7 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.storage.boot_time import boot_time
-from remora.storage.private import make_private_directory, open_private
+from remora.storage.private import make_private_directory, open_private, unusable
 
 __all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
 
@@ -117,10 +117,7 @@ class Place:
 
     def unusable(self, error: OSError) -> DirectoryUnusable:
         """What an error of the system means for who chose the directory."""
-        return DirectoryUnusable(
-            f"{self.directory} cannot be used as a memory directory: {error.strerror or error}",
-            path=self.directory,
-        )
+        return unusable(self.directory, error)
 
     # -- who owns it -------------------------------------------------------------------------------
 

@@ -70,9 +70,8 @@ def read_target(target: object) -> Target:
     if isinstance(target, str) and _FACTORY.fullmatch(text) and not Path(text).exists():
         runtime = _call_factory(text)
     else:
-        if isinstance(target, str):
-            _check_path(text)
-        path = Path(text).absolute()
+        path = _check_path(text) if isinstance(target, str) else check_directory(target, "target")
+        path = path.absolute()
         text = str(path)
         if path.suffix in _FILES and not path.is_dir():
             runtime = Runtime.from_file(path)
@@ -86,15 +85,15 @@ def read_target(target: object) -> Target:
     return Target(text, runtime, directory.absolute(), digest_of(runtime.config))
 
 
-def _check_path(text: str) -> None:
-    """Check that a text is meant as a path: a new directory would have no hooks of a function's.
+def _check_path(text: str) -> Path:
+    """The path that a text is meant as; a new directory would have no hooks of a function's.
 
     Raises:
         InvalidInput: it looks like a function's name.
     """
     path = check_directory(text, "target")
     if path.suffix in _FILES or path.exists():
-        return
+        return path
     if ":" in text:
         raise InvalidInput(
             f"{text!r} is neither module:function nor a path that exists: {_EXAMPLE}; if you mean "
@@ -106,6 +105,7 @@ def _check_path(text: str) -> None:
             f'{text!r} is no path that exists; if you mean a function, write "{module}:{name}", '
             f'and if you mean a new directory, "./{text}"'
         )
+    return path
 
 
 def digest_of(config: Config) -> str:

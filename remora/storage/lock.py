@@ -23,12 +23,12 @@ from pathlib import Path
 
 import anyio
 
-from remora.errors import DirectoryLocked, DirectoryUnusable
+from remora.errors import DirectoryLocked
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import closing
-from remora.storage.private import open_private, prepare_directory
+from remora.storage.private import open_private, prepare_directory, unusable
 
 if sys.platform != "win32":
     import fcntl
@@ -81,10 +81,7 @@ class DirectoryLock:
             self._write_owner()
         except OSError as e:
             self.release()
-            raise DirectoryUnusable(
-                f"{self._directory} cannot be used as a memory directory: {e.strerror or e}",
-                path=self._directory,
-            ) from e
+            raise unusable(self._directory, e) from e
 
     def held_by_this_process(self) -> bool:
         """Whether another runtime of this process owns the directory. Blocks."""

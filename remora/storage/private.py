@@ -26,6 +26,7 @@ __all__ = [
     "make_private_directory",
     "open_private",
     "prepare_directory",
+    "unusable",
 ]
 
 _logger = get_logger(__name__)
@@ -159,3 +160,19 @@ def _own(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
         if path.name in _FILES or _DIRECTORIES.fullmatch(path.name):
             yield path
+
+
+def unusable(directory: Path, error: OSError) -> DirectoryUnusable:
+    """The error for a memory directory that cannot be made or used, with the cause."""
+    cause = error.strerror or str(error)
+    for path in (directory, *directory.parents):
+        if path.is_symlink() and not path.exists():
+            cause = f"{path} is a link to {path.readlink()}, which does not exist"
+        elif path.exists() and not path.is_dir():
+            cause = f"{path} is a file, not a directory"
+        else:
+            continue
+        break
+    return DirectoryUnusable(
+        f"{directory} cannot be used as a memory directory: {cause}", path=directory
+    )
