@@ -28,6 +28,7 @@ try:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ResourceError, ToolError
     from mcp_types import ToolAnnotations
+    from pydantic import ValidationError
 except ImportError as e:
     raise ImportError('a server of MCP needs it: pip install "remora[mcp]"') from e
 
@@ -70,7 +71,7 @@ def make_server(
         delete_said: offer a tool that deletes messages of conversations.
         ready: awaited before each request, where the runtime opens while clients connect.
     """
-    server: MCPServer[Any] = MCPServer(
+    server: MCPServer[Any] = _Server(
         "remora", instructions=_INSTRUCTIONS, version=metadata.version("remora"), log_level="ERROR"
     )
     tools = _Tools(user)
@@ -99,6 +100,23 @@ def make_server(
     ):
         server.resource(uri, mime_type="application/json")(_safe(ResourceError, read, ready))
     return server
+
+
+class _Server(MCPServer[Any]):
+    """Takes null for an argument that is left out, and says in plain words what is wrong of one."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        given = {key: value for key, value in arguments.items() if value is not None}
+        try:
+            return await super().call_tool(name, given, context)
+        except ToolError as e:
+            if not isinstance(e.__cause__, ValidationError):
+                raise
+            problems = [
+                f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+                for one in e.__cause__.errors(include_url=False)
+            ]
+            raise ToolError(without_surrogates(f"InvalidInput: {'; '.join(problems)}")) from e
 
 
 def _safe(

@@ -127,6 +127,34 @@ async def test_bad_requests_change_nothing() -> None:
         assert await runtime.user("alice").remembered() == []
 
 
+async def test_null_is_an_argument_that_is_left_out() -> None:
+    """Many clients send it for each optional argument."""
+    async with opened() as (client, runtime):
+        await runtime.user("alice").remember("Alice likes tea.")
+        found = await ask(client, "search_memories", query="tea", limit=None)
+        assert [one["content"] for one in found["memories"]] == ["Alice likes tea."]
+        assert len((await ask(client, "list_memories", limit=None, after=None))["memories"]) == 1
+        assert await ask(client, "list_sessions", after=None) == {"sessions": [], "next": ""}
+
+
+async def test_wrong_arguments_are_named_in_plain_words() -> None:
+    """Each of them; without an address of the library that checks them."""
+    async with opened() as (client, _):
+        for arguments, names in (
+            ({"query": None}, ["query"]),
+            ({"limit": "ten"}, ["query", "limit"]),
+            ({"query": 7, "limit": []}, ["query", "limit"]),
+        ):
+            text = await fail(client, "search_memories", **arguments)
+            assert text.startswith("InvalidInput: query: ")
+            assert all(f"{name}: " in text for name in names)
+            assert "http" not in text
+            assert "pydantic" not in text
+            assert "\n" not in text
+        text = await fail(client, "add_memories", memories=["fine", 7])
+        assert text == "InvalidInput: memories.1: Input should be a valid string"
+
+
 async def test_a_server_that_only_reads() -> None:
     async with opened(read_only=True) as (client, _):
         names = {tool.name for tool in (await client.list_tools()).tools}
