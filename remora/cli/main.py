@@ -26,8 +26,9 @@ from remora.cli.listing import command_sessions, command_users
 from remora.cli.mcp import command_mcp
 from remora.cli.opening import Memory, is_in_database, open_runtime, require_memory
 from remora.cli.parser import build_parser
-from remora.cli.reader import Conversations, read_conversations
+from remora.cli.reader import Conversations, describe_shape, read_conversations
 from remora.cli.render import (
+    Output,
     counted,
     print_bad_lines,
     print_json,
@@ -96,10 +97,11 @@ async def _replay(runtime: Memory, conversations: Conversations, concurrency: in
 async def _command_replay(console: Console, arguments: argparse.Namespace) -> int:
     conversations = await run_in_thread(read_conversations, arguments.file)
     if not conversations.sessions:
-        print_bad_lines(console, conversations)
+        shape = await run_in_thread(describe_shape, arguments.file)
+        first = next((f"; line {bad.number}: {bad.reason}" for bad in conversations.bad), "")
         raise InvalidInput(
-            f"{arguments.file} holds no conversation; "
-            "docs/reference/replay-format.md describes the format"
+            f"{arguments.file} holds no conversation: {shape} "
+            f"(docs/reference/replay-format.md){first}"
         )
     async with open_runtime(arguments) as runtime:
         report = await _replay(runtime, conversations, arguments.concurrency)
@@ -211,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
-    console = Console()
+    console = Output()
     try:
         if (
             arguments.command == "demo"
@@ -237,10 +239,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return command_view(console, arguments)
         return anyio.run(_COMMANDS[arguments.command], console, arguments)
     except RemoraError as e:
-        Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
+        Output(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print(
+        Output(stderr=True).print(
             "interrupted: acknowledged data is kept; run the same command again to continue"
         )
         return 130

@@ -31,9 +31,19 @@ from remora.errors import InvalidInput, InvalidMessage, RemoraError
 from remora.ids import SessionKey, validate_id
 from remora.messages import ChatDict, encode_message
 
-__all__ = ["BadLine", "Conversations", "PlannedMessage", "read_conversations"]
+__all__ = ["BadLine", "Conversations", "PlannedMessage", "describe_shape", "read_conversations"]
 
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+_HEAD_BYTES = 1 << 18  # of a file, by which its shape is known
+_SHAPES = (
+    ({"mapping", "author", "parts"}, "the export of ChatGPT (conversations.json)"),
+    ({"chat_messages", "sender"}, "the export of Claude (conversations.json)"),
+    ({"conversations", "from", "value"}, "a data set in ShareGPT's format"),
+    ({"instruction", "output"}, "a data set of instructions (Alpaca)"),
+)
+_KEY = re.compile(rb'"([a-z_]{2,20})"\s*:')
 
 
 class PlannedMessage(msgspec.Struct):
@@ -109,6 +119,33 @@ def read_conversations(path: Path) -> Conversations:
     except OSError as e:
         raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
     return found
+
+
+def describe_shape(path: Path) -> str:
+    """What a file that holds no conversation looks like, and what to do; for a message.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+    except OSError as e:
+        raise InvalidInput(f"cannot read {path}: {e.strerror}") from e
+    keys = {key.decode() for key in _KEY.findall(head)}
+    line = '{"user": …, "session": …, "messages": […]}'
+    known = next((name for wanted, name in _SHAPES if wanted <= keys), "")
+    if known:
+        return f"it looks like {known}: write one line for each of its conversations, as {line}"
+    if not head:
+        return "it is empty"
+    if head[:1] not in b"[{":
+        return f"it is no JSON: write one line for each conversation, as {line}"
+    if {"role", "content"} <= keys and not {"user", "session"} <= keys:
+        return f"its messages are of no user and session: write lines as {line}"
+    if b"\n" in head.rstrip() or head[:1] == b"[":
+        return f"it looks like one JSON value: write one line for each conversation, as {line}"
+    return f"write one line for each conversation, as {line}"
 
 
 def _read_line(line: bytes, found: Conversations, speakers: dict[str, list[str]]) -> None:

@@ -24,6 +24,7 @@ from remora.recall.memory import Memory
 from remora.runtime.jobs import Job
 
 __all__ = [
+    "Output",
     "counted",
     "named",
     "print_bad_lines",
@@ -37,6 +38,16 @@ __all__ = [
 
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _WIDEST = 1000
+
+
+class Output(Console):
+    """A console that breaks no sentence where no terminal shows it: grep finds it whole."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """See `rich.console.Console.print`."""
+        if not self.is_terminal and all(isinstance(one, (str, Text)) for one in objects):
+            options.setdefault("soft_wrap", True)
+        super().print(*objects, **options)
 
 
 def print_report(console: Console, report: ReplayReport) -> None:
@@ -144,7 +155,10 @@ def print_session(
         table.add_row(
             str(message.seq), Text(_shorten(message.name or message.role, 64)), text, state
         )
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        print_wide(console, table)
     console.print(
         f"{counted(view.last_seq, 'message')} ever, {view.buffered} in the buffer "
         f"({counted(view.buffered_tokens, 'token')}), {view.pending} of them being summarized, "
@@ -205,7 +219,10 @@ def print_memories(console: Console, memories: Sequence[Memory]) -> None:
             )
         )
         said = Text.assemble((f"{_shorten(who, 64)}: ", "bold"), _shorten(memory.text, 400))
-        console.print(Padding(said, (0, 0, 0, 6)))
+        if console.is_terminal:
+            console.print(Padding(said, (0, 0, 0, 6)))
+        else:
+            console.print(Text.assemble(" " * 6, said))
 
 
 def print_wide(console: Console, table: Table) -> None:

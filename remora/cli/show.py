@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from remora.cli.opening import Memory, journals_of, open_to_read
-from remora.cli.render import print_json, print_memories, print_session
+from remora.cli.render import Output, print_json, print_memories, print_session
 from remora.cluster.operating import job_line
 from remora.errors import InvalidInput
 from remora.ids import SessionKey
@@ -96,7 +96,7 @@ async def command_recall(console: Console, arguments: argparse.Namespace) -> int
         found = await user.recall(arguments.question, limit=arguments.limit)
         # an owner's figures are of all who asked
         if not arguments.in_database and runtime.statistics().reranking.failures:
-            Console(stderr=True).print(
+            Output(stderr=True).print(
                 "remora: the reranker failed, so the memories are in the order that recall found "
                 "(-v shows why)",
                 markup=False,

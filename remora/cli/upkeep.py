@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from remora.cli.opening import check_in_directory, directory_of, open_runtime
-from remora.cli.render import counted, print_json, printable
+from remora.cli.render import Output, counted, print_json, printable
 from remora.cli.transfer import progress_bar
 from remora.cluster.upkeep import backup_memory, repair_memory, verify_memory
 from remora.errors import EmbedderChanged, RemoraError
@@ -108,7 +108,7 @@ async def command_verify(console: Console, arguments: argparse.Namespace) -> int
         if arguments.json:
             print_json({"directory": str(directory), "error": str(e)})
         else:
-            Console(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
+            Output(stderr=True).print(f"remora: {e}", style="red", markup=False, highlight=False)
         return EXIT_UNREADABLE
     if arguments.json:
         of_directory = {"directory": str(directory), "clean": found.clean}

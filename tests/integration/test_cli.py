@@ -95,6 +95,77 @@ def test_replay_show_recall(run: Commands) -> None:
     assert "1 actor, 1 message, 1 long-term row" in forgotten
 
 
+CHATGPT = [
+    {
+        "title": "Ferries",
+        "mapping": {
+            "n1": {
+                "id": "n1",
+                "message": {
+                    "author": {"role": "user"},
+                    "content": {"content_type": "text", "parts": ["When does it leave?"]},
+                },
+                "parent": None,
+                "children": [],
+            }
+        },
+        "current_node": "n1",
+    }
+]
+CLAUDE = [
+    {
+        "uuid": "u1",
+        "name": "Ferries",
+        "chat_messages": [{"uuid": "m1", "text": "When does it leave?", "sender": "human"}],
+    }
+]
+SHAREGPT = {"id": "1", "conversations": [{"from": "human", "value": "hi"}]}
+TUNING = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        (CHATGPT, "the export of ChatGPT"),
+        (CLAUDE, "the export of Claude"),
+        (SHAREGPT, "a data set in ShareGPT's format"),
+        ([SHAREGPT] * 300, "a data set in ShareGPT's format"),
+        (TUNING, "its messages are of no user and session"),
+        ({"user": "a", "session": "b", "texts": [1, 2]}, '"messages": […]}'),
+        ("plain text\n" * 30, "it is no JSON"),
+        ("", "it is empty"),
+    ],
+)
+def test_a_file_of_another_shape_is_named(
+    run: Commands, shape: Any, named: str, indent: int | None
+) -> None:
+    """In one message, whether it is one line or a thousand; nothing is written."""
+    file = run.base / "conversations.json"
+    file.write_text(shape if isinstance(shape, str) else json.dumps(shape, indent=indent))
+    error = run("replay", file, code=1)
+    assert named in error
+    assert error.count("remora:") == 1
+    assert error.count("line 1: ") == (shape != "")
+    assert "line 2: " not in error
+
+
+def test_a_sentence_is_one_line_in_a_pipe(
+    run: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the width: grep finds it. A terminal breaks it between words."""
+    long = "My cat Figaro sleeps on the warm stones of the harbour until the last ferry leaves."
+    run.replay(chat("alice", "one", long))
+    monkeypatch.setenv("COLUMNS", "40")
+    for command in (("show", "alice", "one"), ("recall", "alice", "cat", "-k", "1")):
+        lines = run(*command).splitlines()
+        assert [line for line in lines if long in line], command
+    ever = [line for line in run("show", "alice", "one").splitlines() if "message ever" in line]
+    assert ever[0].endswith("indexed or being indexed")
+    assert main(["show", "bob", "one", "--dir", str(run.memory)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_bad_lines_are_named_and_the_rest_is_replayed(run: Commands) -> None:
     """A bad line: named by number, exit code 3, everything else replayed."""
     two: dict[str, Any] = {"user": "alice", "session": "two"}
