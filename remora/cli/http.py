@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 from rich.console import Console
 
+from remora.cli.opening import port_number
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput
 from remora.rest.keys import KeyFile, add_key, read_keys, remove_key
@@ -62,7 +63,9 @@ def add_http_parsers(commands: Any) -> None:
     command.add_argument(
         "--host", default="127.0.0.1", help="address to serve (%(default)s); put TLS in front of it"
     )
-    command.add_argument("--port", type=int, default=8765, help="0 takes a free one (%(default)s)")
+    command.add_argument(
+        "--port", type=port_number, default=8765, help="0 takes a free one (%(default)s)"
+    )
     command.add_argument(
         "--rate",
         type=float,

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 from rich.console import Console
 
+from remora.cli.opening import port_number
 from remora.cli.workers import TARGET
 from remora.errors import InvalidInput, RemoraError
 
@@ -50,7 +51,7 @@ def add_mcp_parser(commands: Any) -> None:
         "--user", default="default", metavar="ID", help="whose memory it is (default)"
     )
     command.add_argument(
-        "--http", type=int, metavar="PORT", help="serve HTTP on this port of this machine"
+        "--http", type=port_number, metavar="PORT", help="serve HTTP on this port of this machine"
     )
     command.add_argument(
         "--read-only", action="store_true", help="offer nothing that adds, edits or deletes"

@@ -35,6 +35,7 @@ __all__ = [
     "memory_directory",
     "open_runtime",
     "open_to_read",
+    "port_number",
     "require_memory",
     "runtime_of",
     "runtimes_of",
@@ -64,6 +65,19 @@ def memory_directory(text: str) -> Path:
             "with --config"
         )
     return path
+
+
+def port_number(text: str) -> int:
+    """What a person names as a port to serve, for the parser; 0 is one that is free.
+
+    Raises:
+        ArgumentTypeError: there is no such port.
+    """
+    if not text.isdecimal() or not text.isascii():
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r:.60}")
+    if len(text) > 5 or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"there is no port {text:.60}: the highest is 65535")
+    return int(text)
 
 
 def is_in_database(arguments: argparse.Namespace) -> bool:

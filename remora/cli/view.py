@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import directory_of, journals_of, memory_directory
+from remora.cli.opening import directory_of, journals_of, memory_directory, port_number
 from remora.cli.render import print_json
 from remora.errors import InvalidInput
 from remora.storage.sqlite.peek import peek_format
@@ -63,7 +63,11 @@ def add_view_parser(
         help="the address to serve (127.0.0.1); one that other machines reach needs --token-file",
     )
     command.add_argument(
-        "--port", type=int, default=0, metavar="N", help="the port to serve (0: one that is free)"
+        "--port",
+        type=port_number,
+        default=0,
+        metavar="N",
+        help="the port to serve (0: one that is free)",
     )
     command.add_argument(
         "--host-name",

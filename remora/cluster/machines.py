@@ -100,7 +100,9 @@ def parse_address(text: str, key: str) -> Address:
         ConfigError: it is none.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 <= int(port) < 1 << 16 or "/" in host:
+    if colon and port.isdecimal() and len(port) < 20 and int(port) >= 1 << 16:
+        raise ConfigError(f"{key}: there is no port {port}: the highest is 65535", key=key)
+    if not colon or not port.isdecimal() or len(port) >= 20 or "/" in host:
         raise ConfigError(f"{key} must be like 10.0.0.5:7731, not {text!r:.80}", key=key)
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
 

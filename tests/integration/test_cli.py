@@ -150,6 +150,20 @@ def test_a_file_of_another_shape_is_named(
     assert "line 2: " not in error
 
 
+@pytest.mark.parametrize("port", ["77731", "-1", "0x1f", "9" * 500])
+def test_a_port_that_there_is_not_is_refused(run: Commands, port: str) -> None:
+    """At once, in one sentence."""
+    target = run.memory
+    for words in (
+        ("view", target, f"--port={port}"),
+        ("http", target, "--keys", run.base / "keys", f"--port={port}"),
+        ("mcp", target, f"--http={port}"),
+    ):
+        error = run.plain(*words, code=2)
+        assert "65535" in error
+        assert "Traceback" not in error
+
+
 def test_a_sentence_is_one_line_in_a_pipe(
     run: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
