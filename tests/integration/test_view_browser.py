@@ -106,6 +106,8 @@ def test_it_updates_itself(page: Any) -> None:
     """Server-sent events: a page that is open shows what is changed."""
     page.click("header .name")
     page.wait_for_selector("#live.told")
+    # of the page; whether a process has the memory open is said under "Health"
+    assert page.inner_text("#live") == "page updates itself"
     page.on("dialog", lambda dialog: dialog.accept())
     page.locator("#jobs button", has_text="retry").click()
     page.wait_for_selector("text=1 dead letter will run again")

@@ -140,7 +140,7 @@ async function changed() {
 
 function live(told) {
   const status = document.getElementById("live");
-  const text = told ? "live" : "not live: asks every 5 s";
+  const text = told ? "page updates itself" : "page asks every 5 s";
   if (status.textContent !== text) status.textContent = text;
   status.className = told ? "told" : "";
 }
