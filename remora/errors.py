@@ -6,7 +6,8 @@ what to do                exceptions
 fix the call              `InvalidMessage`, `InvalidId`, `InvalidInput`, `IndexOutOfRange`,
                           `InvalidExport`, `ConfigError`, `NotGranted`, `RedactionFailed`,
                           `ReentrantAsk`, `WrongLoop`, `NoDeadLetter`, `NotFound`, `KeyConflict`,
-                          `IdConflict`, `TurnClosed`, `KeyRefused`, `BudgetTooSmall`
+                          `IdConflict`, `TurnClosed`, `KeyRefused`, `BudgetTooSmall`,
+                          `TooManyKeys`
 read again                `StateConflict`
 retry: nothing ran        `MailboxFull`, `OverdraftReached`, `CommitFailed`,
                           `SessionBusy`, `SessionQuarantined`,
@@ -74,6 +75,7 @@ __all__ = [
     "SessionQuarantined",
     "StateConflict",
     "StorageError",
+    "TooManyKeys",
     "TurnClosed",
     "WrongLoop",
 ]
@@ -134,6 +136,18 @@ class IdConflict(InvalidInput):
     def __init__(self, text: str, *, ids: tuple[str, ...]) -> None:
         super().__init__(text)
         self.ids = ids
+
+
+class TooManyKeys(InvalidInput):
+    """Keyed state has as many keys as are allowed. Nothing was written; delete some first.
+
+    Attributes:
+        limit: how many there may be.
+    """
+
+    def __init__(self, text: str, *, limit: int) -> None:
+        super().__init__(text)
+        self.limit = limit
 
 
 class NotFound(InvalidInput, LookupError):

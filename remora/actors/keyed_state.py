@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from remora.errors import InvalidInput
+from remora.errors import TooManyKeys
+from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
 from remora.runtime.actor import Decision
 from remora.runtime.probes import probe
 from remora.storage.keyed_values import (
@@ -49,7 +51,11 @@ __all__ = [
     "put_keyed",
 ]
 
+_NEAR = 0.8  # of a bound
 _VALUE_BYTES = 240  # of a value in memory, without key and JSON
+
+
+_logger = get_logger(__name__)
 
 
 class ReadValue(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -77,7 +83,7 @@ class ReadValues(msgspec.Struct, frozen=True, array_like=True, tag=12):
 class SetValue(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Set a value. Replies a `StoredValue`, or `StaleVersion`.
 
-    Raises InvalidInput, and writes nothing, if the key is new and there are too many.
+    Raises TooManyKeys, and writes nothing, if the key is new and there are too many.
 
     Attributes:
         key: which one.
@@ -115,7 +121,7 @@ class ReadNamed(msgspec.Struct, frozen=True, array_like=True, tag=15):
 class ChangeValues(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """Set and delete values, all or none. Replies `StoredValues` of those set, or a `StaleKey`.
 
-    Raises InvalidInput, and writes nothing, if there would be too many keys.
+    Raises TooManyKeys, and writes nothing, if there would be too many keys.
 
     Attributes:
         put: keys and values.
@@ -224,6 +230,7 @@ def drop_keyed(values: KeyedValues | None, key: str) -> None:
 
 def handle_keyed(
     values: KeyedValues | None,
+    owner: SessionKey | UserKey,
     sid: int,
     message: KeyedMessage,
     opening: Callable[[int], list[Any]],
@@ -232,6 +239,7 @@ def handle_keyed(
 
     Args:
         values: the actor's; None for none so far.
+        owner: the actor's key.
         sid: the actor's number.
         message: what is asked.
         opening: the record that comes before the actor's first one, if it has none, at a time.
@@ -244,14 +252,14 @@ def handle_keyed(
         case ReadValues():
             return Decision(_read(values, message))
         case SetValue():
-            return _set(values, sid, message, opening)
+            return _set(values, owner, sid, message, opening)
         case DeleteValue():
             return _delete(values, sid, message)
         case ReadNamed(keys=keys):
             found = values.by_key
             return Decision(StoredValues(tuple((key, found[key]) for key in keys if key in found)))
         case ChangeValues():
-            return _change(values, sid, message, opening)
+            return _change(values, owner, sid, message, opening)
 
 
 def _read(values: KeyedValues, message: ReadValues) -> StoredValues:
@@ -273,14 +281,18 @@ def _read(values: KeyedValues, message: ReadValues) -> StoredValues:
 
 
 def _set(
-    values: KeyedValues, sid: int, message: SetValue, opening: Callable[[int], list[Any]]
+    values: KeyedValues,
+    owner: SessionKey | UserKey,
+    sid: int,
+    message: SetValue,
+    opening: Callable[[int], list[Any]],
 ) -> Decision:
     key = message.key
     present = values.by_key.get(key)
     if _is_stale(present, message.version):
         return Decision(StaleVersion(present))
     if present is None:
-        _check_count(values, key, 1, message.max_keys)
+        _check_count(values, owner, key, 1, message.max_keys)
     value = KeyedValue(values.counter + 1, message.at_us, message.json)
     item = keyed_item(key, value)
     records = [*opening(message.at_us), StateChanged(sid, (item,))]
@@ -288,7 +300,11 @@ def _set(
 
 
 def _change(
-    values: KeyedValues, sid: int, message: ChangeValues, opening: Callable[[int], list[Any]]
+    values: KeyedValues,
+    owner: SessionKey | UserKey,
+    sid: int,
+    message: ChangeValues,
+    opening: Callable[[int], list[Any]],
 ) -> Decision:
     here = values.by_key
     for key, version in message.versions:
@@ -297,7 +313,7 @@ def _change(
     dropped = tuple((KEYED_KIND, key) for key in message.dropped if key in here)
     new = sum(key not in here for key, _ in message.put)
     if new > len(dropped):
-        _check_count(values, message.put[0][0], new - len(dropped), message.max_keys)
+        _check_count(values, owner, message.put[0][0], new - len(dropped), message.max_keys)
     if not (message.put or dropped):
         return Decision(StoredValues(()))
     stored = tuple(
@@ -312,13 +328,19 @@ def _change(
     return Decision(StoredValues(stored), records, size=size)
 
 
-def _check_count(values: KeyedValues, key: str, more: int, most: int) -> None:
+def _check_count(
+    values: KeyedValues, owner: SessionKey | UserKey, key: str, more: int, most: int
+) -> None:
     count = values.count(key)
+    bound = f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}max_keys"
     if count + more > most:
-        bound = "adapter_max_keys" if key.startswith(ADAPTER_PREFIX) else "max_keys"
-        raise InvalidInput(
-            f"there are {count} keys already; state.{bound} allows {most}: nothing was written"
+        raise TooManyKeys(
+            f"there are {count} keys already; {bound} allows {most}: nothing was written",
+            limit=most,
         )
+    if count < _NEAR * most <= count + more:
+        whose = "session" if isinstance(owner, SessionKey) else "user"
+        _logger.warning("state_keys_near_limit", **{whose: owner}, keys=count + more, setting=bound)
 
 
 def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:

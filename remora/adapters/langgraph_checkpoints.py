@@ -4,7 +4,8 @@ Needs the extra: ``pip install "remora[langgraph]"``.
 
 A checkpoint, the channel values that are new in it, and a task's writes are one durable write each,
 so none of them is ever there in part. They are keyed state of the session whose id is the thread's:
-exports, backups, `Session.fork` and `Session.forget` include them.
+exports, backups, `Session.fork` and `Session.forget` include them. Large values are stored in
+pieces, which checkpoints share; those that are too many for one write are written before it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class RemoraSaver(BaseCheckpointSaver[str]):
     a user of `remora.blocking`, on any. The others work in every thread but the event loop's.
 
     The checkpoints of a thread are in memory while it is in use: `aprune` keeps the latest ones.
-    `state.adapter_max_keys` and `state.adapter_max_value_bytes` bound them. A redaction hook is not
-    given checkpoints, which are bytes of LangGraph's serializer.
+    When a thread has `state.adapter_max_keys`, the older half of its checkpoints is deleted. A
+    redaction hook is not given checkpoints, which are bytes of LangGraph's serializer.
 
     Args:
         user: whose threads they are; one user of your choice for the whole application, or one for
@@ -62,10 +63,12 @@ class RemoraSaver(BaseCheckpointSaver[str]):
         self._user: User = original_of(user)
         self._await = awaiter_of(user)
         self._wait = waiter_of(user)
+        self._known: dict[tuple[str, str], int] = {}
 
     @property
     def _threads(self) -> Threads:
-        return Threads(self._user, self.serde)  # a clone of the saver may have another `serde`
+        # a clone of the saver may have another `serde`
+        return Threads(self._user, self.serde, self._known)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the latest one of its thread and namespace."""
@@ -115,7 +118,8 @@ class RemoraSaver(BaseCheckpointSaver[str]):
         """Store a checkpoint and its new channel values, in one durable write.
 
         Raises:
-            InvalidInput: a value is too large, or there are too many; nothing was written.
+            InvalidInput: there is no room for its keys, or `state.adapter_max_value_bytes` is less
+                than a piece of a large value; nothing was written.
             MailboxFull, OutcomeUnknown, CommitFailed: see `remora.KeyedState.change`.
         """
         arguments = config, checkpoint, metadata, new_versions
@@ -160,8 +164,9 @@ class RemoraSaver(BaseCheckpointSaver[str]):
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete the checkpoints and writes of a thread.
 
-        Their bytes leave the files in the course of upkeep; `Session.forget` of the session with
-        the thread's id removes them at once.
+        A checkpoint that is added while they are deleted is deleted as well. Their bytes leave the
+        files in the course of upkeep; `Session.forget` of the session with the thread's id removes
+        them at once.
         """
         await self._await(self._threads.delete_thread, thread_id)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,23 +19,32 @@ __all__ = [
     "BLOBS",
     "CHECKPOINTS",
     "LAST",
+    "PIECES",
+    "PIECE_BYTES",
     "WRITES",
     "Record",
     "blob_key",
     "checkpoint_key",
     "config_of",
+    "cut_typed",
     "decode_record",
     "decode_typed",
     "encode_typed",
+    "is_of_task",
     "namespace_key",
+    "piece_keys",
     "write_key",
     "writes_prefix",
 ]
 
-CHECKPOINTS, WRITES, BLOBS = "checkpoint/", "write/", "value/"
+CHECKPOINTS, WRITES, BLOBS, PIECES = "checkpoint/", "write/", "value/", "piece/"
 LAST = "last"
 """The key of the id of the checkpoint that was put last: who deletes sees that another came."""
 
+PIECE_BYTES = 98_304
+"""Of a piece of a large value; 128 KiB as JSON."""
+
+_NO_PIECES: Mapping[str, str] = MappingProxyType({})
 _LOWEST_PLACE = 100  # places of writes that are not regular are below 0
 
 
@@ -62,19 +73,47 @@ def decode_record(value: Any) -> Record:
     return Record(*value)
 
 
-def encode_typed(typed: tuple[str, bytes]) -> list[str]:
+def encode_typed(typed: tuple[str, bytes]) -> list[Any]:
     """A type's name and bytes, as JSON can hold them."""
     return [typed[0], b64encode(typed[1]).decode()]
 
 
-def decode_typed(value: list[str]) -> tuple[str, bytes]:
-    """The type's name and bytes."""
-    return value[0], b64decode(value[1])
+def cut_typed(typed: tuple[str, bytes], pieces: dict[str, bytes]) -> list[Any]:
+    """The same; if the bytes are many, the keys of their pieces, which are added to `pieces`.
+
+    A key is the digest of its piece. So a list that has only grown shares the pieces of its
+    beginning with earlier checkpoints, and a picture in it is stored once.
+    """
+    name, data = typed
+    if len(data) <= PIECE_BYTES:
+        return encode_typed(typed)
+    keys = []
+    for start in range(0, len(data), PIECE_BYTES):
+        piece = data[start : start + PIECE_BYTES]
+        keys.append(f"{PIECES}{blake2b(piece, digest_size=20).hexdigest()}")
+        pieces[keys[-1]] = piece
+    return [name, keys]
+
+
+def piece_keys(value: list[Any]) -> list[str]:
+    """The keys of the pieces that a value has; none if it has its bytes in itself."""
+    return [] if isinstance(value[1], str) else value[1]
+
+
+def decode_typed(value: list[Any], pieces: Mapping[str, str] = _NO_PIECES) -> tuple[str, bytes]:
+    """The type's name and bytes; `pieces` has, as base64, those that `piece_keys` names."""
+    parts = [pieces[key] for key in piece_keys(value)] or [value[1]]
+    return value[0], b"".join(map(b64decode, parts))
 
 
 def namespace_key(namespace: str) -> str:
     """What stands for a namespace in keys: names of graphs in graphs may be too long for one."""
     return f"{_digest(namespace)}/"
+
+
+def is_of_task(namespace: str) -> bool:
+    """Whether it is of one call of a graph in a graph, from which no later call goes on."""
+    return ":" in namespace  # before a task's id; no name of a node has it
 
 
 def checkpoint_key(namespace: str, id_: str) -> str:

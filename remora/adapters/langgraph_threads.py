@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,26 +36,45 @@ from remora.adapters.langgraph_records import (
     BLOBS,
     CHECKPOINTS,
     LAST,
+    PIECES,
+    WRITES,
     Record,
     blob_key,
     checkpoint_key,
     config_of,
+    cut_typed,
     decode_record,
     decode_typed,
     encode_typed,
+    is_of_task,
     namespace_key,
+    piece_keys,
     write_key,
     writes_prefix,
 )
 from remora.api.keyed_state import KeyedState, StateValue, adapter_state
 from remora.api.user import User
-from remora.errors import InvalidInput, StateConflict
+from remora.errors import InvalidInput, StateConflict, TooManyKeys
+from remora.logging import get_logger
+from remora.runtime.concurrency import run_in_thread_if
 
 __all__ = ["Threads"]
 
-_PAGE = 100  # checkpoints that are read at once
+_PAGE = 100  # values that are read at once
 _SESSIONS = 500  # sessions that are listed at once
 _DELETED = 5_000  # keys in one write
+_PIECES_AT_ONCE = 64  # 8 MiB as JSON, a quarter of a mailbox
+_KNOWN = 65_536  # pieces whose versions a saver remembers: 6 GB of values
+_IN_THREAD = 1_000_000  # bytes of a value from which on cutting it is a thread's work
+
+_logger = get_logger(__name__)
+
+_Choose: TypeAlias = Callable[[list[Record], Collection[str]], list[Record]]
+"""The checkpoints that stay, of all and the keys of the channel values."""
+
+
+class _Deleted(Exception):
+    """A checkpoint was deleted while it was read."""
 
 
 class Threads:
@@ -53,11 +83,15 @@ class Threads:
     Args:
         user: whose threads they are.
         serde: how values become bytes.
+        known: versions of pieces, by thread and key; of the saver, for all calls.
     """
 
-    def __init__(self, user: User, serde: SerializerProtocol) -> None:
+    def __init__(
+        self, user: User, serde: SerializerProtocol, known: dict[tuple[str, str], int]
+    ) -> None:
         self._user = user
         self._serde = serde
+        self._known = known
 
     def _state(self, thread: Any) -> KeyedState:
         return adapter_state(self._user.session(str(thread)), "langgraph", opaque=True)
@@ -74,39 +108,71 @@ class Threads:
 
     async def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See `RemoraSaver.aget_tuple`."""
-        record = await self._find(config)
-        thread = config["configurable"]["thread_id"]
-        return None if record is None else await self._tuple(thread, record)
+        while (record := await self._find(config)) is not None:
+            with suppress(_Deleted):
+                return await self._tuple(config["configurable"]["thread_id"], record)
+        return None
 
     async def _tuple(self, thread: str, record: Record) -> CheckpointTuple:
-        state, namespace = self._state(thread), record.namespace
         checkpoint = self._serde.loads_typed(decode_typed(record.checkpoint))
-        values = await self._values(state, namespace, checkpoint["channel_versions"])
+        writes = await self._writes(thread, record)
+        values = await self._values(thread, record, checkpoint["channel_versions"])
+        namespace = record.namespace
         return CheckpointTuple(
             config=config_of(thread, namespace, record.id),
             checkpoint=cast("Checkpoint", {**checkpoint, "channel_values": values}),
             metadata=self._serde.loads_typed(decode_typed(record.metadata)),
             parent_config=config_of(thread, namespace, record.parent) if record.parent else None,
-            pending_writes=await self._writes(state, namespace, record.id),
+            pending_writes=writes,
         )
 
     async def _values(
-        self, state: KeyedState, namespace: str, versions: ChannelVersions
+        self, thread: str, record: Record, versions: ChannelVersions
     ) -> dict[str, Any]:
-        keys = {channel: blob_key(namespace, channel, one) for channel, one in versions.items()}
-        found = await state.get_many(set(keys.values()))
-        return {
-            channel: self._serde.loads_typed(decode_typed(found[key].value))
-            for channel, key in keys.items()
-            if key in found
-        }
+        """Values of channels.
 
-    async def _writes(self, state: KeyedState, namespace: str, id_: str) -> list[PendingWrite]:
-        found = await state.items(prefix=writes_prefix(namespace, id_))
+        Raises:
+            _Deleted: the checkpoint is not there any more, so a value may be missing.
+        """
+        keys = {
+            channel: blob_key(record.namespace, channel, one) for channel, one in versions.items()
+        }
+        found = await self._read(thread, record, keys.values())
+        there = {channel: found[key].value for channel, key in keys.items() if key in found}
+        loaded = await self._loads(thread, record, there.values())
+        return dict(zip(there, loaded, strict=True))
+
+    async def _writes(self, thread: str, record: Record) -> list[PendingWrite]:
+        prefix = writes_prefix(record.namespace, record.id)
+        found = [one.value for one in await self._state(thread).items(prefix=prefix)]
+        loaded = await self._loads(thread, record, [typed for _, _, typed, _ in found])
         return [
-            (task, channel, self._serde.loads_typed(decode_typed(typed)))
-            for task, channel, typed, _path in (one.value for one in found)
+            (task, channel, value)
+            for (task, channel, _, _), value in zip(found, loaded, strict=True)
         ]
+
+    async def _loads(
+        self, thread: str, record: Record, encoded: Collection[list[Any]]
+    ) -> list[Any]:
+        """What was stored as these values, put together from their pieces; see `_values`."""
+        keys = [*dict.fromkeys(key for one in encoded for key in piece_keys(one))]
+        pieces: dict[str, str] = {}
+        for start in range(0, len(keys), _PIECES_AT_ONCE):
+            part = keys[start : start + _PIECES_AT_ONCE]
+            for one in (await self._read(thread, record, part)).values():
+                pieces[one.key] = one.value
+                self._note(str(thread), one)
+        return [self._serde.loads_typed(decode_typed(one, pieces)) for one in encoded]
+
+    async def _read(
+        self, thread: str, record: Record, keys: Iterable[str]
+    ) -> dict[str, StateValue]:
+        """Values as of one moment at which the checkpoint was there; see `_values`."""
+        at = checkpoint_key(record.namespace, record.id)
+        found = await self._state(thread).get_many({at, *keys})
+        if found.pop(at, None) is None:
+            raise _Deleted
+        return found
 
     async def find_all(
         self,
@@ -132,7 +198,8 @@ class Threads:
                     continue
                 metadata = self._serde.loads_typed(decode_typed(record.metadata))
                 if all(compare(metadata, *pair) for pair in (wanted or {}).items()):
-                    found.append(await self._tuple(thread, record))
+                    with suppress(_Deleted):
+                        found.append(await self._tuple(thread, record))
         return found
 
     async def _threads(self) -> AsyncIterator[str]:
@@ -162,10 +229,9 @@ class Threads:
         thread, namespace = where["thread_id"], where.get("checkpoint_ns", "")
         kept = {key: one for key, one in checkpoint.items() if key != "channel_values"}
         values = checkpoint["channel_values"]
+        pieces: dict[str, bytes] = {}
         put: dict[str, Any] = {
-            blob_key(namespace, channel, version): encode_typed(
-                self._serde.dumps_typed(values[channel])
-            )
+            blob_key(namespace, channel, version): await self._cut(values[channel], pieces)
             for channel, version in new_versions.items()
             if channel in values
         }
@@ -179,7 +245,7 @@ class Threads:
             encode_typed(self._serde.dumps_typed(metadata)),
         ]
         put[LAST] = checkpoint["id"]
-        await self._state(thread).change(put)
+        await self._store(where, put, pieces)
         return config_of(thread, namespace, checkpoint["id"])
 
     async def put_writes(
@@ -192,25 +258,91 @@ class Threads:
         """See `RemoraSaver.aput_writes`."""
         where = config["configurable"]
         namespace, id_ = where.get("checkpoint_ns", ""), where["checkpoint_id"]
-        put, once = {}, {}
+        put: dict[str, Any] = {}
+        once: dict[str, int] = {}
+        pieces: dict[str, bytes] = {}
         for number, (channel, value) in enumerate(writes):
             place = WRITES_IDX_MAP.get(channel, number)
             key = write_key(namespace, id_, task_id, place)
-            put[key] = [task_id, channel, encode_typed(self._serde.dumps_typed(value)), task_path]
+            put[key] = [task_id, channel, await self._cut(value, pieces), task_path]
             if place >= 0:
                 once[key] = 0
-        while put:
+        if pieces:
+            put[LAST] = id_  # who deletes pieces sees that some are used
+        while put.keys() - {LAST}:
             try:
-                await self._state(where["thread_id"]).change(put, versions=once)
+                await self._store(where, put, pieces, once)
             except StateConflict as e:  # it was written before: the task was run again
                 del put[e.key], once[e.key]
             else:
                 return
 
+    async def _cut(self, value: Any, pieces: dict[str, bytes]) -> list[Any]:
+        typed = self._serde.dumps_typed(value)
+        return await run_in_thread_if(len(typed[1]) > _IN_THREAD, cut_typed, typed, pieces)
+
+    async def _store(
+        self,
+        where: Mapping[str, Any],
+        put: Mapping[str, Any],
+        pieces: Mapping[str, bytes],
+        versions: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write values, which name `pieces`, so that these are there whenever the values are.
+
+        If there is no room for more keys, the older half of the thread's checkpoints is deleted.
+
+        Raises:
+            StateConflict: a key of `versions` has another one; none of the values was written.
+            InvalidInput: see `RemoraSaver.aput`.
+        """
+        thread = str(where["thread_id"])
+        while True:
+            try:
+                await self._store_whole(thread, put, pieces, versions or {})
+            except StateConflict as e:
+                if e.key not in pieces:
+                    raise
+                for key in pieces:  # some were deleted, or written by another process
+                    self._known.pop((thread, key), None)
+            except TooManyKeys:
+                at = where.get("checkpoint_ns", ""), where.get("checkpoint_id")
+                if not await self._make_room(thread, at):
+                    raise
+            else:
+                return
+
+    async def _store_whole(
+        self,
+        thread: str,
+        put: Mapping[str, Any],
+        pieces: Mapping[str, bytes],
+        versions: Mapping[str, int],
+    ) -> None:
+        state = self._state(thread)
+        held = {key: self._known[thread, key] for key in pieces if (thread, key) in self._known}
+        left = [key for key in pieces if key not in held]
+        while len(left) > _PIECES_AT_ONCE:  # too many for one write
+            part, left = left[:_PIECES_AT_ONCE], left[_PIECES_AT_ONCE:]
+            stored = await state.change(_as_json(part, pieces))
+            held.update((key, self._note(thread, one)) for key, one in stored.items())
+        stored = await state.change(
+            {**_as_json(left, pieces), **put}, versions={**held, **versions}
+        )
+        for key in left:
+            self._note(thread, stored[key])
+
+    def _note(self, thread: str, piece: StateValue) -> int:
+        """Note that a thread has a piece, and return its version."""
+        self._known.pop((thread, piece.key), None)
+        self._known[thread, piece.key] = piece.version
+        if len(self._known) > _KNOWN:
+            del self._known[next(iter(self._known))]
+        return piece.version
+
     async def delete_thread(self, thread: str) -> None:
         """See `RemoraSaver.adelete_thread`."""
-        state = self._state(thread)
-        await _delete(state, [one.key for one in await state.items()])
+        await self._delete(thread, partial(_all_keys, self._state(thread)))
 
     async def delete_for_runs(self, run_ids: Collection[str]) -> None:
         """See `RemoraSaver.adelete_for_runs`."""
@@ -219,46 +351,53 @@ class Threads:
             return
         async for thread in self._threads():
             await self._keep(
-                thread, lambda records: [one for one in records if one.run not in runs]
+                thread, lambda records, _: [one for one in records if one.run not in runs]
             )
 
-    async def _keep(self, thread: str, choose: Callable[[list[Record]], list[Record]]) -> None:
-        """Delete the checkpoints that are not chosen, their writes and values that only they have.
+    async def _delete(self, thread: str, find: Callable[[], Awaitable[list[str]]]) -> int:
+        """Delete the keys that `find` names, and return how many there were.
 
-        If a checkpoint is added at the same time, all is chosen again: it may need the values.
+        If a checkpoint is added at the same time, they are looked for again: it may need them. They
+        are deleted in their order, so those of checkpoints are to come first.
         """
         state = self._state(thread)
         while True:
-            found = {one.key: one for one in await state.items()}
-            last = found.pop(LAST, None)
+            last = await state.get(LAST)
+            versions = {LAST: last.version if last is not None else 0}
+            keys = await find()
             try:
-                gone = self._unneeded(found, choose)
-                versions = {LAST: last.version if last is not None else 0}
-                for start in range(0, len(gone), _DELETED):
-                    part = gone[start : start + _DELETED]
+                for start in range(0, len(keys), _DELETED):
+                    part = keys[start : start + _DELETED]
                     await state.change({}, delete=part, versions=versions)
             except StateConflict:
                 continue
-            else:
-                return
+            return len(keys)
 
-    def _unneeded(
-        self,
-        found: Mapping[str, StateValue],
-        choose: Callable[[list[Record]], list[Record]],
-    ) -> list[str]:
-        records = [
-            decode_record(one.value) for key, one in found.items() if key.startswith(CHECKPOINTS)
-        ]
-        kept = choose(records)
+    async def _keep(self, thread: str, choose: _Choose) -> int:
+        """Delete the checkpoints that are not chosen, and what only they have; see `_delete`."""
+        return await self._delete(thread, partial(self._unneeded, self._state(thread), choose))
+
+    async def _unneeded(self, state: KeyedState, choose: _Choose) -> list[str]:
+        records = [decode_record(one.value) async for one in _pages(state, CHECKPOINTS)]
+        blobs = {one.key: piece_keys(one.value) async for one in _pages(state, BLOBS)}
+        kept = choose(records, blobs)
         if len(kept) == len(records):
             return []
         needed = {checkpoint_key(one.namespace, one.id) for one in kept}
+        gone = [checkpoint_key(one.namespace, one.id) for one in records]
+        gone = [key for key in gone if key not in needed]
         for one in kept:
             versions = self._versions(one)
             needed.update(blob_key(one.namespace, *pair) for pair in versions.items())
         writes = tuple(writes_prefix(one.namespace, one.id) for one in kept)
-        return [key for key in found if key not in needed and not key.startswith(writes)]
+        found = {one.key: piece_keys(one.value[2]) async for one in _pages(state, WRITES)}
+        for key, pieces in (*blobs.items(), *found.items()):
+            if key in needed or key.startswith(writes):
+                needed.update(pieces)
+            else:
+                gone.append(key)
+        gone += [one.key async for one in _pages(state, PIECES) if one.key not in needed]
+        return gone
 
     def _versions(self, record: Record) -> ChannelVersions:
         checkpoint = self._serde.loads_typed(decode_typed(record.checkpoint))
@@ -277,18 +416,20 @@ class Threads:
             if strategy == "delete":
                 await self.delete_thread(thread)
             else:
-                state = self._state(thread)
-                blobs = {one.key async for one in _pages(state, BLOBS)}
-                await self._keep(thread, partial(self._latest, blobs))
+                await self._keep(thread, self._latest)
 
-    def _latest(self, blobs: Collection[str], records: list[Record]) -> list[Record]:
+    def _latest(self, records: list[Record], blobs: Collection[str]) -> list[Record]:
         """The latest checkpoint of each namespace, and what its delta channels are rebuilt from."""
+        latest = {one.namespace: one for one in sorted(records, key=attrgetter("id"))}
+        return self._with_ancestors([*latest.values()], records, blobs)
+
+    def _with_ancestors(
+        self, chosen: Iterable[Record], records: Iterable[Record], blobs: Collection[str]
+    ) -> list[Record]:
+        """Checkpoints, and those that their delta channels are rebuilt from."""
         by_place = {(one.namespace, one.id): one for one in records}
-        latest: dict[str, Record] = {}
-        for one in sorted(records, key=lambda one: one.id):
-            latest[one.namespace] = one
-        kept = {(one.namespace, one.id): one for one in latest.values()}
-        for one in latest.values():
+        kept = {(one.namespace, one.id): one for one in chosen}
+        for one in [*kept.values()]:
             metadata = self._serde.loads_typed(decode_typed(one.metadata))
             missing = set(metadata.get("counters_since_delta_snapshot") or ())
             at: Record | None = one
@@ -302,25 +443,52 @@ class Threads:
                 at = by_place.get((at.namespace, at.parent or ""))
         return [*kept.values()]
 
+    async def _make_room(self, thread: str, at: tuple[str, str | None]) -> bool:
+        """Delete the older half of a thread's checkpoints; returns whether there were any.
+
+        Those that a run goes on from stay: the latest of each graph, and the one that the run `at`
+        which room is needed has read.
+        """
+
+        def choose(records: list[Record], blobs: Collection[str]) -> list[Record]:
+            records = sorted(records, key=attrgetter("id"))
+            latest = {one.namespace: one for one in records if not is_of_task(one.namespace)}
+            here = [one for one in records if (one.namespace, one.id) == at]
+            newer = records[(len(records) + 1) // 2 :]
+            return self._with_ancestors([*newer, *latest.values(), *here], records, blobs)
+
+        deleted = await self._keep(thread, choose)
+        if deleted:
+            _logger.warning(
+                "checkpoints_pruned", session=self._user.session(thread).key, keys=deleted
+            )
+        return deleted > 0
+
     async def history(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> dict[str, DeltaChannelHistory]:
         """See `RemoraSaver.aget_delta_channel_history`."""
+        while True:
+            with suppress(_Deleted):
+                return await self._history(config, channels)
+
+    async def _history(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
         writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
         record = await self._find(config) if channels else None
         thread = config["configurable"]["thread_id"]
-        state = self._state(thread)
         while record is not None and record.parent and len(seeds) < len(writes):
             record = await self._find(config_of(thread, record.namespace, record.parent))
             if record is None:
                 break
             open_ = writes.keys() - seeds.keys()
-            for one in reversed(await self._writes(state, record.namespace, record.id)):
+            for one in reversed(await self._writes(thread, record)):
                 if one[1] in open_:
                     writes[one[1]].append(one)
             versions = {key: one for key, one in self._versions(record).items() if key in open_}
-            seeds.update(await self._values(state, record.namespace, versions))
+            seeds.update(await self._values(thread, record, versions))
         history: dict[str, DeltaChannelHistory] = {}
         for channel, found in writes.items():
             history[channel] = {"writes": found[::-1]}
@@ -329,9 +497,14 @@ class Threads:
         return history
 
 
-async def _delete(state: KeyedState, keys: Sequence[str]) -> None:
-    for start in range(0, len(keys), _DELETED):
-        await state.change({}, delete=keys[start : start + _DELETED])
+async def _all_keys(state: KeyedState) -> list[str]:
+    """Those of checkpoints first, and last the one that a put changes."""
+    keys = [one.key async for one in _pages(state, "")]
+    return sorted(keys, key=lambda key: (key == LAST, key))
+
+
+def _as_json(keys: Iterable[str], pieces: Mapping[str, bytes]) -> dict[str, str]:
+    return {key: b64encode(pieces[key]).decode() for key in keys}
 
 
 async def _pages(state: KeyedState, prefix: str) -> AsyncIterator[StateValue]:

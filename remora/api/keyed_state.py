@@ -20,13 +20,16 @@ from remora.actors.keyed_state import (
     StoredValue,
     StoredValues,
 )
+from remora.config import StateConfig
 from remora.errors import InvalidId, InvalidInput, StateConflict
 from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import MAX_IDS, check_flag, check_int, check_text, collect
 from remora.services.parts import PartsHolder
 from remora.services.state_values import (
+    bound_name,
     bounds_of,
     check_key,
     encode_value,
@@ -37,7 +40,10 @@ from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValu
 
 __all__ = ["KeyedState", "StateValue", "adapter_state"]
 
+_NEAR = 0.8  # of a bound
 _BYTES_IN_THREAD = 200_000
+
+_logger = get_logger(__name__)
 
 
 class StateValue(msgspec.Struct, frozen=True):
@@ -119,8 +125,8 @@ class KeyedState:
         Raises:
             StateConflict: the present value has another version; nothing was written.
             InvalidId: the key is not valid.
-            InvalidInput: it is no such value, it is too large, or there are `state.max_keys`
-                already; nothing was written.
+            InvalidInput: it is no such value, or it is too large; nothing was written.
+            TooManyKeys: there are `state.max_keys` already; nothing was written.
             RedactionFailed: the redaction hook failed; nothing was written.
         """
         full = self._full(key)
@@ -130,7 +136,7 @@ class KeyedState:
         encoded = await run_in_thread_if(
             is_large(value), encode_value, full, value, intake.state, intake.redact
         )
-        most = bounds_of(full, intake.state).max_keys
+        most = self._bounds(((full, encoded),)).max_keys
         request = SetValue(full, encoded, expected, intake.now_us(), most)
         reply = await parts.actors.ask(self._key, request, size=len(full) + len(encoded))
         if isinstance(reply, StaleVersion):
@@ -177,7 +183,7 @@ class KeyedState:
         Raises:
             StateConflict: a present value has another version; `key` is the first one. Nothing was
                 written.
-            InvalidId, InvalidInput, RedactionFailed: see `set`; nothing was written.
+            InvalidId, InvalidInput, TooManyKeys, RedactionFailed: see `set`; nothing was written.
         """
         given: object = put
         if not isinstance(given, Mapping) or not isinstance(versions or {}, Mapping):
@@ -197,7 +203,7 @@ class KeyedState:
         intake = parts.intake
         large = is_large([value for _, value in values])
         encoded = await run_in_thread_if(large, encode_values, values, intake.state, intake.redact)
-        most = bounds_of(self._root, intake.state).max_keys
+        most = self._bounds(encoded).max_keys
         pairs = tuple(expected.items())
         request = ChangeValues(encoded, dropped, pairs, intake.now_us(), most)
         size = sum(len(key) + len(json) for key, json in encoded)
@@ -238,6 +244,20 @@ class KeyedState:
             return []  # the keys are those of adapters
         reply: StoredValues = await actors.ask(self._key, request)
         return await self._shown(reply)
+
+    def _bounds(self, encoded: Iterable[tuple[str, bytes]]) -> StateConfig:
+        """The bounds of these values; it logs those that are close to the one of their size."""
+        bounds = bounds_of(self._root, self._holder.parts.intake.state)
+        for _, json in encoded:
+            if len(json) >= _NEAR * bounds.max_value_bytes:
+                whose = "session" if isinstance(self._key, SessionKey) else "user"
+                _logger.warning(
+                    "state_value_near_limit",
+                    **{whose: self._key},
+                    bytes=len(json),
+                    setting=bound_name(self._root, "max_value_bytes"),
+                )
+        return bounds
 
     def _full(self, key: str) -> str:
         """A key as it is stored.

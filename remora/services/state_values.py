@@ -25,6 +25,7 @@ from remora.storage.keyed_values import (
 from remora.storage.records import StateItem
 
 __all__ = [
+    "bound_name",
     "bounds_of",
     "check_key",
     "check_state_items",
@@ -75,7 +76,7 @@ def encode_value(
         InvalidInput: it is no JSON value, or too large.
         RedactionFailed: the redaction hook failed.
     """
-    limits, bound = bounds_of(key, limits), _bound(key)
+    limits, bound = bounds_of(key, limits), bound_name(key, "max_value_bytes")
     if measure([value], limits.max_value_bytes) > limits.max_value_bytes:  # before it is copied
         raise InvalidInput(
             f"a value takes over {limits.max_value_bytes} bytes as JSON, which {bound} allows"
@@ -93,15 +94,16 @@ def encode_value(
     return encoded
 
 
-def _bound(key: str) -> str:
-    return f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}max_value_bytes"
+def bound_name(key: str, setting: str) -> str:
+    """The full name of a bound of a key."""
+    return f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}{setting}"
 
 
 def _check_size(key: str, encoded: bytes, limits: StateConfig) -> None:
     if len(encoded) > limits.max_value_bytes:
         raise InvalidInput(
-            f"a value takes {len(encoded)} bytes as JSON; {_bound(key)} allows "
-            f"{limits.max_value_bytes}"
+            f"a value takes {len(encoded)} bytes as JSON; {bound_name(key, 'max_value_bytes')} "
+            f"allows {limits.max_value_bytes}"
         )
 
 

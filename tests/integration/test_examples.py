@@ -114,7 +114,8 @@ SERVER_ANSWERS = {
     "RedactionFailed": (500, False), "ReentrantAsk": (500, False), "RemoraError": (500, False),
     "RuntimeClosed": (503, True), "SessionBusy": (429, True),
     "SessionQuarantined": (503, True), "StateConflict": (409, False),
-    "StorageError": (503, True), "TurnClosed": (409, False), "WrongLoop": (500, False),
+    "StorageError": (503, True), "TooManyKeys": (400, False), "TurnClosed": (409, False),
+    "WrongLoop": (500, False),
 }  # fmt: skip
 """What the example server answers to each error: the status, and whether to retry. A class that
 sets ``retryable`` on each instance is looked at as one that may be retried.

@@ -26,6 +26,7 @@ from remora.errors import (
     JournalDamaged,
     RedactionFailed,
     StateConflict,
+    TooManyKeys,
 )
 from remora.maintenance.backup import backup
 from remora.maintenance.repair import repair
@@ -361,6 +362,32 @@ async def test_an_evicted_actor_comes_back(tmp_path: Path) -> None:
             await state.delete("step")
         for state in both(runtime):
             assert (await state.set("step", "new")).version == 4
+
+
+async def test_the_log_says_that_a_bound_is_near(caplog: pytest.LogCaptureFixture) -> None:
+    """Of the number of keys once, when it is passed; of a value each time that it is set."""
+    state = {"max_keys": 10, "max_value_bytes": 100}
+    async with Runtime.in_memory(config=Config.from_dict({**TREE, "state": state})) as runtime:
+        kept = runtime.session("alice", "chat").state
+        for number in range(7):
+            await kept.set(f"{number}", 0)
+        await kept.set("0", "x" * 70)
+        assert not caplog.records
+        await kept.change({"7": 0, "8": 0})
+        await kept.set("9", "x" * 80)
+        with pytest.raises(TooManyKeys) as raised:
+            await kept.set("10", 0)
+        assert raised.value.limit == 10
+    lines = [line.split(" session=") for line in caplog.messages]
+    assert [line[0] for line in lines] == [
+        "event=state_keys_near_limit",
+        "event=state_value_near_limit",
+    ]
+    key = runtime.session("alice", "chat").key.pseudonym
+    assert [line[1] for line in lines] == [
+        f"{key} keys=9 setting=state.max_keys",
+        f"{key} bytes=82 setting=state.max_value_bytes",
+    ]
 
 
 async def test_adapters_have_keys_of_their_own(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -12,6 +15,7 @@ import anyio.to_thread
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from langgraph.types import Command, interrupt
@@ -19,7 +23,10 @@ from langgraph.types import Command, interrupt
 from remora import Config, Runtime, blocking
 from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
-from remora.errors import InvalidInput, WrongLoop
+from remora.api.keyed_state import adapter_state
+from remora.errors import CommitFailed, InvalidInput, WrongLoop
+from remora.testing import FaultyJournal
+from remora.testing.faults import CommitFault
 from tests.agents import PLAIN, PLAIN_TREE
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +180,189 @@ async def test_a_task_that_is_run_again_writes_once() -> None:
             ("task", "words", "a"),
             ("task", "x", "c"),
         ]
+
+
+# -- values of any size ----------------------------------------------------------------------------
+
+
+class Talk(TypedDict):
+    said: Annotated[list[bytes], operator.add]
+
+
+class Word(TypedDict):
+    word: str
+
+
+def confirm(state: Word) -> dict[str, Any]:
+    return {"word": f"{state['word']} {interrupt(state['word'])}"}
+
+
+def talk(saver: RemoraSaver, speak: Callable[[int], bytes]) -> Any:
+    """A graph whose answers are long."""
+
+    def reply(state: Talk) -> dict[str, Any]:
+        return {"said": [speak(len(state["said"]))]}
+
+    builder = StateGraph(Talk)
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "reply")
+    return builder.compile(checkpointer=saver)
+
+
+def noise(number: int, size: int = 1_600_000) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def size_of(directory: Path) -> int:
+    return sum(one.stat().st_size for one in directory.rglob("journal*"))
+
+
+async def test_a_thread_grows_past_the_bound_of_a_value(tmp_path: Path) -> None:
+    """It goes on after a restart and as a copy; what has not changed is stored once."""
+    turns = 4
+    expected = [one for number in range(turns) for one in (b"q", noise(2 * number + 1))]
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        app = talk(RemoraSaver(runtime.user("app")), noise)
+        for _ in range(turns):
+            await app.ainvoke({"said": [b"q"]}, thread("a"))
+    stored = await anyio.to_thread.run_sync(size_of, tmp_path)
+    assert stored < 4 * sum(map(len, expected))  # as JSON, in a write and in a checkpoint
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        user = runtime.user("app")
+        saver = RemoraSaver(user)
+        app = talk(saver, noise)
+        assert (await app.aget_state(thread("a"))).values["said"] == expected
+        await user.session("a").fork("b")
+        await saver.acopy_thread("a", "c")
+        await user.session("a").forget()
+        for copy in ("b", "c"):
+            await app.ainvoke({"said": [b"more"]}, thread(copy))
+            said = (await app.aget_state(thread(copy))).values["said"]
+            assert said == [*expected, b"more", noise(2 * turns + 1)]
+
+
+async def test_what_was_stored_in_one_piece_is_read(tmp_path: Path) -> None:
+    """As releases before pieces did."""
+    async with Runtime(tmp_path / "memory", config=PLAIN) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        app = talk(saver, noise)
+        await app.ainvoke({"said": [b"q"]}, thread("a"))
+        state = adapter_state(runtime.session("app", "a"), "langgraph", opaque=True)
+        found = {one.key: one.value for one in await state.items()}
+        whole = {
+            key: [value[0], b64encode(b"".join(b64decode(found[one]) for one in value[1])).decode()]
+            for key, value in found.items()
+            if key.startswith("value/") and isinstance(value[1], list)
+        }
+        assert whole
+        await state.change(whole, delete=[key for key in found if key.startswith("piece/")])
+        assert (await app.aget_state(thread("a"))).values["said"] == [b"q", noise(1)]
+        await app.ainvoke({"said": [b"q"]}, thread("a"))
+        said = (await app.aget_state(thread("a"))).values["said"]
+        assert said == [b"q", noise(1), b"q", noise(3)]
+
+
+async def test_a_reader_finds_a_checkpoint_whole_while_others_are_pruned() -> None:
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        app = talk(saver, lambda number: noise(number, 200_000))
+        await app.ainvoke({"said": [b"q"]}, thread("a"))
+        read = 0
+        ended = anyio.Event()
+
+        async def run() -> None:
+            for _ in range(8):
+                await app.ainvoke({"said": [b"q"]}, thread("a"))
+                await saver.aprune(["a"])
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            while not ended.is_set():
+                found = await saver.aget_tuple(thread("a"))
+                assert found is not None
+                assert found.checkpoint["channel_values"]["said"]
+                read += 1
+        assert read > 8
+
+
+async def test_pruning_and_deleting_remove_pieces() -> None:
+    """A piece that a checkpoint needs stays; another saver that knows of a deleted one is right."""
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        user = runtime.user("app")
+        saver, other = RemoraSaver(user), RemoraSaver(user)
+        app = talk(saver, noise)
+        for _ in range(3):
+            await app.ainvoke({"said": [b"q"]}, thread("a"))
+        before = (await runtime.counts()).state_keys
+        await other.aprune(["a"])
+        assert (await runtime.counts()).state_keys < before / 2
+        expected = (await app.aget_state(thread("a"))).values["said"]
+        assert expected == [one for at in (1, 3, 5) for one in (b"q", noise(at))]
+        await other.adelete_thread("a")
+        assert (await runtime.counts()).state_keys == 0
+        await app.ainvoke({"said": expected}, thread("a"))  # it knows the pieces of before
+        said = (await app.aget_state(thread("a"))).values["said"]
+        assert said == [*expected, noise(6)]
+
+
+async def test_a_write_that_fails_leaves_the_checkpoint_before() -> None:
+    """Its pieces were stored first, in writes of their own; the next run uses them."""
+    faults: list[CommitFault | None] = []
+    journal = FaultyJournal(lambda: faults.pop() if faults else None)
+    async with Runtime.in_memory(config=PLAIN, journal=journal) as runtime:
+        saver = RemoraSaver(runtime.user("app"))
+        where: Any = {"configurable": {"thread_id": "a", "checkpoint_ns": ""}}
+
+        def checkpoint(said: bytes) -> Any:
+            return {
+                **empty_checkpoint(),
+                "channel_values": {"said": said},
+                "channel_versions": {"said": f"{len(said)}"},
+            }
+
+        first, second = checkpoint(noise(1)), checkpoint(noise(2, 20_000_000))
+        await saver.aput(where, first, {}, first["channel_versions"])
+        keys = (await runtime.counts()).state_keys
+        faults += ["refused", None, None, None]
+        with pytest.raises(CommitFailed):
+            await saver.aput(where, second, {}, second["channel_versions"])
+        assert (await runtime.counts()).state_keys > keys
+        found = await saver.aget_tuple(where)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"said": noise(1)}
+        await saver.aput(where, second, {}, second["channel_versions"])
+        found = await saver.aget_tuple(where)
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"said": noise(2, 20_000_000)}
+
+
+async def test_old_checkpoints_make_room(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread that has as many keys as are allowed goes on, without its oldest checkpoints; a run
+    that waits for a person inside a graph of its graph loses nothing.
+    """
+    config = Config.from_dict({**PLAIN_TREE, "state": {"adapter_max_keys": 100}})
+    async with Runtime.in_memory(config=config) as runtime:
+        inner = StateGraph(Word)
+        inner.add_node("confirm", confirm)
+        inner.add_edge(START, "confirm")
+        outer = StateGraph(Word)
+        outer.add_node("inner", inner.compile())
+        outer.add_edge(START, "inner")
+        app = outer.compile(checkpointer=RemoraSaver(runtime.user("app")))
+        alone = outer.compile(checkpointer=InMemorySaver())
+        for number in range(30):
+            for one in (app, alone):
+                await one.ainvoke({"word": f"{number}"}, thread("a"))
+                done = await one.ainvoke(Command(resume="yes"), thread("a"))
+                assert done == {"word": f"{number} yes"}
+        past = [one.values async for one in app.aget_state_history(thread("a"))]
+        theirs = [one.values for one in alone.get_state_history(thread("a"))]
+        assert 3 < len(past) < len(theirs)
+        assert past == theirs[: len(past)]
+    assert "state_keys_near_limit" in caplog.text
+    assert "setting=state.adapter_max_keys" in caplog.text
+    assert "checkpoints_pruned" in caplog.text
 
 
 # -- the store -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from remora.actors.keyed_state import (
     put_keyed,
 )
 from remora.errors import InvalidInput
+from remora.ids import UserKey
 from remora.storage.keyed_values import (
     KeyedImage,
     KeyedValue,
@@ -58,7 +59,7 @@ class Actor:
 
     def ask(self, message: Any) -> tuple[Any, int]:
         """The reply, and how many state items were written."""
-        decision = handle_keyed(self.values, 7, message, self.opening)
+        decision = handle_keyed(self.values, UserKey("alice"), 7, message, self.opening)
         written = 0
         for record in decision.records:
             if isinstance(record, Opened):

@@ -209,7 +209,9 @@ class SessionBehavior:
                 | DeleteValue()
                 | ChangeValues()
             ):
-                return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
+                return handle_keyed(
+                    state.keyed, state.key, state.sid, message, partial(opening, state)
+                )
             case _:
                 raise TypeError(f"a session has no answer to {type(message).__name__}")
 

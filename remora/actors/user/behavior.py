@@ -189,7 +189,9 @@ class UserBehavior:
                 | DeleteValue()
                 | ChangeValues()
             ):
-                return handle_keyed(state.keyed, state.sid, message, partial(opening, state))
+                return handle_keyed(
+                    state.keyed, state.key, state.sid, message, partial(opening, state)
+                )
             case InspectUser():
                 return Decision(_user_view(state))
             case _:
