@@ -6,6 +6,7 @@ agents are made, run and watched. Only what is particular to that framework has 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -41,6 +42,7 @@ __all__ = [
 FLAT = {"role": "user", "content": "My flat is in Lisbon, near the river."}
 WHERE = "Where is my flat near the river?"
 EDITING = ["save_to_memory", "recall_from_memory", "correct_memory", "delete_from_memory"]
+_STANDS = re.compile(r"(\[(?!image\])[\w./+-]+\] ?)+")  # a line of words that stand for parts
 URL = "data:image/png;base64,iVBORw0KGgo="
 ORDINARY: list[dict[str, Any]] = [
     {"role": "system", "content": "Be kind."},
@@ -374,6 +376,13 @@ def without_metadata(chats: Iterable[Any]) -> list[Any]:
     return found
 
 
+def _texts(content: Any) -> list[str]:
+    """The lines that somebody said."""
+    texts = [content] if isinstance(content, str) else [one.get("text") for one in content or ()]
+    lines = [line for text in texts for line in (text or "").splitlines()]
+    return [line for line in lines if line.strip() and not line.startswith("[")]
+
+
 class Messages:
     """A framework's messages become chat messages, and are made of them again."""
 
@@ -421,6 +430,24 @@ class Messages:
             await chat.append(ORDINARY)
             again = self.to_chat(self.of_chat(await chat.history()))
         assert without_metadata(again) == ORDINARY
+
+    async def test_what_nobody_said_is_not_recalled(self) -> None:
+        """A part without text has a word in its place, for readers of a chat: no line of such words
+        is found or shown in another conversation, and all that was said is.
+        """
+        given = self.to_chat(self.every())
+        words = " ".join(re.findall(r"[a-z]+", " ".join(str(one.get("content")) for one in given)))
+        async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
+            alice = runtime.user("alice")
+            for place, one in enumerate(given):
+                await alice.session(f"{place}").append(one)
+            await alice.session("plain").append({"role": "user", "content": "[speech] [event]"})
+            found = [one.text for one in await alice.recall(f"{words} event", limit=1_000)]
+            lines = [line for text in found for line in text.splitlines()]
+            assert "[speech] [event]" in lines
+            assert [line for line in lines if _STANDS.fullmatch(line)] == ["[speech] [event]"]
+            said = [text for one in given for text in _texts(one.get("content"))]
+            assert set(said) <= set(lines)
 
     async def test_what_is_no_message_is_refused(self) -> None:
         """The error says which one, and nothing of the batch is stored."""

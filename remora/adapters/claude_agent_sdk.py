@@ -143,7 +143,6 @@ def _text(entry: dict[str, Any]) -> str:
         if isinstance(block, dict) and isinstance(block.get("text"), str):
             said.append(block["text"])
         elif isinstance(block, dict):
-            said.append(
-                " ".join(filter(None, (f"[{block.get('type')}]", str(block.get("name") or ""))))
-            )
+            called = f": {block['name']}" if block.get("name") else ""
+            said.append(f"[{block.get('type')}{called}]")
     return "\n".join(said)

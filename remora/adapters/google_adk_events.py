@@ -98,12 +98,12 @@ def _chat(event: Event, parts: list[types.Part]) -> ChatDict:
     ]
     if calls and role == "assistant":
         return {"role": role, "content": text or None, "tool_calls": calls}
-    files = " ".join(
+    files = "\n".join(
         f"[{blob.mime_type or 'file'}]"
         for part in parts
         if (blob := part.inline_data or part.file_data)
     )
-    return {"role": role, "content": " ".join(filter(None, (text, files))) or "[event]"}
+    return {"role": role, "content": "\n".join(filter(None, (text, files))) or "[event]"}
 
 
 def _plain(value: Any) -> Any:

@@ -87,7 +87,7 @@ def _chat(message: ChatMessage, original: Mapping[str, Any]) -> ChatDict:
         id_ = known.get("tool_call_id")
         if isinstance(id_, str):
             return {"role": "tool", "tool_call_id": id_, "content": text}
-        return {"role": "user", "content": f"[{message.role.value}] {text}".rstrip()}
+        return {"role": "user", "content": f"[{message.role.value}]\n{text}".rstrip()}
     calls = [
         {
             "id": block.tool_call_id or f"call_{place}",

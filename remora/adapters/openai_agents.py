@@ -270,7 +270,7 @@ def _message_of_item(item: Mapping[str, Any]) -> ChatDict:
             "content": _text(item.get("output")),
         }
     said = _text(item.get("summary")) or _text(item.get("content"))
-    return {"role": "assistant", "content": f"[{kind}] {said}".rstrip()}
+    return {"role": "assistant", "content": f"[{kind}]\n{said}".rstrip()}
 
 
 def _content(content: Any) -> Any:

@@ -43,7 +43,7 @@ from remora.messages import (
     Entry,
     dated_line,
     decode_chat,
-    plain_text,
+    said_text,
     speaker_of,
     without_surrogates,
 )
@@ -250,7 +250,7 @@ class FactsHandler:
             for entry in batch:
                 chat = decode_chat(entry.chat)
                 chat.pop("tool_calls", None)
-                text = plain_text(chat).strip() if entry.role in _ROLES else ""
+                text = said_text(entry, chat).strip() if entry.role in _ROLES else ""
                 if text and self._redact_long_term is not None:
                     text = redact_text(text, self._redact_long_term).strip()
                 if text:

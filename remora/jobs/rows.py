@@ -14,7 +14,7 @@ from remora.actors.policies.redaction import redact_text
 from remora.actors.user.working import WorkingItem, pack_vector
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.search_words import reading_size, search_texts
-from remora.messages import Entry, dated_line, decode_chats, plain_text, speaker_of
+from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_of
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
@@ -64,18 +64,18 @@ def message_rows(
     *,
     window_chars: int,
 ) -> list[MemoryRow]:
-    """The rows of messages `first`…`through`.
+    """The rows of messages `first`…`through`, of those that say something.
 
     `entries` also has their neighbours, for the windows.
     """
     chats = decode_chats(entries)
-    texts = [plain_text(chat) for chat in chats]
+    texts = [said_text(entry, chat) for entry, chat in zip(entries, chats, strict=True)]
     speakers = [speaker_of(chat) for chat in chats]
     short = [f"{one}: {text[:window_chars]}" for one, text in zip(speakers, texts, strict=True)]
     numbers = [entry.seq for entry in entries]
     rows = []
     for i, (entry, chat) in enumerate(zip(entries, chats, strict=True)):
-        if not first <= entry.seq <= through:
+        if not (first <= entry.seq <= through and texts[i]):
             continue
         turn = dated_line(entry.at_us, f"{speakers[i]}: {texts[i]}")
         own = dated_line(entry.at_us, f"{speakers[i]}: {texts[i][:_OWN_CHARS]}")
@@ -83,7 +83,7 @@ def message_rows(
             own if j == i else short[j]
             for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
             # by number, not by place: a removal rewrites the rows whose numbers are this near
-            if abs(numbers[j] - entry.seq) <= NEIGHBOURS
+            if abs(numbers[j] - entry.seq) <= NEIGHBOURS and texts[j]
         ]
         rows.append(
             MemoryRow(

@@ -26,7 +26,7 @@ from remora.actors.user.messages import SynopsisReady
 from remora.errors import ModelAnswerInvalid, ModelError
 from remora.ids import UserKey
 from remora.logging import get_logger
-from remora.messages import ChatDict, decode_chat, plain_text, speaker_of, without_surrogates
+from remora.messages import ChatDict, decode_chat, said_text, speaker_of, without_surrogates
 from remora.models.answers import find_json, strip_fence, strip_thinking
 from remora.models.breaker import CircuitBreaker
 from remora.models.ports import ChatModel, Line, Summarizer
@@ -182,7 +182,7 @@ class SynopsisHandler:
             lines = []
             for entry in entries[-_MAX_MESSAGES:]:
                 chat = decode_chat(entry.chat)
-                text = plain_text(chat).strip()
+                text = said_text(entry, chat).strip()
                 if text and entry.role in {"user", "assistant"}:
                     lines.append(Line(entry.role, speaker_of(chat), text[:_MAX_TEXT], entry.at_us))
             said = [*lines, *said][-_MAX_MESSAGES:]

@@ -36,6 +36,7 @@ from remora.messages.entry import (
     leading_instructions,
     parse_time,
     restore_message,
+    said_text,
 )
 from remora.messages.objects import chat_of_object, is_message_object
 from remora.messages.quoting import escape_tags, indent, plain_name, quote, remove_hidden
@@ -107,6 +108,7 @@ __all__ = [
     "quote",
     "remove_hidden",
     "restore_message",
+    "said_text",
     "speaker_of",
     "split_tool_calls",
     "tool_calls",

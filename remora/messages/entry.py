@@ -1,6 +1,7 @@
 """The encoded form of a message: checked, encoded and counted once."""
 
 import datetime as dt
+import re
 import reprlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from remora.messages.chat import (
 )
 from remora.messages.media import check_payload
 from remora.messages.objects import chat_of_object, is_message_object
-from remora.messages.text import clean_texts, without_surrogates
+from remora.messages.text import clean_texts, plain_text, without_surrogates
 
 __all__ = [
     "ADAPTER_KEYS",
@@ -57,6 +58,7 @@ __all__ = [
     "leading_instructions",
     "parse_time",
     "restore_message",
+    "said_text",
 ]
 
 
@@ -206,6 +208,15 @@ ADAPTER_KEYS = frozenset(
     {"openai_agents", "pydantic_ai", "langchain", "llama_index", "agent_framework"}
 )
 """Metadata keys of adapters whose frameworks send what is under them to the model."""
+_ORIGINALS = tuple(
+    name.encode()
+    for name in (KEPT_PREFIX, *ADAPTER_KEYS, "claude_agent_sdk", "google_adk", "strands")
+)
+_PLACEHOLDERS = re.compile(r"^\[[\w./+-]+(?:: [^\[\]\n]*)?\](?: \[[\w./+-]+\])*$\n?", re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\[([\w./+-]+)")
+_WHOLE_MESSAGES = frozenset(
+    f"[{one}]" for one in ("event", "item", "message", "reasoning", "speech", "thinking", "thought")
+)
 _COUNTED_NAMES = tuple(name.encode() for name in (KEPT_PREFIX, *ADAPTER_KEYS))
 _encoder = msgspec.msgpack.Encoder()
 _AUDIO = msgspec.msgpack.encode("audio")
@@ -250,6 +261,29 @@ def counted_chat(chat: ChatDict, meta: bytes | None) -> ChatDict:
         return chat
     said = set(map(_as_key, _texts_in(list(chat.values()))))
     return {**chat, NATIVE: [text for text in _texts_in(native) if _as_key(text) not in said]}
+
+
+def said_text(entry: Entry, chat: ChatDict) -> str:
+    """A message as text, without the words that stand for what has no form in a chat.
+
+    A message that keeps its original has a line such as ``[web_search_call]`` for each part without
+    text. Nobody said it, so it is neither indexed nor recalled. A line that the original has itself
+    stays, and so do the messages of applications.
+    """
+    text, meta = plain_text(chat), entry.meta
+    if meta is None or "[" not in text or not any(name in meta for name in _ORIGINALS):
+        return text
+    if text in _WHOLE_MESSAGES:
+        return ""
+
+    def replace(line: re.Match[str]) -> str:
+        kinds = _PLACEHOLDER.findall(line[0])
+        stands = all(
+            _encoder.encode(kind) in meta and f"[{kind}]".encode() not in meta for kind in kinds
+        )
+        return "" if stands else line[0]
+
+    return _PLACEHOLDERS.sub(replace, text).strip()
 
 
 def _as_key(text: str) -> Any:

@@ -61,7 +61,7 @@ async def test_entries_come_back_as_they_were_and_once() -> None:
         chat = alice.session(listed.session)
         assert [(one.role, one.content) for one in await chat.history()][:3] == [
             ("user", "hello"),
-            ("assistant", "I look.\n[tool_use] Read"),
+            ("assistant", "I look.\n[tool_use: Read]"),
             ("assistant", "[tag]"),
         ]
         with pytest.raises(InvalidMessage, match="entry 1 is no dict with a type"):

@@ -202,7 +202,7 @@ async def test_events_come_back_as_they_were() -> None:
         assert [one.model_dump() for one in found.events] == [one.model_dump() for one in given]
         chat = runtime.user("app/alice").session("chat")
         assert [message.content for message in await chat.history()][:3] == [
-            "hello", "hello", "look [image/png] [file]",
+            "hello", "hello", "look\n[image/png]\n[file]",
         ]  # fmt: skip
         await chat.append({"role": "user", "content": "from elsewhere"})
         last = (await sessions.get_session(**CHAT)).events[-1]

@@ -22,6 +22,7 @@ from remora.messages import (
     plain_text,
     remove_hidden,
     restore_message,
+    said_text,
 )
 from remora.tokens import HeuristicCounter, count_message
 
@@ -119,6 +120,40 @@ def test_kept_messages_are_exact(content: Any, extra: dict[str, Any], metadata: 
     assert message.to_chat() == expected
     again, _ = encode_message(message)
     assert again.chat == entry.chat
+
+
+@pytest.mark.parametrize(
+    ("content", "metadata", "said"),
+    [
+        (
+            "[thinking]\nYes.\n[tool_use: Bash] [web]",
+            {"strands": ["thinking", "tool_use", "web"]},
+            "Yes.",
+        ),
+        (
+            "[web_search_call]\nof gulls",
+            {"openai_agents": [{"type": "web_search_call"}]},
+            "of gulls",
+        ),
+        ("[event]", {"google_adk": {}}, ""),
+        ("[image/png]", {"remora.gemini": ["image/png"]}, ""),
+        ("[event]", {"mine": "event"}, "[event]"),  # an application's
+        ("[event]", None, "[event]"),
+        ("[tool]\na = 1", {"langchain": {"kind": "thinking"}}, "[tool]\na = 1"),
+        (
+            "[tool]\na = 1",
+            {"langchain": {"type": "tool", "text": "[tool]\na = 1"}},
+            "[tool]\na = 1",
+        ),
+        ("see [web] and", {"langchain": {"type": "web"}}, "see [web] and"),
+    ],
+)
+def test_words_that_stand_for_parts_were_not_said(content: str, metadata: Any, said: str) -> None:
+    """Of a message that keeps its original: those that its parts are called by, on a line of their
+    own. What somebody said in brackets stays.
+    """
+    message = {"role": "assistant", "content": content, "metadata": metadata}
+    assert said_text(*encode_message(message)) == said
 
 
 def test_constructors_and_text() -> None:
