@@ -2,16 +2,16 @@
 
 Needs the extra: ``pip install "remora[llama-index]"``.
 
-`RemoraMemory` is what ``agent.run(question, memory=…)`` takes; `RemoraChatStore` is where
-LlamaIndex's ``Memory`` keeps its messages. The facade with LlamaIndex's names that needs no extra
-is `remora.adapters.llama_index`.
+`RemoraMemory` is what ``agent.run(question, memory=…)`` takes; `RemoraSerializer` writes a context
+that has one; `RemoraChatStore` is where LlamaIndex's ``Memory`` keeps its messages. The facade with
+LlamaIndex's names that needs no extra is `remora.adapters.llama_index`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from remora.adapters.llama_index_messages import chat_messages, llama_messages
 from remora.adapters.recalled import stored_messages
@@ -30,12 +30,19 @@ try:
     from llama_index.core.bridge.pydantic import PrivateAttr
     from llama_index.core.memory import BaseMemory
     from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+    from llama_index.core.workflow import JsonSerializer
 except ImportError as e:
     raise ImportError(
         'memory for agents of LlamaIndex needs it: pip install "remora[llama-index]"'
     ) from e
 
-__all__ = ["RemoraChatStore", "RemoraMemory", "chat_messages", "llama_messages"]
+__all__ = [
+    "RemoraChatStore",
+    "RemoraMemory",
+    "RemoraSerializer",
+    "chat_messages",
+    "llama_messages",
+]
 
 warn_if_untested("llama-index-core")
 
@@ -49,6 +56,10 @@ class RemoraMemory(BaseMemory):
 
     On an event loop, use the async methods, as agents do. The others work in every other thread;
     with a session of `remora.blocking`, all work in a program without an event loop.
+
+    LlamaIndex writes a context and reads it again to go on with a run, and for each run after the
+    first in one context: the memory is written as the ids of its session, which `RemoraSerializer`
+    finds again.
 
     Args:
         session: the conversation, of `remora.Runtime` or of `remora.blocking.Runtime`.
@@ -81,6 +92,29 @@ class RemoraMemory(BaseMemory):
     def class_name(cls) -> str:
         """LlamaIndex's name for the class."""
         return "RemoraMemory"
+
+    def to_dict(self, **_options: Any) -> dict[str, Any]:
+        """Names the memory, for `RemoraSerializer`."""
+        user, session = self._session.key
+        return {
+            "user": user,
+            "session": session,
+            "token_limit": self._limit,
+            "recall": self._recall,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **_options: Any) -> NoReturn:
+        """Not possible: LlamaIndex's own serializers do not know the runtime.
+
+        Raises:
+            InvalidInput: always.
+        """
+        del data
+        raise InvalidInput(
+            "a RemoraMemory is read by RemoraSerializer: give one to Context(agent, serializer=…) "
+            "or Context.from_dict(…, serializer=…)"
+        )
 
     @classmethod
     def from_defaults(
@@ -166,6 +200,56 @@ class RemoraMemory(BaseMemory):
         self._call(self._session.clear)
 
 
+class RemoraSerializer(JsonSerializer):
+    """LlamaIndex's `JsonSerializer`, which finds the session of a `RemoraMemory` again.
+
+    ``ctx = Context.from_dict(agent, data, serializer=RemoraSerializer(alice))`` goes on with a run,
+    in any process. For several runs in one context: ``Context(agent,
+    serializer=RemoraSerializer(alice))``.
+
+    Args:
+        user: whose sessions the memories are.
+        allowed_types: LlamaIndex's own.
+    """
+
+    def __init__(
+        self,
+        user: User | BlockingUser,
+        *,
+        allowed_types: Iterable[type[Any] | str] | None = None,
+    ) -> None:
+        self._user = _check_user(user)
+        self._types = None if allowed_types is None else tuple(allowed_types)
+        super().__init__(allowed_types=self._types)
+
+    def with_types(self, *classes: type[Any]) -> JsonSerializer:
+        """See LlamaIndex."""
+        if self._types is None:
+            return self
+        return RemoraSerializer(self._user, allowed_types=(*self._types, *classes))
+
+    def deserialize_value(self, data: Any) -> Any:
+        """See LlamaIndex.
+
+        Raises:
+            InvalidInput, InvalidId: a memory is another user's, or what is written of it is not
+                valid.
+        """
+        if not (isinstance(data, dict) and data.get("qualified_name") == _NAME):
+            return super().deserialize_value(data)
+        named = data.get("value")
+        if not isinstance(named, dict) or named.get("user") != self._user.id:
+            raise InvalidInput("the memory of this context is not one of the serializer's user")
+        return RemoraMemory(
+            self._user.session(named.get("session")),  # type: ignore[arg-type]
+            token_limit=named.get("token_limit"),
+            recall=bool(named.get("recall", True)),
+        )
+
+
+_NAME = f"{RemoraMemory.__module__}.{RemoraMemory.__name__}"
+
+
 class RemoraChatStore(AsyncDBChatStore):
     """A user's sessions as LlamaIndex's chat store: ``Memory.from_defaults(chat_store=…)``.
 
@@ -181,10 +265,8 @@ class RemoraChatStore(AsyncDBChatStore):
     _await: Any = PrivateAttr()
 
     def __init__(self, user: User | BlockingUser) -> None:
-        if not isinstance(user, (User, BlockingUser)):
-            raise InvalidInput(f"user must be a user, not a {type(user).__name__}")
         super().__init__()
-        self._user = original_of(user)
+        self._user = original_of(_check_user(user))
         self._await = awaiter_of(user)
 
     @classmethod
@@ -308,6 +390,12 @@ class RemoraChatStore(AsyncDBChatStore):
     async def get_keys(self) -> list[str]:
         """The ids of the user's sessions that have messages."""
         return [one.session for one in await self._await(self._user.sessions)]
+
+
+def _check_user(user: User | BlockingUser) -> User | BlockingUser:
+    if not isinstance(user, (User, BlockingUser)):
+        raise InvalidInput(f"user must be a user, not a {type(user).__name__}")
+    return user
 
 
 def _check_active(status: MessageStatus) -> None:

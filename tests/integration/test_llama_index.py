@@ -7,7 +7,9 @@ llama-index`` runs these in an environment of their own.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,9 +23,21 @@ from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock,
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.memory import Memory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
+from llama_index.core.workflow import (
+    Context,
+    HumanResponseEvent,
+    InputRequiredEvent,
+    JsonPickleSerializer,
+    JsonSerializer,
+)
+from workflows.errors import WorkflowCancelledByUser
 
 from remora import BufferPolicy, Runtime, blocking
-from remora.adapters.llama_index_agents import RemoraChatStore, RemoraMemory
+from remora.adapters.llama_index_agents import (
+    RemoraChatStore,
+    RemoraMemory,
+    RemoraSerializer,
+)
 from remora.adapters.llama_index_messages import chat_messages, llama_messages
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from tests.agents import PLAIN
@@ -190,6 +204,96 @@ class TestMessages(Messages):
 
 
 # -- a memory --------------------------------------------------------------------------------------
+
+
+async def approve(ctx: Context, what: str) -> str:
+    """Ask a person."""
+    question = InputRequiredEvent(prefix=what)
+    found = await ctx.wait_for_event(HumanResponseEvent, waiter_event=question)
+    return f"{what}: {found.response}"
+
+
+approve.__annotations__ |= {"ctx": Context}  # LlamaIndex finds it by its type, and not by a name
+
+
+async def interrupted(agent: Any, memory: Any) -> Any:
+    """The context of a run that waits for a person; the run itself is gone."""
+    ctx = Context(agent)
+    handler = agent.run("pay it", ctx=ctx, memory=memory)
+    async for event in handler.stream_events():
+        if isinstance(event, InputRequiredEvent):
+            break
+    return handler
+
+
+async def test_a_run_that_waits_for_a_person_is_resumed(tmp_path: Path) -> None:
+    """In another process, and by further runs in its context."""
+    driver = LlamaIndex()
+    model = driver.model([Call("c1", {"what": "rent"}, "approve")], "Paid.", "You paid.")
+    agent = FunctionAgent(tools=[approve], llm=model[0], streaming=False)
+    async with driver.memory(tmp_path, kept=True) as runtime:
+        memory = RemoraMemory(runtime.session("alice", "chat"), token_limit=5_000)
+        handler = await interrupted(agent, memory)
+        written = json.dumps(handler.ctx.to_dict(serializer=JsonSerializer()))
+        await handler.cancel_run()
+    async with driver.memory(tmp_path, kept=True) as runtime:
+        serializer = RemoraSerializer(runtime.user("alice"))
+        handler = agent.run(ctx=Context.from_dict(agent, json.loads(written), serializer))
+        handler.ctx.send_event(HumanResponseEvent(response="yes"))
+        assert str(await handler) == "Paid."
+        await agent.run("What was it?", ctx=handler.ctx)
+        said = ["pay it", None, "rent: yes", "Paid.", "What was it?", "You paid."]
+        history = await runtime.session("alice", "chat").history()
+        assert [one.content for one in history] == said
+        assert driver.shown(model)[-1] == [one for one in said[:-1] if one]
+        # a serializer that does not know the runtime says so, and loses nothing in silence
+        with pytest.raises(ValueError, match="read by RemoraSerializer"):
+            agent.run("And now?", ctx=Context.from_dict(agent, json.loads(written)))
+
+
+async def test_several_runs_in_one_context() -> None:
+    driver = LlamaIndex()
+    model = driver.model("one", "two")
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        agent, memory = driver.agent(model, driver.give(runtime))
+        ctx = Context(agent, serializer=RemoraSerializer(runtime.user("alice")))
+        await agent.run("a", ctx=ctx, memory=memory)
+        await agent.run("b", ctx=ctx)
+        assert driver.shown(model)[-1][1:] == ["a", "one", "b"]
+
+
+async def test_a_context_names_no_memory_of_another_user() -> None:
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        alice, bob = (RemoraSerializer(runtime.user(name)) for name in ("alice", "bob"))
+        memory = RemoraMemory(runtime.session("alice", "chat"), token_limit=700, recall=False)
+        await memory.aput(ChatMessage(content="hello"))
+        written = JsonPickleSerializer().serialize({"memory": memory})
+        found = RemoraSerializer(runtime.user("alice"), allowed_types=[]).with_types(ChatMessage)
+        again = found.deserialize(written)["memory"]
+        assert [one.content for one in await again.aget_all()] == ["hello"]
+        assert alice.serialize({"memory": again}) == written
+        value = json.loads(written)["memory"]
+        with pytest.raises(InvalidInput, match="user"):
+            bob.deserialize(written)
+        for wrong in ({}, 7, {"user": "alice"}, {"user": "alice", "session": 7}):
+            with pytest.raises(InvalidInput):
+                alice.deserialize_value({**value, "value": wrong})
+
+
+async def test_a_stream_that_is_left_keeps_the_question() -> None:
+    """A reader that goes away in the middle of an answer, and asks again."""
+    driver = LlamaIndex()
+    model = driver.model("A ship at the sea.", "Yes, a ship.")
+    async with Runtime.in_memory(config=PLAIN) as runtime:
+        agent, memory = driver.agent(model, driver.give(runtime))
+        handler = agent.run("What is there?", memory=memory)
+        async for _ in handler.stream_events():
+            break
+        await handler.cancel_run()
+        with suppress(WorkflowCancelledByUser):
+            await handler
+        await agent.run("Again?", memory=memory)
+        assert driver.shown(model)[-1][1:] == ["What is there?", "Again?"]
 
 
 async def test_what_is_wrong_is_refused() -> None:
