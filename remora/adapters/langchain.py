@@ -32,11 +32,12 @@ except ImportError as e:
         'a chat message history of LangChain needs it: pip install "remora[langchain]"'
     ) from e
 
-__all__ = ["RemoraChatMessageHistory", "chat_of_message", "message_of_stored"]
+__all__ = ["RemoraChatMessageHistory", "chat_of_message", "message_of_stored", "store_messages"]
 
 warn_if_untested("langchain-core")
 
 _KEY = "langchain"
+_SUMMARY = "summarization"
 _PARTS = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
 
 
@@ -118,6 +119,24 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
             WrongLoop: called on the event loop; nothing was changed.
         """
         self._call(self.session.clear)
+
+
+async def store_messages(session: Conversation, messages: Sequence[BaseMessage]) -> None:
+    """Append messages, all or none; those whose ids the session has are changed where they stand.
+
+    Summaries that LangChain made are left out: nobody said them.
+
+    Raises:
+        InvalidMessage: one of them is no message; nothing was written.
+        MailboxFull, OutcomeUnknown, CommitFailed: see `remora.Session.append`.
+    """
+    given: list[Any] = []
+    for index, message in enumerate(messages):
+        if message.additional_kwargs.get("lc_source") != _SUMMARY:
+            chat = chat_of_message(message.model_copy(update={"id": None}), index)
+            given.append({**chat, "id": message.id} if message.id else chat)
+    if given:
+        await session.append(given, replace=True)
 
 
 def chat_of_message(message: BaseMessage, index: int) -> ChatDict:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
 from remora.adapters.given import Conversation, find_session
-from remora.adapters.langchain import chat_of_message, message_of_stored
+from remora.adapters.langchain import message_of_stored, store_messages
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
 from remora.api.threads import awaiter_of, original_of, waiter_of
@@ -121,7 +121,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         given = find_session(self._session, runtime)
         messages = state["messages"]
         run = _of_run(messages, state)
-        await given.run(_store, given.session, run)
+        await given.run(store_messages, given.session, run)
         return _note(messages) if run else None
 
     def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -129,7 +129,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         given = find_session(self._session, runtime)
         messages = state["messages"]
         run = _of_run(messages, state)
-        given.call(_store, given.session, run)
+        given.call(store_messages, given.session, run)
         return _note(messages) if run else None
 
     # -- on the runtime's event loop ---------------------------------------------------------------
@@ -195,12 +195,3 @@ def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
 
 def _note(messages: Sequence[BaseMessage]) -> dict[str, Any]:
     return {"remora_stored": [one.id for one in messages if one.id]}
-
-
-async def _store(session: Conversation, run: Sequence[BaseMessage]) -> None:
-    given: list[Any] = []
-    for index, message in enumerate(run):
-        chat = chat_of_message(message.model_copy(update={"id": None}), index)
-        given.append({**chat, "id": message.id} if message.id else chat)
-    if given:
-        await session.append(given, replace=True)

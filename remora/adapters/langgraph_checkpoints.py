@@ -33,7 +33,8 @@ try:
 except ImportError as e:
     raise ImportError('LangGraph\'s checkpointer needs it: pip install "remora[langgraph]"') from e
 
-from remora.adapters.langgraph_threads import Threads
+from remora.adapters.langgraph_threads import Known, Threads
+from remora.services.arguments import check_text
 
 __all__ = ["RemoraSaver"]
 
@@ -54,21 +55,31 @@ class RemoraSaver(BaseCheckpointSaver[str]):
         user: whose threads they are; one user of your choice for the whole application, or one for
             each of its users, with a saver each.
         serde: LangGraph's own: how values become bytes.
+        messages: the channel whose messages are also those of the session, ``"messages"`` for
+            instance: they are recalled, listed and deleted as any others. None if nothing is, or if
+            `RemoraMiddleware` stores them. Messages that a graph removes from the channel stay in
+            the session; those of a branch that a run leaves, since it goes on from an earlier
+            checkpoint, are deleted.
     """
 
     def __init__(
-        self, user: User | BlockingUser, *, serde: SerializerProtocol | None = None
+        self,
+        user: User | BlockingUser,
+        *,
+        serde: SerializerProtocol | None = None,
+        messages: str | None = None,
     ) -> None:
         super().__init__(serde=serde)
+        self._channel = None if messages is None else check_text(messages, "messages")
         self._user: User = original_of(user)
         self._await = awaiter_of(user)
         self._wait = waiter_of(user)
-        self._known: dict[tuple[str, str], int] = {}
+        self._known = Known()
 
     @property
     def _threads(self) -> Threads:
         # a clone of the saver may have another `serde`
-        return Threads(self._user, self.serde, self._known)
+        return Threads(self._user, self.serde, self._known, self._channel)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that `config` names, or the latest one of its thread and namespace."""

@@ -136,9 +136,10 @@ def write_key(namespace: str, id_: str, task: str, place: int) -> str:
     return f"{writes_prefix(namespace, id_)}{escape(task)}/{place + _LOWEST_PLACE:08}"
 
 
-def config_of(thread: str, namespace: str, id_: str) -> RunnableConfig:
-    """LangGraph's name of a checkpoint."""
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": id_}}
+def config_of(thread: str, namespace: str, id_: str | None = None) -> RunnableConfig:
+    """LangGraph's name of a checkpoint; without an id, of the latest one."""
+    name = {"thread_id": thread, "checkpoint_ns": namespace}
+    return {"configurable": name if id_ is None else {**name, "checkpoint_id": id_}}
 
 
 def _digest(text: str) -> str:

@@ -15,8 +15,9 @@ from collections.abc import (
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -31,6 +32,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from remora.adapters.langchain import store_messages
 from remora.adapters.langgraph_items import compare
 from remora.adapters.langgraph_records import (
     BLOBS,
@@ -54,7 +56,7 @@ from remora.adapters.langgraph_records import (
 )
 from remora.api.keyed_state import KeyedState, StateValue, adapter_state
 from remora.api.user import User
-from remora.errors import InvalidInput, StateConflict, TooManyKeys
+from remora.errors import InvalidInput, NotFound, StateConflict, TooManyKeys
 from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 
@@ -64,11 +66,13 @@ _PAGE = 100  # values that are read at once
 _SESSIONS = 500  # sessions that are listed at once
 _DELETED = 5_000  # keys in one write
 _PIECES_AT_ONCE = 64  # 8 MiB as JSON, a quarter of a mailbox
-_KNOWN = 65_536  # pieces whose versions a saver remembers: 6 GB of values
+_MESSAGES = 1_000  # that are stored at once
+_REMEMBERED = 65_536  # pieces (6 GB of values), messages, or checkpoints
 _IN_THREAD = 1_000_000  # bytes of a value from which on cutting it is a thread's work
 
 _logger = get_logger(__name__)
 
+_Kept = TypeVar("_Kept")
 _Choose: TypeAlias = Callable[[list[Record], Collection[str]], list[Record]]
 """The checkpoints that stay, of all and the keys of the channel values."""
 
@@ -77,21 +81,46 @@ class _Deleted(Exception):
     """A checkpoint was deleted while it was read."""
 
 
+class Known:
+    """What a saver remembers between its calls; all of it may be forgotten.
+
+    Attributes:
+        pieces: versions of pieces, by thread and key.
+        said: what the messages of a thread say that its session has: a hash, by thread and id.
+        named: threads and checkpoints that were asked for by their ids, and not as the latest.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: dict[tuple[str, str], int] = {}
+        self.said: dict[tuple[str, str], int] = {}
+        self.named: dict[tuple[str, str], None] = {}
+
+
+def _remember(memory: dict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:
+    """Note a value as the newest; the oldest is forgotten."""
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > _REMEMBERED:
+        del memory[next(iter(memory))]
+
+
 class Threads:
     """The threads of a user; see `remora.adapters.langgraph_checkpoints.RemoraSaver`.
 
     Args:
         user: whose threads they are.
         serde: how values become bytes.
-        known: versions of pieces, by thread and key; of the saver, for all calls.
+        known: of the saver, for all calls.
+        channel: whose messages are the sessions' as well; None for none.
     """
 
     def __init__(
-        self, user: User, serde: SerializerProtocol, known: dict[tuple[str, str], int]
+        self, user: User, serde: SerializerProtocol, known: Known, channel: str | None = None
     ) -> None:
         self._user = user
         self._serde = serde
         self._known = known
+        self._channel = channel
 
     def _state(self, thread: Any) -> KeyedState:
         return adapter_state(self._user.session(str(thread)), "langgraph", opaque=True)
@@ -108,6 +137,9 @@ class Threads:
 
     async def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See `RemoraSaver.aget_tuple`."""
+        if self._channel is not None and (named := get_checkpoint_id(config)):
+            place = str(config["configurable"]["thread_id"]), named
+            _remember(self._known.named, place, None)
         while (record := await self._find(config)) is not None:
             with suppress(_Deleted):
                 return await self._tuple(config["configurable"]["thread_id"], record)
@@ -245,8 +277,56 @@ class Threads:
             encode_typed(self._serde.dumps_typed(metadata)),
         ]
         put[LAST] = checkpoint["id"]
+        left = await self._left(where)
         await self._store(where, put, pieces)
+        if self._channel in new_versions and not namespace:
+            await self._say(str(thread), values.get(self._channel), left)
+        elif left:
+            await self._say(str(thread), (), left)
         return config_of(thread, namespace, checkpoint["id"])
+
+    async def _left(self, where: Mapping[str, Any]) -> set[str]:
+        """The ids of messages of the branch that a run leaves with its first checkpoint.
+
+        It goes on from a checkpoint that was asked for by its id and is not the latest one. Of runs
+        at once, which all ask for the latest, none leaves a branch.
+        """
+        place = str(where["thread_id"]), str(where.get("checkpoint_id"))
+        if self._channel is None or where.get("checkpoint_ns") or place not in self._known.named:
+            return set()
+        del self._known.named[place]
+        latest = await self._find(config_of(place[0], ""))
+        if latest is None or latest.id == place[1]:
+            return set()
+        before = await self._find(config_of(place[0], "", place[1]))
+        return await self._ids(place[0], latest) - await self._ids(place[0], before)
+
+    async def _ids(self, thread: str, record: Record | None) -> set[str]:
+        """The ids of the messages of a checkpoint."""
+        if record is None or self._channel is None:
+            return set()
+        versions = self._versions(record)
+        wanted = {one: at for one, at in versions.items() if one == self._channel}
+        found = (await self._values(thread, record, wanted)).get(self._channel)
+        return {one.id or "" for one in _messages(found)}
+
+    async def _say(self, thread: str, value: Any, left: set[str]) -> None:
+        """Store the messages of a channel that the session does not have, and delete those left."""
+        session = self._user.session(thread)
+        said = self._known.said
+        messages = [
+            one if one.id else one.model_copy(update={"id": f"{self._channel}/{place}"})
+            for place, one in enumerate(_messages(value))
+        ]
+        hashes = {str(one.id): hash(repr(one)) for one in messages}
+        new = [one for one in messages if said.get((thread, str(one.id))) != hashes[str(one.id)]]
+        for start in range(0, len(new), _MESSAGES):
+            await store_messages(session, new[start : start + _MESSAGES])
+        if gone := left - hashes.keys():
+            with suppress(NotFound):
+                await session.delete(gone)
+        for one in new:
+            _remember(said, (thread, str(one.id)), hashes[str(one.id)])
 
     async def put_writes(
         self,
@@ -304,7 +384,7 @@ class Threads:
                 if e.key not in pieces:
                     raise
                 for key in pieces:  # some were deleted, or written by another process
-                    self._known.pop((thread, key), None)
+                    self._known.pieces.pop((thread, key), None)
             except TooManyKeys:
                 at = where.get("checkpoint_ns", ""), where.get("checkpoint_id")
                 if not await self._make_room(thread, at):
@@ -320,7 +400,8 @@ class Threads:
         versions: Mapping[str, int],
     ) -> None:
         state = self._state(thread)
-        held = {key: self._known[thread, key] for key in pieces if (thread, key) in self._known}
+        known = self._known.pieces
+        held = {key: known[thread, key] for key in pieces if (thread, key) in known}
         left = [key for key in pieces if key not in held]
         while len(left) > _PIECES_AT_ONCE:  # too many for one write
             part, left = left[:_PIECES_AT_ONCE], left[_PIECES_AT_ONCE:]
@@ -334,10 +415,7 @@ class Threads:
 
     def _note(self, thread: str, piece: StateValue) -> int:
         """Note that a thread has a piece, and return its version."""
-        self._known.pop((thread, piece.key), None)
-        self._known[thread, piece.key] = piece.version
-        if len(self._known) > _KNOWN:
-            del self._known[next(iter(self._known))]
+        _remember(self._known.pieces, (thread, piece.key), piece.version)
         return piece.version
 
     async def delete_thread(self, thread: str) -> None:
@@ -495,6 +573,11 @@ class Threads:
             if channel in seeds:
                 history[channel]["seed"] = seeds[channel]
         return history
+
+
+def _messages(value: Any) -> list[BaseMessage]:
+    """The messages among a channel's values."""
+    return [one for one in (value or ()) if isinstance(one, BaseMessage)]
 
 
 async def _all_keys(state: KeyedState) -> list[str]:

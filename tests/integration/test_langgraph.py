@@ -14,20 +14,21 @@ import anyio
 import anyio.to_thread
 import pytest
 from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from langgraph.types import Command, interrupt
 
-from remora import Config, Runtime, blocking
+from remora import Config, Runtime, Session, blocking
 from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
 from remora.api.keyed_state import adapter_state
 from remora.errors import CommitFailed, InvalidInput, WrongLoop
-from remora.testing import FaultyJournal
+from remora.testing import FaultyJournal, HashEmbedder
 from remora.testing.faults import CommitFault
-from tests.agents import PLAIN, PLAIN_TREE
+from tests.agents import PLAIN, PLAIN_TREE, RECALLING
 
 pytestmark = pytest.mark.anyio
 
@@ -363,6 +364,80 @@ async def test_old_checkpoints_make_room(caplog: pytest.LogCaptureFixture) -> No
     assert "state_keys_near_limit" in caplog.text
     assert "setting=state.adapter_max_keys" in caplog.text
     assert "checkpoints_pruned" in caplog.text
+
+
+# -- messages of threads ---------------------------------------------------------------------------
+
+
+def chatting(saver: RemoraSaver) -> Any:
+    def reply(state: MessagesState) -> dict[str, Any]:
+        asked = state["messages"][-1].content
+        if asked == "fail":
+            raise ValueError(asked)
+        return {"messages": [AIMessage(f"I hear: {asked}")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "reply")
+    return builder.compile(checkpointer=saver)
+
+
+def ask(text: str, **options: Any) -> Any:
+    return {"messages": [HumanMessage(text, **options)]}
+
+
+async def said_in(session: Session) -> list[Any]:
+    return [one.content for one in await session.history()]
+
+
+async def test_messages_of_a_thread_are_recalled_and_listed(tmp_path: Path) -> None:
+    """Once each, after a restart as well; a run that fails keeps the question; a message is changed
+    under its id, and what a graph drops to be shorter was said all the same.
+    """
+    async with Runtime(tmp_path / "memory", config=RECALLING, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        plain = chatting(RemoraSaver(alice))
+        await plain.ainvoke(ask("nothing of this"), thread("plain"))
+        assert await alice.sessions() == []
+        app = chatting(RemoraSaver(alice, messages="messages"))
+        await app.ainvoke(ask("My boat lies in Porto.", id="m1"), thread("a"))
+    async with Runtime(tmp_path / "memory", config=RECALLING, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        app = chatting(RemoraSaver(alice, messages="messages"))
+        await app.ainvoke(ask("Thanks."), thread("a"))
+        with pytest.raises(ValueError, match="fail"):
+            await app.ainvoke(ask("fail"), thread("a"))
+        said = ["My boat lies in Porto.", "I hear: My boat lies in Porto."]
+        more = ["Thanks.", "I hear: Thanks.", "fail"]
+        assert await said_in(alice.session("a")) == [*said, *more]
+        assert [one.session for one in await alice.sessions()] == ["a"]
+        assert "Porto" in (await alice.recall("Where is my boat?"))[0].text
+        edited = HumanMessage("My boat lies in Faro.", id="m1")
+        await app.aupdate_state(thread("a"), {"messages": [edited]})
+        assert await said_in(alice.session("a")) == ["My boat lies in Faro.", said[1], *more]
+        await app.aupdate_state(thread("a"), {"messages": [RemoveMessage("m1")]})
+        assert "Faro" in (await alice.recall("Where is my boat?"))[0].text
+
+
+async def test_a_branch_that_a_run_leaves_is_not_recalled() -> None:
+    """What was said before it stays, and so do runs at once, which leave no branch."""
+    async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        app = chatting(RemoraSaver(alice, messages="messages"))
+        await app.ainvoke(ask("hello"), thread("a"))
+        start = (await app.aget_state(thread("a"))).config
+        await app.ainvoke(ask("My secret city is Porto."), thread("a"))
+        await app.ainvoke(ask("A walk in Porto."), thread("a"))
+        await app.ainvoke(ask("My secret city is Faro."), start)
+        await app.ainvoke(ask("and then?"), thread("a"))
+        heard = ["hello", "My secret city is Faro.", "and then?"]
+        said = [text for one in heard for text in (one, f"I hear: {one}")]
+        assert await said_in(alice.session("a")) == said
+        assert "Porto" not in str(await alice.recall("secret city Porto", limit=20))
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(app.ainvoke, ask(f"at once {number}"), thread("b"))
+        assert len(await said_in(alice.session("b"))) == 8
 
 
 # -- the store -------------------------------------------------------------------------------------
