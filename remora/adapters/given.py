@@ -48,6 +48,10 @@ class Conversation(Protocol):
         """See `remora.Session.get_messages`."""
         ...
 
+    async def history(self) -> list[Message]:
+        """See `remora.Session.history`."""
+        ...
+
     async def delete(
         self,
         which: Deletable | Iterable[Deletable] = (),

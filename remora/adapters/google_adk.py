@@ -16,7 +16,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from remora.adapters.google_adk_events import chat_messages, events_of, text_of
+from remora.adapters.google_adk_events import (
+    chat_messages,
+    events_of,
+    invocation_of,
+    text_of,
+)
 from remora.adapters.keys import escape, unescape
 from remora.adapters.versions import warn_if_untested
 from remora.api.keyed_state import KeyedState, adapter_state
@@ -207,7 +212,8 @@ class RemoraSessionService(_Service, BaseSessionService):
         """Store an event and its changes of state, and add them to the given session.
 
         A partial event is not stored. An event with the id of a stored one is that one: it is not
-        stored again, but its changes of state are made.
+        stored again, but its changes of state are made. An event that rewinds the session deletes
+        the events that it rewinds: they are neither recalled nor given again.
 
         Raises:
             SessionNotFoundError: of ADK; there is no such session, or no longer.
@@ -231,6 +237,8 @@ class RemoraSessionService(_Service, BaseSessionService):
             raise SessionNotFoundError(f"Session {id_} not found.")
         ours, users, apps = _split(event.actions.state_delta if event.actions else {})
         await session.append(chat_messages(event))
+        if event.actions and (before := event.actions.rewind_before_invocation_id):
+            await _delete_rewound(session, before, event.id)
         if ours:
             await state.change(ours)
         await self._change_shared(app, user, users, apps)
@@ -350,6 +358,22 @@ class RemoraMemoryService(_Service, BaseMemoryService):
     async def _delete(self, user: User, memory_id: str) -> None:
         with suppress(NotFound):
             await user.delete(memory_id, saved_only=True)
+
+
+async def _delete_rewound(session: Session, before: str, rewind: str) -> None:
+    """Delete the events from an invocation on, up to the one that rewinds the session."""
+    messages = await session.history()
+    end = next((at for at, one in enumerate(messages) if one.id == rewind), len(messages))
+    invocations = [invocation_of(one) for one in messages[:end]]
+    if before in invocations:
+        start = invocations.index(before)
+        rewound = [
+            one
+            for one, of in zip(messages[start:end], invocations[start:], strict=True)
+            if of is not None
+        ]
+        with suppress(NotFound):
+            await session.delete(rewound)
 
 
 def _state(handle: Session | User) -> KeyedState:

@@ -21,7 +21,7 @@ try:
 except ImportError as e:
     raise ImportError('sessions of Google\'s ADK need it: pip install "remora[google-adk]"') from e
 
-__all__ = ["chat_messages", "events_of", "text_of"]
+__all__ = ["chat_messages", "events_of", "invocation_of", "text_of"]
 
 _KEY = "google_adk"
 _SAME = "same_text"
@@ -73,6 +73,18 @@ def events_of(messages: Iterable[Message]) -> list[Event]:
                 kept = {**kept, "content": {**kept["content"], "parts": [{"text": text}]}}
             events.append(Event.model_validate(kept))
     return events
+
+
+def invocation_of(message: Message) -> str | None:
+    """The id of the invocation that a message is of; None if it is of no event.
+
+    Of an event with several messages, the first one has it, and the others an empty text.
+    """
+    metadata = message.metadata or {}
+    if _KEY not in metadata:
+        return None
+    kept = metadata[_KEY] or {}
+    return str(kept.get(_SAME, kept).get("invocation_id") or "")
 
 
 def text_of(event: Event) -> str:

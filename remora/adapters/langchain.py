@@ -9,13 +9,14 @@ its metadata.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from remora.adapters.given import Conversation, take_session
 from remora.adapters.versions import warn_if_untested
 from remora.blocking import Session as BlockingSession
-from remora.errors import InvalidMessage
+from remora.errors import InvalidMessage, NotFound
 from remora.messages import ChatDict, Message
 
 try:
@@ -32,11 +33,18 @@ except ImportError as e:
         'a chat message history of LangChain needs it: pip install "remora[langchain]"'
     ) from e
 
-__all__ = ["RemoraChatMessageHistory", "chat_of_message", "message_of_stored", "store_messages"]
+__all__ = [
+    "RemoraChatMessageHistory",
+    "chat_of_message",
+    "delete_branch",
+    "message_of_stored",
+    "store_messages",
+]
 
 warn_if_untested("langchain-core")
 
 _KEY = "langchain"
+_THREAD = "langgraph_thread"
 _SUMMARY = "summarization"
 _PARTS = frozenset({"text", "refusal", "image_url", "video_url", "input_audio", "file"})
 
@@ -121,10 +129,17 @@ class RemoraChatMessageHistory(BaseChatMessageHistory):
         self._call(self.session.clear)
 
 
-async def store_messages(session: Conversation, messages: Sequence[BaseMessage]) -> None:
+async def store_messages(
+    session: Conversation, messages: Sequence[BaseMessage], thread: str | None = None
+) -> None:
     """Append messages, all or none; those whose ids the session has are changed where they stand.
 
     Summaries that LangChain made are left out: nobody said them.
+
+    Args:
+        session: the conversation.
+        messages: of LangChain.
+        thread: of LangGraph, for `delete_branch`.
 
     Raises:
         InvalidMessage: one of them is no message; nothing was written.
@@ -134,9 +149,23 @@ async def store_messages(session: Conversation, messages: Sequence[BaseMessage])
     for index, message in enumerate(messages):
         if message.additional_kwargs.get("lc_source") != _SUMMARY:
             chat = chat_of_message(message.model_copy(update={"id": None}), index)
+            if thread is not None:
+                chat["metadata"] = {**cast("Any", chat.get("metadata") or {}), _THREAD: thread}
             given.append({**chat, "id": message.id} if message.id else chat)
     if given:
         await session.append(given, replace=True)
+
+
+async def delete_branch(session: Conversation, thread: str, kept: Collection[str]) -> None:
+    """Delete the messages that were stored for a thread, except those with the ids `kept`."""
+    left = [
+        one
+        for one in await session.history()
+        if (one.metadata or {}).get(_THREAD) == thread and one.id not in kept
+    ]
+    if left:
+        with suppress(NotFound):
+            await session.delete(left)
 
 
 def chat_of_message(message: BaseMessage, index: int) -> ChatDict:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NotRequired, TypeAlias, cast
 
 from remora.adapters.given import Conversation, find_session
-from remora.adapters.langchain import message_of_stored, store_messages
+from remora.adapters.langchain import delete_branch, message_of_stored, store_messages
 from remora.adapters.recalled import load_stored
 from remora.adapters.versions import warn_if_untested
 from remora.api.threads import awaiter_of, original_of, waiter_of
@@ -27,6 +27,7 @@ try:
     from langchain.agents.middleware.types import ModelRequest, ModelResponse, PrivateStateAttr
     from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
     from langchain_core.tools import BaseTool, StructuredTool
+    from langgraph.config import get_config
     from langgraph.runtime import Runtime
 except ImportError as e:
     raise ImportError(
@@ -58,7 +59,8 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
     several runs of one session at once do not mix. A run that fails stores nothing.
 
     With a checkpointer, whose state has earlier messages, only those that the session does not have
-    are stored and shown as the run's.
+    are stored and shown as the run's. A run that goes on from an earlier checkpoint, which its
+    ``checkpoint_id`` names, deletes what was stored of the branch that it leaves.
 
     Args:
         session: the conversation, or a function of LangGraph's ``Runtime`` that gives it. With one
@@ -96,7 +98,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         """Call the model with the conversation and what is recalled before the run's messages."""
         given = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
-        shown = await given.run(self._show, given.session, run)
+        shown = await given.run(self._show, given.session, run, _branch(request.state))
         return await handler(request.override(messages=[*shown, *run]))
 
     def wrap_model_call(
@@ -107,7 +109,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         """`awrap_model_call`, for threads."""
         given = find_session(self._session, request.runtime)
         run = _of_run(request.messages, request.state)
-        shown = given.call(self._show, given.session, run)
+        shown = given.call(self._show, given.session, run, _branch(request.state))
         return handler(request.override(messages=[*shown, *run]))
 
     async def aafter_agent(
@@ -121,7 +123,7 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         given = find_session(self._session, runtime)
         messages = state["messages"]
         run = _of_run(messages, state)
-        await given.run(store_messages, given.session, run)
+        await given.run(store_messages, given.session, run, _thread(runtime))
         return _note(messages) if run else None
 
     def after_agent(self, state: RemoraState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -129,12 +131,19 @@ class RemoraMiddleware(AgentMiddleware[RemoraState, Any, Any]):
         given = find_session(self._session, runtime)
         messages = state["messages"]
         run = _of_run(messages, state)
-        given.call(store_messages, given.session, run)
+        given.call(store_messages, given.session, run, _thread(runtime))
         return _note(messages) if run else None
 
     # -- on the runtime's event loop ---------------------------------------------------------------
 
-    async def _show(self, session: Conversation, run: Sequence[BaseMessage]) -> list[BaseMessage]:
+    async def _show(
+        self,
+        session: Conversation,
+        run: Sequence[BaseMessage],
+        branch: tuple[str, list[str]] | None,
+    ) -> list[BaseMessage]:
+        if branch is not None:
+            await delete_branch(session, *branch)
         asked = next((one for one in reversed(run) if isinstance(one, HumanMessage)), None)
         query = str(asked.text)[:MAX_TEXT_CHARACTERS] if asked is not None and self._recall else ""
         found, recalled = await load_stored(session, query, max_tokens=self._max_tokens)
@@ -191,6 +200,20 @@ def _of_run(messages: Sequence[BaseMessage], state: Any) -> list[Any]:
         for one in messages
         if one.id not in stored and one.additional_kwargs.get("lc_source") != "summarization"
     ]
+
+
+def _thread(runtime: Runtime[Any]) -> str | None:
+    """The thread of a run with a checkpointer."""
+    return runtime.execution_info.thread_id if runtime.execution_info is not None else None
+
+
+def _branch(state: Any) -> tuple[str, list[str]] | None:
+    """The thread, and the ids that it keeps, of a run that goes on from an earlier checkpoint."""
+    named = get_config().get("metadata") or {}
+    noted = state.get("remora_stored") or []
+    if "checkpoint_id" not in named or "thread_id" not in named or isinstance(noted, str):
+        return None
+    return str(named["thread_id"]), noted
 
 
 def _note(messages: Sequence[BaseMessage]) -> dict[str, Any]:

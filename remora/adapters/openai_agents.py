@@ -18,13 +18,14 @@ from typing import Any, cast
 from remora.adapters.given import Conversation, take_session
 from remora.adapters.recalled import recalled_message
 from remora.adapters.versions import warn_if_untested
+from remora.api.session import Session
 from remora.api.threads import awaiter_of, original_of
 from remora.api.tools import MemoryTools
 from remora.blocking import MemoryTools as BlockingMemoryTools
 from remora.blocking import Session as BlockingSession
 from remora.errors import InvalidInput, InvalidMessage, NotFound
 from remora.formats.responses import items_of, read_part
-from remora.messages import KEPT_PREFIX, ChatDict, Message, plain_text
+from remora.messages import KEPT_PREFIX, REPEATED, ChatDict, Message, plain_text
 
 try:
     from agents import FunctionTool, SessionSettings, TResponseInputItem
@@ -128,6 +129,26 @@ class RemoraSession:
     async def clear_session(self) -> None:
         """Empty the buffer and the summary; see `remora.Session.clear`."""
         await self._await(self.session.clear)
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """What the SDK's ``OpenAIResponsesCompactionSession`` asks of the session that it wraps.
+
+        What it compacts leaves the buffer, as by a compaction of remora's: it stays in `history`
+        and is recalled. What comes in its place repeats or summarizes it, and is not. Without this,
+        the SDK would clear the session.
+        """
+        if not isinstance(self.session, Session):
+            return False  # a service has no such call
+        chats = chat_messages(items, opaque=self._opaque)
+        await self._await(self._replace, self.session, chats)
+        return True
+
+    async def _replace(self, session: Session, chats: list[ChatDict]) -> None:
+        for chat in chats:
+            known = cast("dict[str, Any]", chat.get("metadata") or {})
+            chat["metadata"] = {**known, REPEATED: True}
+        await session.truncate_to_size(0)
+        await session.load_state_dict({"messages": chats})  # without the summary
 
     async def recall(
         self, history: list[TResponseInputItem], new: list[TResponseInputItem]

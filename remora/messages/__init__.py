@@ -22,6 +22,7 @@ from remora.messages.chat import (
 )
 from remora.messages.entry import (
     KEPT_PREFIX,
+    REPEATED,
     AttachmentLimits,
     Entry,
     check_ids,
@@ -66,6 +67,7 @@ from remora.messages.typed import (
 __all__ = [
     "INSTRUCTING_ROLES",
     "KEPT_PREFIX",
+    "REPEATED",
     "AssistantMessageDict",
     "AttachmentLimits",
     "ChatDict",

@@ -42,6 +42,7 @@ __all__ = [
     "ADAPTER_KEYS",
     "KEPT_PREFIX",
     "NATIVE",
+    "REPEATED",
     "AttachmentLimits",
     "Entry",
     "check_ids",
@@ -202,6 +203,10 @@ _LEAST_ATTACHMENT = 1_024
 KEPT_PREFIX = "remora."
 """Begins the metadata keys of what `remora.formats` keeps verbatim."""
 
+REPEATED = f"{KEPT_PREFIX}repeated"
+"""Metadata key of a message in which a framework repeats or summarizes what was said: it is shown,
+and neither indexed nor recalled."""
+
 NATIVE = f"{KEPT_PREFIX}native"
 """Key of a counted chat dict: the texts that only the form has that a framework keeps."""
 ADAPTER_KEYS = frozenset(
@@ -212,6 +217,7 @@ _ORIGINALS = tuple(
     name.encode()
     for name in (KEPT_PREFIX, *ADAPTER_KEYS, "claude_agent_sdk", "google_adk", "strands")
 )
+_REPEATED = msgspec.msgpack.encode(REPEATED)
 _PLACEHOLDERS = re.compile(r"^\[[\w./+-]+(?:: [^\[\]\n]*)?\](?: \[[\w./+-]+\])*$\n?", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\[([\w./+-]+)")
 _WHOLE_MESSAGES = frozenset(
@@ -268,12 +274,12 @@ def said_text(entry: Entry, chat: ChatDict) -> str:
 
     A message that keeps its original has a line such as ``[web_search_call]`` for each part without
     text. Nobody said it, so it is neither indexed nor recalled. A line that the original has itself
-    stays, and so do the messages of applications.
+    stays, and so do the messages of applications. A message that repeats others has no text.
     """
     text, meta = plain_text(chat), entry.meta
-    if meta is None or "[" not in text or not any(name in meta for name in _ORIGINALS):
+    if meta is None or not any(name in meta for name in _ORIGINALS):
         return text
-    if text in _WHOLE_MESSAGES:
+    if text in _WHOLE_MESSAGES or _REPEATED in meta:
         return ""
 
     def replace(line: re.Match[str]) -> str:

@@ -209,6 +209,38 @@ async def test_events_come_back_as_they_were() -> None:
         assert (last.author, texts([last.content])) == ("user", ["from elsewhere"])
 
 
+async def test_what_is_rewound_is_not_recalled() -> None:
+    """Nor given again; what somebody else said in between, and before, stays, and so does the state
+    of before. A second rewind goes behind the first.
+    """
+    driver = TestAgents()
+    model = driver.model("Hi.", "Noted.", "In Faro.", "Yes.")
+    options: dict[str, Any] = {"config": RECALLING, "embedder": HashEmbedder()}
+    async with service(**options) as (runtime, sessions):
+        runner, who = driver.agent(model, driver.give(runtime))
+        chat = runtime.user("app/alice").session("chat")
+        for text in ("hello", "My secret city is Porto."):
+            await driver.ask((runner, who), text)
+        await chat.append({"role": "user", "content": "Anna was here."})
+        events = (await sessions.get_session(**CHAT)).events
+        first, second = events[0].invocation_id, events[2].invocation_id
+        await runner.rewind_async(**who, rewind_before_invocation_id=second)
+        await driver.ask((runner, who), "My secret city is Faro.")
+        assert "Porto" not in str(driver.shown(model)[-1])
+        found = await RemoraMemoryService(runtime).search_memory(**WHO, query="secret city event")
+        recalled = " ".join(texts([one.content for one in found.memories]))
+        assert "Faro" in recalled
+        assert "Porto" not in recalled
+        assert "[event]" not in recalled
+        heard = ["hello", "Hi.", "Anna was here.", "[event]", "My secret city is Faro.", "In Faro."]
+        assert [one.content for one in await chat.history()] == heard
+        session = await sessions.get_session(**CHAT)
+        assert session.state == {"answer": "In Faro."}
+        await runner.rewind_async(**who, rewind_before_invocation_id=first)
+        assert [one.content for one in await chat.history()] == ["Anna was here.", "[event]"]
+        assert (await sessions.get_session(**CHAT)).state.get("answer") is None
+
+
 async def test_state_has_three_scopes() -> None:
     """Of a session, of a user, of an app; what is temporary is not stored."""
     state = {"a": 1, "user:b": {"x": [None]}, "app:c/d": "é", "temp:t": 1}

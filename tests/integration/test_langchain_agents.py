@@ -12,8 +12,8 @@ import pytest
 
 from remora import BufferPolicy, Runtime, blocking
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
-from remora.testing import ScriptedChatModel
-from tests.agents import PLAIN
+from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.agents import PLAIN, RECALLING
 from tests.conformance import (
     URL,
     Blocking,
@@ -203,6 +203,31 @@ async def test_a_message_removed_from_the_state_doubles_nothing() -> None:
         await agent.ainvoke(ask("question 2"), config)
         assert texts(model.seen[-1]) == ["question 0", "one", "question 1", "two", "question 2"]
         assert texts(await chat.history())[4:] == ["question 2", "three"]
+
+
+async def test_a_branch_that_a_run_leaves_is_neither_shown_nor_recalled() -> None:
+    """An edited question, from an earlier checkpoint; what others said in the session stays."""
+    model = scripted()(answers=["one", "two", "three", "four"])
+    options: Any = {"config": RECALLING, "embedder": HashEmbedder()}
+    async with Runtime.in_memory(**options) as runtime:
+        chat = runtime.session("alice", "chat")
+        agent = agents.create_agent(
+            model,
+            middleware=[adapter.RemoraMiddleware(chat)],
+            checkpointer=late("langgraph.checkpoint.memory").InMemorySaver(),
+        )
+        config: Any = {"configurable": {"thread_id": "t"}}
+        await agent.ainvoke(ask("hello"), config)
+        start = (await agent.aget_state(config)).config
+        await agent.ainvoke(ask("My secret city is Porto."), config)
+        await chat.append({"role": "user", "content": "Anna here."})
+        await agent.ainvoke(ask("My secret city is Faro."), start)
+        said = ["hello", "one", "Anna here.", "My secret city is Faro."]
+        assert texts(model.seen[-1]) == said
+        assert texts(await chat.history()) == [*said, "three"]
+        assert "Porto" not in str(await runtime.user("alice").recall("secret city", limit=20))
+        await agent.ainvoke(ask("and then?"), config)
+        assert texts(await chat.history()) == [*said, "three", "and then?", "four"]
 
 
 async def test_one_agent_for_all_sessions() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,9 +13,10 @@ import pytest
 
 from remora import BufferPolicy, Runtime
 from remora.errors import InvalidInput, InvalidMessage
-from remora.testing import ScriptedChatModel
-from tests.agents import PLAIN
+from remora.testing import HashEmbedder, ScriptedChatModel
+from tests.agents import PLAIN, RECALLING
 from tests.conformance import (
+    FLAT,
     URL,
     Blocking,
     Conversations,
@@ -278,6 +280,51 @@ async def test_a_limit_splits_no_tool_call() -> None:
     assert found[4:8] == [items[-4:]] * 4  # of the parallel calls neither, for want of room
     assert found[8] == items[1:]
     assert found[9:] == [items] * 2
+
+
+class Compacting:
+    """A client of the SDK's compaction session: the user's words, and what is encrypted."""
+
+    def __init__(self) -> None:
+        self.responses = self
+
+    async def compact(self, **options: Any) -> Any:
+        said = [one for one in options["input"] if one.get("role") == "user"]
+        sealed = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
+        return SimpleNamespace(output=[*said, sealed], usage=None)
+
+
+async def test_what_the_sdk_compacts_is_recalled() -> None:
+    """And what it puts in the place is not, which repeats and summarizes; the model sees just that,
+    without remora's own summary.
+    """
+    policy = BufferPolicy.window(3, fold="summary")
+    options: Any = {"policy": policy, "chat_model": ScriptedChatModel(["They said hello."])}
+    options |= {"config": RECALLING, "embedder": HashEmbedder()}
+    async with Runtime.in_memory(**options) as runtime:
+        alice = runtime.user("alice")
+        chat = alice.session("chat")
+        session = late("agents.memory").OpenAIResponsesCompactionSession(
+            "chat", adapter.RemoraSession(chat), client=Compacting(), compaction_mode="input"
+        )
+        answer = {"role": "assistant", "content": "Near the Tejo, then."}
+        await session.add_items([said("hello"), said("hi"), said(str(FLAT["content"])), answer])
+        await chat.settle()
+        assert "They said hello." in str(await session.get_items())
+        await session.run_compaction({"force": True})
+        items = await session.get_items()
+        assert [one.get("content", one.get("type")) for one in items] == [
+            *("hi", FLAT["content"]),
+            "compaction",
+        ]
+        assert [one.content for one in await chat.history()][-3:] == [
+            *("hi", FLAT["content"]),
+            "[compaction]",
+        ]
+        found = [one.text for one in await alice.recall("flat river Tejo compaction", limit=20)]
+        assert found.count(str(FLAT["content"])) == 1
+        assert answer["content"] in found
+        assert "[compaction]" not in found
 
 
 async def test_settings_of_the_sdk() -> None:
