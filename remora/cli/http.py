@@ -24,6 +24,8 @@ from remora.storage.sockets import is_loopback, listen_tcp
 
 __all__ = ["add_http_parsers", "command_http", "command_keys"]
 
+_DAY_S = 86_400.0
+
 _DESCRIPTION = """\
 Serve a memory over HTTP, for programs in any language: sessions, contexts,
 turns, memories, erasure. GET /openapi.json describes it. Each request has an
@@ -73,6 +75,14 @@ def add_http_parsers(commands: Any) -> None:
         metavar="N",
         help="requests a second that each tenant may send; 0 for no limit (%(default)g)",
     )
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that a client has to send a request's head, then its body, and to take what "
+        "it is sent (%(default)g)",
+    )
     command.set_defaults(verbose=False)
     command = commands.add_parser(
         "keys",
@@ -110,16 +120,19 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
     except ImportError as e:
         raise InvalidInput("remora http needs uvicorn: pip install 'remora[serve]'") from e
     from remora.cluster.connect import connect  # noqa: PLC0415  # it needs Linux
-    from remora.rest.app import build_app  # noqa: PLC0415  # likewise slow
+    from remora.rest.app import RestOptions, build_app  # noqa: PLC0415  # likewise slow
 
     if not 0 <= arguments.port < 1 << 16:
         raise InvalidInput(f"--port must be from 0 to 65535, not {arguments.port}")
     if not arguments.rate >= 0:
         raise InvalidInput(f"--rate must be 0 or more, not {arguments.rate}")
+    if not 0 < arguments.timeout <= _DAY_S:
+        raise InvalidInput(f"--timeout must be over 0, and a day at most, not {arguments.timeout}")
     sys.path.insert(0, "")  # as python -m has it: the application's modules
     keys = KeyFile(arguments.keys)
     runtime = connect(arguments.target)
-    app = build_app(runtime, keys, RateLimit(arguments.rate, SystemClock()))
+    options = RestOptions(timeout_s=arguments.timeout)
+    app = build_app(runtime, keys, RateLimit(arguments.rate, SystemClock()), options)
     host, port = arguments.host, arguments.port
     with _listen(host, port) as listener:
         logging.getLogger("remora").setLevel(logging.WARNING)

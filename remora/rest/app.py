@@ -55,7 +55,12 @@ class RestOptions(NamedTuple):
         bodies: bytes of all bodies that are being read, at most; more are refused for a while.
         at_once: requests that one tenant has answered at the same time; more are refused.
         streams: event streams that one tenant may have open.
-        timeout_s: seconds until an unfinished body is given up, and a stream that nobody reads.
+        answering: requests of all that are answered at the same time; more are refused, except for
+            probes of its health.
+        waiting: connections that may be open without a request; more lose the oldest of the address
+            that has most of them.
+        timeout_s: seconds that a client has for the head of a request, then for its body, and to
+            take what it is sent.
         keyless_rate: requests a second without a valid key that one address may send; twice as many
             at once after a pause.
     """
@@ -64,12 +69,10 @@ class RestOptions(NamedTuple):
     bodies: int = 256 << 20
     at_once: int = 64
     streams: int = 256
+    answering: int = 2048
+    waiting: int = 1024
     timeout_s: float = 30.0
     keyless_rate: float = 50.0
-
-
-class _Deaf(Exception):
-    """A client does not read what it is sent."""
 
 
 class ServedMemory(Served, Protocol):
@@ -116,10 +119,11 @@ class RestApp:
     def __init__(
         self, runtime: ServedMemory, keys: KeyFile, rate: RateLimit, options: RestOptions
     ) -> None:
-        self._runtime, self._keys, self._rate, self._options = runtime, keys, rate, options
+        self._runtime, self._keys, self._rate, self.options = runtime, keys, rate, options
         self._keyless = AddressLimit(options.keyless_rate, SystemClock())
         self._failures = FailureLog(time.monotonic)
         self._looked_at = time.monotonic()
+        self._answering = 0
         self._working: Counter[str] = Counter()
         self._reading = 0
         self._streaming: Counter[str] = Counter()
@@ -140,6 +144,7 @@ class RestApp:
         """Answer a request; see ASGI."""
         if scope["type"] != "http":
             return
+        self._answering += 1
         try:
             if scope["method"] == "GET" and _raw_path(scope).endswith(b"/events"):
                 names = self._events.match(_parts(_raw_path(scope)))
@@ -156,16 +161,19 @@ class RestApp:
                 headers["retry-after"] = str(refusal.wait_s)
             body = msgspec.json.encode(_problem(refusal))
             await _send(send, refusal.status, body, "application/problem+json", headers)
+        finally:
+            self._answering -= 1
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         path = _path(scope)
         if path in _OPEN:
             return self._answer_open(path, scope)
+        self._check_load()
         headers = _read_headers(scope["headers"])
         tenant = self._find_tenant(headers, scope)
         self._rate.take(tenant)
         working = self._working[tenant]
-        if working >= self._options.at_once:
+        if working >= self.options.at_once:
             detail = f"this key has {working} requests that are not answered yet: nothing ran"
             raise RateLimited(detail, retry_after_s=1.0)
         self._working[tenant] += 1
@@ -181,11 +189,12 @@ class RestApp:
         self, names: dict[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer with events until the client leaves, its key is removed, or the server stops."""
+        self._check_load()
         headers = _read_headers(scope["headers"])
         tenant = self._find_tenant(headers, scope)
         self._rate.take(tenant)
-        if self._streaming[tenant] >= self._options.streams:
-            detail = f"this key has {self._options.streams} event streams open: close one"
+        if self._streaming[tenant] >= self.options.streams:
+            detail = f"this key has {self.options.streams} event streams open: close one"
             raise RateLimited(detail, retry_after_s=1.0)
         given = _parameters(scope["query_string"], EVENTS.query)
         last = headers.get(b"last-event-id")
@@ -198,10 +207,7 @@ class RestApp:
             if not begun:
                 begun = True
                 await _send_head(send, 200, "text/event-stream", [(b"x-accel-buffering", b"no")])
-            with anyio.move_on_after(self._options.timeout_s) as waiting:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            if waiting.cancelled_caught:
-                raise _Deaf
+            await send({"type": "http.response.body", "body": data, "more_body": True})
 
         def check() -> None:
             if self._find_tenant(headers, scope) != tenant:
@@ -212,8 +218,6 @@ class RestApp:
             asked = Asked(self._runtime, tenant, names, given, None, self._failures)
             async with _until(partial(_wait_until_gone, receive), self._ended.wait):
                 await send_events(asked, send_part, check)
-        except _Deaf:
-            return  # the rest cannot be sent either: the server closes the connection
         except Exception as e:
             if not begun:
                 raise
@@ -224,6 +228,11 @@ class RestApp:
             self._streaming[tenant] -= 1
         if begun:
             await send({"type": "http.response.body", "body": b""})
+
+    def _check_load(self) -> None:
+        if self._answering > self.options.answering:
+            text = f"{self.options.answering} requests are not answered yet: nothing ran"
+            raise Refusal(503, "Overloaded", text, wait_s=1)
 
     def _answer_open(self, path: str, scope: Scope) -> tuple[int, bytes]:
         if scope["method"] not in {"GET", "HEAD"}:
@@ -291,14 +300,14 @@ class RestApp:
         raise Refusal(404, "NotFound", "there is no such path: see /openapi.json")
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
-        most = self._options.body
+        most = self.options.body
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > most:
             raise _too_long(most)
         body = bytearray()
         counted = 0
         try:
-            with anyio.fail_after(self._options.timeout_s):
+            with anyio.fail_after(self.options.timeout_s):
                 while True:
                     event = await receive()
                     if event["type"] == "http.disconnect":
@@ -308,13 +317,13 @@ class RestApp:
                         raise _too_long(most)
                     self._reading += len(body) - counted
                     counted = len(body)
-                    if self._reading > self._options.bodies:
+                    if self._reading > self.options.bodies:
                         text = "too many large bodies are being read: nothing ran, send it again"
                         raise Refusal(503, "Overloaded", text, wait_s=1)
                     if not event.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            detail = f"the body took over {self._options.timeout_s:g} s: nothing ran"
+            detail = f"the body took over {self.options.timeout_s:g} s: nothing ran"
             raise Refusal(408, "RequestTimeout", detail) from None
         finally:
             self._reading -= counted

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from remora.errors import RateLimited
 from remora.runtime.clock import Clock
 
-__all__ = ["AddressLimit", "RateLimit"]
+__all__ = ["AddressLimit", "RateLimit", "network_of"]
 
 _PLACES = 8_192
 _NETWORK = 64  # bits: what one customer has of IPv6, at least
@@ -73,12 +73,13 @@ class AddressLimit:
         Raises:
             RateLimited: it is one too many.
         """
-        network = _network(address).encode("utf-8", "surrogateescape")
+        network = network_of(address).encode("utf-8", "surrogateescape")
         digest = blake2b(network, key=self._secret, digest_size=8).digest()
         self._limit.take(int.from_bytes(digest) % _PLACES)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """An IPv4 address as it is; of an IPv6 address its network of 64 bits."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:  # of a proxy that names its clients otherwise

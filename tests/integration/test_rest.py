@@ -839,6 +839,8 @@ def test_a_server_that_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "to 65535" in " ".join(capsys.readouterr().err.split())
     assert main(["http", memory, "--keys", str(keys), "--rate", "-1"]) == 1
     assert "--rate" in capsys.readouterr().err
+    assert main(["http", memory, "--keys", str(keys), "--timeout", "0"]) == 1
+    assert "--timeout" in capsys.readouterr().err
 
 
 def test_connections_send_each_write_at_once() -> None:

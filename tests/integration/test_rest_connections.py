@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
-from anyio.abc import SocketStream
+from anyio.abc import SocketAttribute, SocketStream
 
 from remora import Runtime
 from remora.rest.problems import Problem
 from tests.agents import PLAIN
+from tests.patience import until
 from tests.served import Service
 
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -42,10 +46,17 @@ class Served:
         length = {"Content_Length": len(content), "Content_Type": "application/json"}
         return self.head("POST", path, tenant, **length, **more) + content
 
-    async def connect(self, data: bytes) -> SocketStream:
-        stream = await anyio.connect_tcp("127.0.0.1", self.port)
+    async def connect(self, data: bytes, address: str = "127.0.0.1") -> SocketStream:
+        stream = await anyio.connect_tcp("127.0.0.1", self.port, local_host=address)
         await stream.send(data)
         return stream
+
+    def has_connection(self, stream: SocketStream) -> bool:
+        """Whether the server's end of a connection is open."""
+        number = int.from_bytes(IPv4Address("127.0.0.1").packed, sys.byteorder)
+        port = stream.extra(SocketAttribute.local_port)
+        ends = f":{self.port:04X} {number:08X}:{port:04X} 01 "
+        return ends in Path("/proc/net/tcp").read_text()
 
     async def ask(self, data: bytes) -> tuple[int, bytes]:
         """Send a request; returns the status and the body of the answer."""
@@ -161,6 +172,71 @@ async def test_a_client_that_leaves_in_a_turn_goes_on_with_it(served: Served) ->
 # -- clients that are slow -------------------------------------------------------------------------
 
 
+async def test_a_head_has_a_deadline(tmp_path: Path) -> None:
+    """So has what follows an answer: another head, or the rest of a body that nobody reads."""
+    async with serving(tmp_path, timeout_s=1.0) as served:
+        half = await served.connect(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert problem_of(await answer_of(half)).title == "RequestTimeout"
+        refused = await served.connect(served.head("POST", "/nothing", Content_Length=1_000))
+        assert (await answer_of(refused))[0] == 404
+        slow = asyncio.create_task(send_slowly(refused))
+        for stream in (half, await served.connect(b""), refused):
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+            await stream.aclose()
+        await slow
+
+
+async def send_slowly(stream: SocketStream) -> None:
+    """Send a byte at a time, until the other end has closed."""
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while True:
+            await stream.send(b"x")
+            await anyio.sleep(0.1)
+
+
+async def test_connections_of_one_address_take_no_place_of_another(tmp_path: Path) -> None:
+    """One that says nothing loses its oldest; others keep theirs, also while they are silent."""
+    async with serving(tmp_path, waiting=8) as served:
+        own = [await served.connect(b"", "127.0.0.2") for _ in range(3)]
+        theirs = [await served.connect(b"GET /heal", "127.0.0.3") for _ in range(40)]
+        assert problem_of(await answer_of(theirs[0])).title == "RequestTimeout"
+        for path in ("/healthz", "/readyz", "/v1/users"):
+            async with await served.connect(served.head("GET", path), "127.0.0.4") as stream:
+                assert (await answer_of(stream))[0] == 200
+        for stream in own:
+            await stream.send(served.post(f"{CHAT}/messages", HELLO))
+            assert (await answer_of(stream))[0] == 200
+        await theirs[-1].send(b"thz HTTP/1.1\r\nHost: memory\r\n\r\n")
+        assert (await answer_of(theirs[-1]))[0] == 200
+        for stream in [*own, *theirs]:
+            await stream.aclose()
+
+
+async def test_probes_are_answered_when_nothing_else_is(tmp_path: Path) -> None:
+    async with serving(tmp_path, answering=2) as served:
+        await served.runtime.ready()
+        events = served.head("GET", f"{CHAT}/events")
+        busy = [await served.connect(events) for _ in range(2)]
+        for stream in busy:
+            assert b"event: begun" in await stream.receive()
+        for request in (events, served.head("GET", "/v1/users"), served.post(CHAT, HELLO)):
+            async with await served.connect(request) as stream:
+                head, _, body = (await stream.receive()).partition(b"\r\n\r\n")
+            assert problem_of((int(head.split()[1]), body)).title == "Overloaded"
+            assert b"application/problem+json" in head
+            assert b"retry-after: 1" in head
+        for path in ("/healthz", "/readyz"):
+            assert (await served.ask(served.head("GET", path)))[0] == 200
+        for stream in busy:
+            await stream.aclose()
+        await until(lambda: _is_answered(served))
+
+
+async def _is_answered(served: Served) -> bool:
+    return (await served.ask(served.head("GET", "/v1/users")))[0] == 200
+
+
 async def test_slow_bodies_hold_only_their_own_tenant(tmp_path: Path) -> None:
     """They take its places until their time is over; other tenants do not notice."""
     async with serving(tmp_path, at_once=4, timeout_s=1.0) as served:
@@ -181,6 +257,7 @@ async def test_a_stream_that_is_not_read_ends(tmp_path: Path) -> None:
         asked = served.head("GET", f"{CHAT}/events?after=0")
         deaf = await served.connect(asked)
         assert b"event: begun" in await deaf.receive()
+        assert served.has_connection(deaf)
         chat = served.runtime.session("shop/alice", "chat")
         for _ in range(16):  # more than the buffers of both sides
             await chat.append({"role": "user", "content": "x" * 1_000_000})
@@ -190,6 +267,7 @@ async def test_a_stream_that_is_not_read_ends(tmp_path: Path) -> None:
             async with await served.connect(asked) as stream:
                 status = int((await stream.receive()).split()[1])
         assert status == 200
+        await until(lambda: not served.has_connection(deaf))
         await deaf.aclose()
         left = await served.connect(asked)  # the server's end does not wait for it
     await left.aclose()
