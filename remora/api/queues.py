@@ -12,6 +12,7 @@ import msgspec
 from remora.actors.blocks.base import BlockServices
 from remora.actors.blocks.fit import BlockView
 from remora.actors.blocks.state import BlockSet
+from remora.actors.policies.redaction import BackgroundHook
 from remora.actors.session.compaction import (
     BLOCKS_QUEUE,
     FACTS_QUEUE,
@@ -284,7 +285,7 @@ def add_facts(
         breaker=breaker,
         counter=models.counter,
         batch_tokens=config.buffer.token_flush_size,
-        redact=options.redact,
+        redact=None if options.redact is None else BackgroundHook(options.redact),
         redact_long_term=options.redact_long_term,
         timeout_s=config.models.timeout_s,
     )

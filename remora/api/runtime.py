@@ -15,7 +15,7 @@ import msgspec
 from remora.actors.blocks.base import BlocksLike
 from remora.actors.blocks.state import check_blocks
 from remora.actors.policies.buffer import PolicyLike, policy_from_config, resolve_policy
-from remora.actors.policies.redaction import validate_hook
+from remora.actors.policies.redaction import BackgroundHook, validate_hook
 from remora.actors.policies.scoring import heuristic_score
 from remora.api.batches import append_batches
 from remora.api.build import Internals
@@ -154,7 +154,9 @@ class Runtime(Operations):
             policy=policy if callable(policy) else resolve_policy(policy),
             blocks=blocks,
             redact=None if redact is None else validate_hook(redact),
-            redact_long_term=None if redact_long_term is None else validate_hook(redact_long_term),
+            redact_long_term=(
+                None if redact_long_term is None else BackgroundHook(redact_long_term)
+            ),
             reembed=reembed,
             scorer=scorer,
             journal=journal,

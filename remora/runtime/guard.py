@@ -55,14 +55,17 @@ def is_requested(error: BaseException) -> bool:
         return False
     if threading.current_thread() is not threading.main_thread():
         return False
-    if (
-        isinstance(error, KeyboardInterrupt)
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ):
-        return True  # Python's own handler leaves no trace in the exception
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(getattr(one, "func", one), "__code__", None) for one in handlers}
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(error, KeyboardInterrupt) and handler in (signal.default_int_handler, None):
+        return True  # Python's own handler, and one in C, leave no trace in the exception
+    codes = {_code_of(signal.getsignal(one)) for one in signal.valid_signals()}
     return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> Any:
+    function = getattr(handler, "func", handler)  # of a partial
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return getattr(function, "__code__", None) or getattr(call, "__code__", None)
 
 
 def is_cancelled() -> bool:

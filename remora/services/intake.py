@@ -387,7 +387,7 @@ def _score(scorer: Callable[[ChatDict], float], chat: ChatDict) -> float:
             scorer(chat), str(getattr(scorer, "__qualname__", type(scorer).__qualname__))
         )
     except BaseException as e:
-        if is_requested(e):
+        if is_requested(e) or isinstance(e, (KeyboardInterrupt, SystemExit)):
             raise
         _logger.exception("scorer_failed")
         return NEUTRAL_SCORE

@@ -26,7 +26,7 @@ from remora.errors import (
 )
 from remora.messages import ChatDict
 from remora.tokens import HeuristicCounter
-from tests.configs import LEAN_TREE
+from tests.configs import LEAN, LEAN_TREE
 from tests.harness import user
 
 SMALL: dict[str, Any] = {
@@ -95,10 +95,11 @@ ENDED_BY_A_SIGNAL = """
 import asyncio, os, signal, sys
 from remora import Config, Runtime
 
-def end(*_):
-    sys.exit(7)
+class End:
+    def __call__(self, *_):
+        sys.exit(7)
 
-signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGTERM, End())
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
 async def embed(texts):
@@ -127,6 +128,58 @@ def test_a_signal_within_a_plug_in_ends_the_program(name: str, code: int) -> Non
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stderr
     assert "not ended" not in ended.stdout
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("words", [1, 20_000], ids=["short", "in a thread"])
+def test_a_redaction_hook_or_scorer_that_ends_the_program(
+    tmp_path: Path, kind: type[BaseException], words: int
+) -> None:
+    """They run in the caller's own call: what they raise ends it, and nothing of it is written."""
+
+    def redact(text: str) -> str:
+        if text.startswith("hook"):
+            raise kind
+        return text
+
+    def score(message: ChatDict) -> float:
+        if str(message["content"]).startswith("score"):
+            raise kind
+        return 0.5
+
+    async def append(first: str) -> None:
+        async with Runtime(tmp_path, config=LEAN, redact=redact, scorer=score) as runtime:
+            await runtime.session("ann", "chat").append([user("kept"), user(first * words)])
+
+    async def read() -> list[Any]:
+        async with Runtime(tmp_path, config=LEAN) as runtime:
+            return [one.content for one in await runtime.session("ann", "chat").history()]
+
+    for first in ("hook ", "score "):
+        with pytest.raises(kind):
+            asyncio.run(append(first))
+        assert asyncio.run(read()) == []
+    asyncio.run(append("fine"))
+    assert asyncio.run(read()) == ["kept", "fine" * words]
+
+
+def test_a_hook_that_ends_in_a_job_is_quoted_nowhere() -> None:
+    """In the background it is a failure of the job, as the hook may end with a user's words."""
+
+    def redact(text: str) -> str:
+        raise SystemExit(text)
+
+    async def main() -> list[str]:
+        config = Config.from_dict({**SMALL, "supervisor": {"max_attempts": 1, "drain_s": 600.0}})
+        async with Runtime.in_memory(config=config, redact_long_term=redact) as runtime:
+            await runtime.session("ann", "chat").append(user("the violin is under the stairs"))
+            await runtime.session("ann", "chat").flush()
+            await runtime.settle()
+            return [one.error for one in await runtime.dead_letters()]
+
+    (error,) = asyncio.run(main())
+    assert "redact raised SystemExit" in error
+    assert "violin" not in error
 
 
 @pytest.mark.anyio

@@ -15,7 +15,14 @@ from remora.messages import ChatDict
 from remora.messages.chat import call_keys
 from remora.runtime.guard import is_requested
 
-__all__ = ["redact_chat", "redact_metadata", "redact_text", "redact_value", "validate_hook"]
+__all__ = [
+    "BackgroundHook",
+    "redact_chat",
+    "redact_metadata",
+    "redact_text",
+    "redact_value",
+    "validate_hook",
+]
 
 _MESSAGE = frozenset({"role", "tool_call_id"})
 _PART = frozenset({"type", "cache_control"})
@@ -85,6 +92,25 @@ def validate_hook(hook: Callable[[str], str]) -> Callable[[str], str]:
     return hook
 
 
+class BackgroundHook:
+    """A hook that runs in nobody's call: also `SystemExit` is only a failure of what it is for.
+
+    Args:
+        hook: the hook.
+
+    Raises:
+        ConfigError: see `validate_hook`.
+    """
+
+    def __init__(self, hook: Callable[[str], str]) -> None:
+        self._hook = validate_hook(hook)
+        self.__qualname__ = _name(hook)
+
+    def __call__(self, text: str) -> str:
+        """Return what the hook makes of a text."""
+        return self._hook(text)
+
+
 def _mapping(
     values: Mapping[str, Any], redact: Callable[[str], str], *, but: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -113,12 +139,14 @@ def redact_text(text: str, redact: Callable[[str], str]) -> str:
 
     Raises:
         RedactionFailed: the hook raised or returned no text.
+        KeyboardInterrupt, SystemExit: the hook raised it, and is no `BackgroundHook`.
     """
     # Raised outside of `except`: the hook's own error may quote the text and must not be chained.
     try:
         result: Any = redact(text)
     except BaseException as e:
-        if is_requested(e):
+        ends = isinstance(e, (KeyboardInterrupt, SystemExit))
+        if is_requested(e) or (ends and not isinstance(redact, BackgroundHook)):
             raise
         problem = f"raised {type(e).__name__}"
     else:
