@@ -16,6 +16,7 @@ PROBES: Mapping[str, str] = {
     "messages count as lost",
     "repaired_with_compaction": "lost messages were given to the model with a compaction",
     "extracted_again": "a summary was extracted again, since a message of it changed",
+    "extracted_again_in_parts": "what was extracted again are too many messages to have in memory",
     "repair_failed": "the model failed on lost messages, or they were gone: they stay lost for now",
     "repair_postponed": "a model's summaries stay too long: the next repair comes later",
     "session_resummarized": "a session was asked to summarize its lost messages again",

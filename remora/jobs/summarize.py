@@ -52,6 +52,7 @@ _AGAIN = (
     "These messages were left out before, or were changed: what they say replaces what the summary "
     "says of them."
 )
+_AGAIN_AT_ONCE = 5_000  # messages in memory while a long session is extracted again
 _SHARE = 4  # of a budget, for the summary that is made for it
 
 
@@ -224,11 +225,11 @@ class SummarizeHandler:
             priors = [] if spec.kind == "entry" else [*priors, *view.summaries]
         if self._extracts:
             blank = [one for one in (*priors, *condensed) if one.blank]
-            for one in reversed(blank):  # a message was deleted: the others are extracted again
-                again = await self._read(key, view, one.first, one.through)
-                entries = [*again, *entries]
             priors = [one for one in priors if not one.blank]
             condensed = [one for one in condensed if not one.blank]
+            for one in reversed(blank):  # a message was deleted: the others are extracted again
+                folded, again, _ = await self._read_again(key, view, one, self._summarizer)
+                priors, entries = [*folded, *priors], [*again, *entries]
         lost = merge_ranges(part for one in (*priors, *condensed) for part in find_lost(one))
         repaired: list[Entry] = []
         if repairs and lost and not condensed:
@@ -270,7 +271,7 @@ class SummarizeHandler:
         lost: tuple[MessageRange, ...] = ()
         if prior is not None and view.watermarks.generation == spec.generation:
             if self._extracts:
-                given = await self._all_of(key, view, prior)
+                given = await self._all_of(key, view, prior, self._summarizer)
                 return await self._write_fallback(attempt, given, self._summarizer)
             repaired, lost = await read_lost(
                 self._journal, key, find_lost(prior), self._repair_tokens
@@ -285,7 +286,7 @@ class SummarizeHandler:
             if lost or not text:
                 self._resummarizer.report(key)
             if not text and prior.blank:  # contexts have nothing of these messages
-                given = await self._all_of(key, view, prior)
+                given = await self._all_of(key, view, prior, self._fallback)
                 return await self._write_fallback(attempt, given, self._fallback, replaces=True)
         if not text:
             probe("repair_failed")
@@ -294,14 +295,47 @@ class SummarizeHandler:
             return JobResult(message=ready)
         return await self._result(attempt, text, self._model, lost=lost, input_tokens=tokens)
 
-    async def _all_of(self, key: SessionKey, view: SessionView, summary: Summary) -> _Input:
+    async def _all_of(
+        self, key: SessionKey, view: SessionView, summary: Summary, summarizer: Summarizer
+    ) -> _Input:
         """The messages that a summary covers, without those that contexts show in any case."""
         probe("extracted_again")
-        entries = await self._journal.read(key, summary.first, summary.through)
-        if summary.first == view.watermarks.cleared_through + 1:
-            entries = entries[leading_instructions(entries) :]
-        tokens = sum(entry.tokens for entry in entries)
-        return _Input([], [], entries, [], (), tokens, self._max_tokens, key.user)
+        folded, entries, tokens = await self._read_again(key, view, summary, summarizer)
+        return _Input(folded, [], entries, [], (), tokens, self._max_tokens, key.user)
+
+    async def _read_again(
+        self, key: SessionKey, view: SessionView, summary: Summary, summarizer: Summarizer
+    ) -> tuple[list[Summary], Sequence[Entry], int]:
+        """The last of the messages that a summary covers, `_AGAIN_AT_ONCE` at most.
+
+        And a summary of the others, if there are more, and the tokens of all.
+        """
+        folded: list[Summary] = []
+        entries: Sequence[Entry] = ()
+        tokens = 0
+        for first in range(summary.first, summary.through + 1, _AGAIN_AT_ONCE):
+            if entries:
+                probe("extracted_again_in_parts")
+                most = max(self._buffer.fallback_tokens(tokens) - self._overhead, 1)
+                made = await self._writer.write(summarizer, key, folded, entries, most)
+                folded = [
+                    msgspec.structs.replace(
+                        summary,
+                        through=entries[-1].seq,
+                        text=made.text,
+                        tokens=await self._size(made.text),
+                        model=summarizer.name,
+                        lost=made.lost,
+                        verbatim=made.verbatim,
+                        prose=made.prose,
+                    )
+                ]
+            last = min(first + _AGAIN_AT_ONCE - 1, summary.through)
+            entries = await self._journal.read(key, first, last)
+            if first == view.watermarks.cleared_through + 1:
+                entries = entries[leading_instructions(entries) :]
+            tokens += sum(entry.tokens for entry in entries)
+        return folded, entries, tokens
 
     async def _write_fallback(
         self,

@@ -15,6 +15,7 @@ from remora import Config, Context, Message, Runtime
 from remora.cli.main import main
 from remora.errors import InvalidInput, ModelUnavailable, NotFound, TurnClosed
 from remora.models.ports import Line
+from remora.runtime.probes import count_probes
 from remora.testing import HashEmbedder
 
 pytestmark = pytest.mark.anyio
@@ -364,3 +365,23 @@ async def test_a_turn_ends_with_its_message(tmp_path: Path, after: int) -> None:
             with pytest.raises(TurnClosed):
                 await turn.reply("Noted.")
         assert len(await chat.history()) == after
+
+
+async def test_the_summary_of_a_very_long_session_is_extracted_again_in_parts() -> None:
+    """A bounded number of messages is in memory at a time; the summary tells of all of them."""
+    config = Config.from_dict({**SMALL, "long_term": {"enabled": False}})
+    async with Runtime.in_memory(config=config) as runtime:
+        chat = runtime.session("ann", "one")
+        await chat.append(user(f"My PIN hint is {SECRET} of course.", "secret"))
+        await chat.append(user("I live at 42 Harbour Street in Porto since 8 May 2023."))
+        for start in range(0, 11_000, 1_000):
+            await chat.append([user(f"Well, {start + n}.") for n in range(1_000)])
+        await chat.settle()
+        await chat.delete("secret")
+        with count_probes() as reached:
+            await chat.settle()
+        assert reached["extracted_again_in_parts"] == 2
+        context = await chat.load(max_tokens=8_000)
+        assert SECRET not in shown(context)
+        assert "Harbour Street" in (context.summary or "")
+        assert "Well, 9" in (context.summary or "")
