@@ -25,6 +25,13 @@ Contestants:
   clear      Anthropic's clearing of tool uses as documented: above the budget, all but the last
              three results are replaced by a placeholder; what is then too long is trimmed as `trim`
              does it.
+  langchain  `SummarizationMiddleware` of langchain, before each answer of the model: above the
+             budget it summarizes all but the newest half of it.
+  openai     `OpenAIResponsesCompactionSession` of openai-agents, at the end of each turn that is
+             above the budget: it keeps what users said, and has an item for the rest.
+
+The last two summarize by remora's own extract, of a quarter of the budget, and need the packages
+langchain and openai-agents. Neither cuts what stays above the budget: see `tokens`.
 """
 
 from __future__ import annotations
@@ -37,6 +44,8 @@ import random
 import statistics
 import string
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +54,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import remora
+from benchmarks.context_peers import LangChainSummaries, OpenAICompaction
 from remora.errors import BudgetTooSmall
 from remora.tokens import HeuristicCounter, count_message
 
@@ -145,6 +155,23 @@ async def play_messages(
         await look(place, show)
 
 
+async def play_peer(
+    run: Run,
+    look: Callable[[int, Shown], Awaitable[None]],
+    make: Callable[[int], LangChainSummaries | OpenAICompaction],
+    budgets: Sequence[int],
+) -> None:
+    """Add message by message to a contestant for each budget, and have it shown."""
+    peers = {budget: make(budget) for budget in budgets}
+    for place, message in enumerate(run.messages):
+        for peer in peers.values():
+            await peer.add(message)
+        await look(place, lambda budget: peers[budget].show())
+    for peer in peers.values():
+        if isinstance(peer, OpenAICompaction):
+            peer.close()
+
+
 def trim(messages: Sequence[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
     """As langchain-core's `trim_messages` with ``strategy="last"``: `tests` compare both."""
     system, rest = messages[0], messages[1:]
@@ -238,6 +265,15 @@ async def measure(arguments: argparse.Namespace, console: Console) -> dict[str, 
         "trim": lambda run, look: play_messages(run, look, trim),
         "clear": lambda run, look: play_messages(run, look, clear),
     }
+    peers: dict[str, tuple[str, Any]] = {
+        "langchain": ("langchain", LangChainSummaries),
+        "openai": ("agents", OpenAICompaction),
+    }
+    for name, (package, make) in peers.items():
+        if find_spec(package) is None:
+            console.print(f"[yellow]{name} is left out: the package {package} is not installed")
+            continue
+        contestants[name] = partial(play_peer, make=make, budgets=arguments.budgets)
     report: dict[str, Any] = {}
     with Progress(console=console, transient=True) as progress:
         for name, play in contestants.items():
