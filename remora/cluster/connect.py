@@ -23,7 +23,8 @@ def connect(target: str | Path) -> ConnectedRuntime:
 
     Args:
         target: ``"module:function"``, whose function takes no arguments and returns a
-            `remora.Runtime` that is not open; the path of a configuration file; or a memory
+            `remora.Runtime` that is not open; it is called here, and waited for without a limit,
+            and once more in the owner. Or the path of a configuration file; or a memory
             directory, for the configuration of the environment. A new directory whose name looks
             like a module's, ``chat.memory`` for instance, is written ``./chat.memory``.
 
