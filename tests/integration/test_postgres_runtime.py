@@ -130,9 +130,11 @@ async def test_one_message_is_deleted(cluster: Cluster, tmp_path: Path) -> None:
         assert len(await runtime.session("alice", "chat").history()) == 58
 
 
-async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
+async def test_a_server_that_crashes_under_load(
+    durable: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """G3: PostgreSQL is ended as by a crash and started again while sessions append: nothing that
-    was acknowledged is lost, and nothing is there twice.
+    was acknowledged is lost, and nothing is there twice. The log has events of remora alone.
     """
     opened = partial(open_journal, durable.dsn(), "load")
     acknowledged: dict[str, list[str]] = {f"s{number}": [] for number in range(8)}
@@ -162,6 +164,7 @@ async def test_a_server_that_crashes_under_load(durable: Cluster) -> None:
         for name, said in acknowledged.items():
             history = await runtime.session("alice", name).history()
             assert [one.content for one in history] == said
+    assert {one.name.partition(".")[0] for one in caplog.records} <= {"remora"}, caplog.text
 
 
 async def append_until_acknowledged(chat: Session, text: str) -> Receipt:
@@ -425,6 +428,27 @@ async def test_a_password_and_too_few_connections(cluster: Cluster) -> None:
                     tasks.start_soon(journal.counts)
         finally:
             await rules.write_text(former)
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
+async def test_a_time_limit_of_the_role_is_named(cluster: Cluster, limit: str) -> None:
+    """A server that gives up on a statement can be reached: its limit is what to look at."""
+    journal = await open_journal(cluster.dsn(), "limited")
+    await journal.aclose()
+    dsn = f"{cluster.dsn()}&{limit}=1000"
+    async with connected(cluster.dsn()) as connection, connection.transaction():
+        await connection.execute("LOCK TABLE limited.journal")
+        with pytest.raises(StorageError, match=limit) as refused:
+            await open_journal(dsn, "limited")
+        assert "cannot be reached" not in str(refused.value)
+    async with running_journal(await open_journal(dsn, "limited")) as journal:
+        async with connected(cluster.dsn()) as connection, connection.transaction():
+            await connection.execute("LOCK TABLE limited.journal, limited.settings")
+            with pytest.raises(StorageError, match=limit):
+                await journal.change_settings({"colour": "red"})
+            with pytest.raises(StorageError, match=limit):
+                await journal.setting("colour")
+        await journal.change_settings({"colour": "red"})
 
 
 async def test_a_pooler_in_transaction_mode(cluster: Cluster) -> None:

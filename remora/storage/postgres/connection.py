@@ -23,6 +23,7 @@ __all__ = [
     "describe",
     "is_broken",
     "is_of_content",
+    "is_over_time",
 ]
 
 READERS = 4
@@ -49,6 +50,14 @@ ESCAPED = "with %40 for an @ in the password, %2F for a / and %23 for a #"
 
 _CONNECTION_STATES = ("08", "57P", "53300")  # lost, ended by the server, or none is left
 _CONTENT_STATES = ("22", "23", "54")  # a value, a constraint, a limit
+_TIME_LIMITS = {
+    "25P03": "idle_in_transaction_session_timeout",
+    "25P04": "transaction_timeout",
+    "55P03": "lock_timeout",
+    "57014": "statement_timeout, or an administrator",
+    "57P05": "idle_session_timeout",
+}
+"""Settings of a role, by the SQLSTATE with which PostgreSQL ends what takes longer."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -107,4 +116,10 @@ def describe(error: BaseException) -> str:
     """The error without what it may quote."""
     state = getattr(error, "sqlstate", None)
     name = type(error).__name__
-    return f"{name}, SQLSTATE {state}" if state else name
+    limit = f", by {_TIME_LIMITS[state]}" if state in _TIME_LIMITS else ""
+    return f"{name}, SQLSTATE {state}{limit}" if state else name
+
+
+def is_over_time(error: BaseException) -> bool:
+    """Whether a time limit of the role, or of the server, ended it."""
+    return getattr(error, "sqlstate", None) in _TIME_LIMITS

@@ -156,7 +156,7 @@ class PostgresJournal(JournalReader, JournalWriter):
                 await other.close()
             pool = await asyncpg.create_pool(
                 dsn,
-                min_size=1,
+                min_size=0,  # it would log a traceback for each failure to keep more
                 max_size=READERS,
                 timeout=command_timeout_s,
                 command_timeout=command_timeout_s,

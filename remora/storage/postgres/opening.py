@@ -18,7 +18,14 @@ from remora.errors import ConfigError, InvalidInput, JournalTooNew, RemoraError,
 from remora.logging import get_logger
 from remora.storage.boot_time import boot_time
 from remora.storage.layout import number_actors
-from remora.storage.postgres.connection import BROKEN, CONNECTIONS, ESCAPED, Address, describe
+from remora.storage.postgres.connection import (
+    BROKEN,
+    CONNECTIONS,
+    ESCAPED,
+    Address,
+    describe,
+    is_over_time,
+)
 from remora.storage.postgres.lease import Tenure
 from remora.storage.postgres.schema import FORMAT, MIGRATIONS, in_schema
 
@@ -360,6 +367,11 @@ def open_error(error: BaseException, address: Address) -> StorageError | ConfigE
     prepared = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
     if isinstance(error, prepared):
         return ConfigError(_POOLER)
+    if is_over_time(error):
+        return StorageError(
+            f"PostgreSQL gave a statement up ({describe(error)}): raise the limit of the role, as "
+            "ALTER ROLE … SET statement_timeout = 0 does; the journal has a limit of its own"
+        )
     if isinstance(error, BROKEN):
         return StorageError(
             f"PostgreSQL cannot be reached, or refuses ({describe(error)}): check that it runs, "
