@@ -28,12 +28,12 @@ from typing import Any
 import anyio
 
 from remora.errors import InvalidInput, NoDeadLetter
-from remora.ids import SessionKey
+from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.runtime.jobs import DeadLetterRetried, Job, JobDone
 from remora.runtime.log import commit_records
 from remora.runtime.supervisor import Supervisor
-from remora.services.arguments import MAX_IDS, check_text, collect
+from remora.services.arguments import MAX_IDS, collect
 from remora.storage.ports import Journal
 from remora.storage.records import (
     DiscardSpec,
@@ -45,7 +45,7 @@ from remora.storage.records import (
     UnflushSpec,
 )
 
-__all__ = ["DeadLetters", "check_droppable"]
+__all__ = ["DeadLetters", "check_droppable", "no_dead_letter"]
 
 _logger = get_logger(__name__)
 
@@ -108,19 +108,25 @@ class DeadLetters:
 
     async def _select(self, ids: Sequence[str] | None) -> list[Job]:
         wanted = (
-            None if ids is None else dict.fromkeys(collect(ids, "ids", check_text, most=MAX_IDS))
+            None if ids is None else dict.fromkeys(collect(ids, "ids", validate_id, most=MAX_IDS))
         )
         dead = {job.id: job for job in await self._journal.jobs(dead=True)}
         if wanted is None:
             return list(dead.values())
-        unknown = tuple(id_ for id_ in wanted if id_ not in dead)
+        unknown = [id_ for id_ in wanted if id_ not in dead]
         if unknown:
-            raise NoDeadLetter(
-                f"there is no dead letter {', '.join(unknown)}: it was retried, done, "
-                "dropped, or never failed; nothing was changed",
-                ids=unknown,
-            )
+            raise no_dead_letter(unknown)
         return [dead[id_] for id_ in wanted]
+
+
+def no_dead_letter(unknown: Sequence[str]) -> NoDeadLetter:
+    """The error for ids that no dead letter has; at least one."""
+    others = f", nor {len(unknown) - 1} others of these ids" if len(unknown) > 1 else ""
+    return NoDeadLetter(
+        f"there is no dead letter {unknown[0]!r}{others}: it was retried, done, dropped, or "
+        "never failed; nothing was changed",
+        ids=tuple(unknown),
+    )
 
 
 def check_droppable(job: Job) -> None:

@@ -245,5 +245,5 @@ def check_right(right: Right) -> Right:
         InvalidInput: there is no such right.
     """
     if right not in _READ:
-        raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r}")
+        raise InvalidInput(f"a right is one of {', '.join(_READ)}, not {right!r:.80}")
     return right

@@ -315,7 +315,7 @@ class MemoryTools(OldToolNames):
         tool = _ALIASES.get(name, name) if isinstance(name, str) else ""
         if tool not in self._names:
             names = f"{', '.join(self._names[:-1])} and {self._names[-1]}"
-            raise InvalidInput(f"there is no tool {name!r}; there are {names}")
+            raise InvalidInput(f"there is no tool {name!r:.80}; there are {names}")
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
@@ -333,7 +333,7 @@ class MemoryTools(OldToolNames):
                 *(f"{one} is missing" for one in missing),
                 *(f"{one} is unknown" for one in unknown),
             ]
-            raise InvalidInput(f"the arguments of {name}: {', '.join(wrong)}")
+            raise InvalidInput(f"the arguments of {name}: {', '.join(wrong):.200}")
         match tool:
             case "save_to_memory":
                 return await self._save(arguments.get("thinking", ""), arguments["content"])

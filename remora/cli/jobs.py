@@ -14,12 +14,11 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.api.dead_letters import DeadLetters, check_droppable
+from remora.api.dead_letters import DeadLetters, check_droppable, no_dead_letter
 from remora.cli.opening import Memory, connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
-from remora.cluster.merging import no_dead_letter
 from remora.cluster.operating import (
     change_dead_letters,
     job_line,

@@ -237,9 +237,9 @@ def _parse_time(value: Any) -> datetime | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise InvalidInput(f"timestamp must be ISO 8601 text, not {value!r}")
+        raise InvalidInput(f"timestamp must be ISO 8601 text, not {value!r:.80}")
     try:
         at = datetime.fromisoformat(value)
     except ValueError as e:
-        raise InvalidInput(f"timestamp {value!r} is not ISO 8601") from e
+        raise InvalidInput(f"timestamp {value!r:.80} is not ISO 8601") from e
     return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -27,7 +27,6 @@ from remora.services.arguments import (
     check_int,
     check_page,
     check_seconds,
-    check_text,
     collect,
 )
 from remora.services.turns import LocalTurns
@@ -149,14 +148,14 @@ class Client:
     async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
         """Run dead letters again, by default all; see `remora.Runtime.retry_dead_letters`."""
         given = job_operations.Retrying(
-            ids=None if ids is None else collect(ids, "ids", check_text, most=MAX_IDS)
+            ids=None if ids is None else collect(ids, "ids", validate_id, most=MAX_IDS)
         )
         answer = await self._service.call(job_operations.retry_dead_letters, {}, given)
         return answer.jobs
 
     async def drop_dead_letters(self, ids: Sequence[str]) -> int:
         """Give dead letters up; see `remora.Runtime.drop_dead_letters`."""
-        given = job_operations.Dropping(ids=collect(ids, "ids", check_text, most=MAX_IDS))
+        given = job_operations.Dropping(ids=collect(ids, "ids", validate_id, most=MAX_IDS))
         answer = await self._service.call(job_operations.drop_dead_letters, {}, given)
         return answer.jobs
 

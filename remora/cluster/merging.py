@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from remora.errors import NoDeadLetter
+from remora.api.dead_letters import no_dead_letter
+from remora.ids import validate_id
 from remora.runtime.histogram import Histogram, add_histograms
 from remora.runtime.jobs import Job
-from remora.services.arguments import MAX_IDS, check_text, collect
+from remora.services.arguments import MAX_IDS, collect
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingPage, UserListing, first_page
 
-__all__ = ["ShardIds", "add_figures", "add_progress", "merge_users", "no_dead_letter"]
+__all__ = ["ShardIds", "add_figures", "add_progress", "merge_users"]
 
 Figures = TypeVar("Figures", bound=msgspec.Struct)
 Named = TypeVar("Named", Job, WaitingErasure)
@@ -107,7 +108,7 @@ class ShardIds:
         """
         found: dict[int, list[str]] = {}
         unknown = []
-        for id_ in dict.fromkeys(collect(ids, "ids", check_text, most=MAX_IDS)):
+        for id_ in dict.fromkeys(collect(ids, "ids", validate_id, most=MAX_IDS)):
             number, slash, own = id_.partition("/") if self._shards > 1 else ("0", "/", id_)
             if slash and number.isdecimal() and number.isascii() and int(number) < self._shards:
                 found.setdefault(int(number), []).append(own)
@@ -116,12 +117,3 @@ class ShardIds:
         if unknown:
             raise no_dead_letter(unknown)
         return found
-
-
-def no_dead_letter(unknown: Sequence[str]) -> NoDeadLetter:
-    """The error for ids that no dead letter has."""
-    return NoDeadLetter(
-        f"there is no dead letter {', '.join(unknown)}: it was retried, done, dropped, or never "
-        "failed; nothing was changed",
-        ids=tuple(unknown),
-    )

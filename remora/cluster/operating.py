@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from remora.api.dead_letters import DeadLetters
+from remora.api.dead_letters import DeadLetters, no_dead_letter
 from remora.api.runtime import Runtime
-from remora.cluster.merging import ShardIds, no_dead_letter
+from remora.cluster.merging import ShardIds
 from remora.cluster.reading import Memory, without_long_term
 from remora.cluster.sharded import ShardedRuntime
 from remora.cluster.sharding import find_shards

@@ -58,7 +58,6 @@ from remora.services.arguments import (
     check_function,
     check_page,
     check_seconds,
-    check_text,
     collect,
 )
 from remora.services.intake import Intake, attachment_limits
@@ -446,14 +445,14 @@ class RemoteShard:
 
     async def retry_dead_letters(self, ids: Sequence[str] | None = None) -> int:
         """See `remora.Runtime.retry_dead_letters`."""
-        wanted = None if ids is None else collect(ids, "ids", check_text, most=MAX_IDS)
+        wanted = None if ids is None else collect(ids, "ids", validate_id, most=MAX_IDS)
         count: int = await self._verb("retry_dead_letters", wanted)
         await self.refresh()
         return count
 
     async def drop_dead_letters(self, ids: Sequence[str]) -> int:
         """See `remora.Runtime.drop_dead_letters`."""
-        wanted = collect(ids, "ids", check_text, most=MAX_IDS)
+        wanted = collect(ids, "ids", validate_id, most=MAX_IDS)
         count: int = await self._verb("drop_dead_letters", wanted)
         await self.refresh()
         return count

@@ -12,7 +12,7 @@ import anyio
 from remora.api.batches import append_batches
 from remora.api.build import Internals
 from remora.api.changes import Changes
-from remora.api.dead_letters import check_droppable
+from remora.api.dead_letters import check_droppable, no_dead_letter
 from remora.api.health import Health, merge_health
 from remora.api.runtime import Runtime
 from remora.api.session import Session
@@ -26,7 +26,6 @@ from remora.cluster.merging import (
     add_figures,
     add_progress,
     merge_users,
-    no_dead_letter,
 )
 from remora.cluster.sharding import ShardedDirectory, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers

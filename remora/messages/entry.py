@@ -592,7 +592,7 @@ def clean_message(chat: Mapping[str, Any], index: int) -> ChatDict:
     for name, id_ in ids:
         if isinstance(id_, str) and without_surrogates(id_) != id_:
             raise InvalidMessage(
-                f"message {index}: {name} {id_!r} has half of a surrogate pair", index=index
+                f"message {index}: {name} {id_!r:.80} has half of a surrogate pair", index=index
             )
     cleaned: ChatDict = clean_texts(chat)
     return cleaned
@@ -678,7 +678,7 @@ def parse_time(value: object) -> int:
         try:
             value = datetime.fromisoformat(value)
         except ValueError as e:
-            raise ValueError(f"{value!r} is not ISO 8601") from e
+            raise ValueError(f"{value!r:.40} is not ISO 8601") from e
     try:
         if isinstance(value, datetime):
             # whole numbers: a float would lose microseconds
@@ -692,7 +692,7 @@ def parse_time(value: object) -> int:
             datetime.fromtimestamp(microseconds / 1_000_000, UTC)  # refuse what cannot be read back
             return microseconds
     except (ValueError, OverflowError, OSError) as e:
-        raise ValueError(f"{value!r} is out of range") from e
+        raise ValueError(f"{value!r:.40} is out of range") from e
     raise ValueError(
         f"must be a datetime, ISO 8601 text or seconds since the epoch, not {type(value).__name__}"
     )

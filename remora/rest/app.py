@@ -39,6 +39,7 @@ _ONCE = frozenset({b"authorization", b"content-type", b"idempotency-key", b"last
 _KEYS_S = 1.0
 _LARGE = 1 << 16
 _MANY = 20  # values of keyed state
+_DETAIL = 1_000  # characters
 _TOKEN = 4  # characters, about
 _PAIR = 12  # bytes of two escapes; where fewer follow, msgspec reports that the body ends too early
 _ID = re.compile(rb'"(?:id|tool_call_id|key)"\s*:\s*"(?:[^"\\]|\\.)*"')
@@ -351,11 +352,12 @@ async def _until(*events: Callable[[], Awaitable[object]]) -> AsyncIterator[None
 
 
 def _problem(refusal: Refusal) -> Problem:
+    detail = refusal.detail  # may quote what the client sent
     return Problem(
         f"urn:remora:{refusal.title}",
         refusal.title,
         refusal.status,
-        refusal.detail,
+        detail if len(detail) <= _DETAIL else f"{detail[:_DETAIL]}…",
         refusal.wait_s is not None,
         refusal.attributes,
     )

@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 
 from remora import errors
-from remora.cluster.merging import no_dead_letter
-from remora.ids import SHARED_PREFIX, SessionKey
+from remora.api.dead_letters import no_dead_letter
+from remora.ids import SHARED_PREFIX, SessionKey, validate_id
 from remora.rest.operation import USER, Asked, Operation
 from remora.rest.problems import explain
 from remora.rest.shapes import Request, Text
 from remora.runtime.jobs import Job
-from remora.services.arguments import MAX_IDS
+from remora.services.arguments import MAX_IDS, collect
 
 __all__ = [
     "JOB_OPERATIONS",
@@ -125,11 +125,13 @@ async def _check(asked: Asked, ids: list[str] | None) -> list[str]:
     """These ids, or all of the tenant.
 
     Raises:
+        InvalidId: one is none that a dead letter has.
         NoDeadLetter: one is another tenant's, or there is none.
     """
     own = [job.id for job in await _own(asked)]
     if ids is None:
         return own
+    collect(ids, "ids", validate_id)
     unknown = [id_ for id_ in ids if id_ not in own]
     if unknown:
         raise no_dead_letter(unknown)

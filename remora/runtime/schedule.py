@@ -103,7 +103,7 @@ def check_change(name: str, seconds: float, tasks: Iterable[str]) -> None:
     """
     known = tuple(tasks)
     if name not in known:
-        raise InvalidInput(f"there is no periodic task {name!r}; there are {', '.join(known)}")
+        raise InvalidInput(f"there is no periodic task {name!r:.80}; there are {', '.join(known)}")
     if not math.isfinite(seconds) or seconds <= 0:
         raise InvalidInput(
             f"the interval of {name} must be a positive number of seconds, not {seconds!r}"

@@ -98,7 +98,7 @@ def make_item(
         given = content
         if unknown := sorted(set(map(str, content)) - _KEYS):
             raise InvalidInput(
-                f"a memory has no {', '.join(unknown)}; it may have {', '.join(sorted(_KEYS))}"
+                f"a memory has no {', '.join(unknown):.80}; it may have {', '.join(sorted(_KEYS))}"
             )
     values = {**defaults, **{key: value for key, value in given.items() if value is not None}}
     kind = values["type"]
@@ -158,7 +158,7 @@ def check_importance(value: object) -> float:
         or not math.isfinite(value)
         or not 0 <= value <= 1
     ):
-        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r}")
+        raise InvalidInput(f"importance must be a number from 0 to 1, not {value!r:.40}")
     return float(value)
 
 

@@ -611,6 +611,28 @@ async def test_bad_requests(
     assert (await shop.post("/v1/users/alice/synopsis")).status_code == 200
 
 
+async def test_what_a_client_sent_is_not_sent_back_whole(shop: httpx.AsyncClient) -> None:
+    """An error does not quote what is too long, names one id of many, and says what to do."""
+    long = "x" * 60_000
+    jobs, memories = "/v1/dead-letters", "/v1/users/alice/memories"
+    ids, many = {"ids": [long]}, {"ids": [f"flush-{number}" for number in range(40)]}
+    await say(shop, "Hello")
+    found = [
+        (await shop.post(f"{jobs}/retry", json=ids), 400, "InvalidId", "at most 512"),
+        (await shop.post(f"{jobs}/drop", json=ids), 400, "InvalidId", "at most 512"),
+        (await shop.post(f"{jobs}/retry", json=many), 404, "NoDeadLetter", "nor 39 others"),
+        (await shop.post(f"{memories}/delete", json=ids), 400, "InvalidId", "at most 512"),
+        (await shop.patch(f"{memories}/{long}", json={"content": ""}), 400, "InvalidId", "512"),
+        (await shop.post(f"{CHAT}/context", json={long: 1}), 400, "InvalidRequest", "unknown"),
+        (await shop.put(f"/v1/users/alice/state/{long}", json={"value": 1}), 400, "InvalidId", ""),
+    ]
+    for answer, status, title, words in found:
+        problem = refused(answer, status, title)
+        assert words in problem.detail
+        assert len(problem.detail) <= 1_001
+        assert long not in answer.text
+
+
 async def test_whatever_is_stored_can_be_read_again(shop: httpx.AsyncClient) -> None:
     """Of JSON that some parsers take, and others do not."""
     stored = 0

@@ -77,6 +77,7 @@ __all__ = [
     "truncate",
 ]
 
+_NAMED = 10  # positions in an error
 _encode = msgspec.msgpack.Encoder().encode
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 
@@ -161,7 +162,7 @@ def remove(state: SessionState, rules: SessionRules, message: Remove) -> Decisio
     if outside:
         raise IndexOutOfRange(
             f"the buffer holds messages 0 to {len(state.entries) - 1}; "
-            f"there is none at {', '.join(map(str, outside))}",
+            f"there is none at {', '.join(map(str, outside[:_NAMED]))}",
             places=outside,
         )
     places = {state.entries[place].seq for place in message.places}
