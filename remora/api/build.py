@@ -64,7 +64,7 @@ from remora.runtime.supervisor import Supervisor
 from remora.runtime.threads import CallingThread, asyncio_loop, run_in_thread
 from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
-from remora.services.contexts import LocalContexts
+from remora.services.contexts import LocalContexts, read_synopsis
 from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
 from remora.services.index import LongTermIndex
@@ -303,10 +303,9 @@ def _build_planner(
         found: ScoredItems = await base.registry.ask_control(UserKey(user), message)
         return found.items
 
-    async def read_synopsis(user: str) -> Synopsis:
-        message = ReadSynopsis(base.options.clock.time())
-        synopsis: Synopsis = await base.registry.ask_control(UserKey(user), message)
-        return synopsis
+    async def show_synopsis(user: str) -> Synopsis:
+        request = ReadSynopsis(base.options.clock.time())
+        return await read_synopsis(base.registry.ask_control, base.journal, user, request)
 
     no_synopsis = _why_no_synopsis(base)
     if config.synopsis.shown == "never":
@@ -315,7 +314,7 @@ def _build_planner(
         warm_up=warm_up,
         recall=recall,
         working=search_working if cached is not None else None,
-        synopsis=None if no_synopsis else read_synopsis,
+        synopsis=None if no_synopsis else show_synopsis,
         no_synopsis=no_synopsis,
         blocks=blocks,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
+from typing import Any
 
 import anyio
 import msgspec
@@ -32,7 +34,29 @@ from remora.storage.past import read_instructions
 from remora.storage.ports import Journal, check_owned, earlier_buffer
 from remora.storage.records import StateItem, Summary, find_lost, join_lost
 
-__all__ = ["LocalContexts"]
+__all__ = ["LocalContexts", "read_synopsis"]
+
+
+async def read_synopsis(
+    ask: Callable[..., Awaitable[Any]], journal: Journal, user: str, request: ReadSynopsis
+) -> Synopsis:
+    """The synopsis of a user; of one who has nothing an empty one, and nothing is written.
+
+    Args:
+        ask: asks an actor.
+        journal: knows who has something.
+        user: the user.
+        request: the request.
+    """
+    for is_user in (False, True):
+        found: Synopsis | None = await ask(
+            UserKey(user), msgspec.structs.replace(request, is_user=is_user)
+        )
+        if found is not None:
+            return found
+        if not (await journal.counts(user)).users:
+            break
+    return Synopsis("", "", "empty")
 
 
 class LocalContexts:
@@ -222,9 +246,10 @@ class LocalContexts:
         # A synopsis written from now on is recent enough. So the caller waits for one job only,
         # even if a synopsis is valid for a very short time.
         request = ReadSynopsis(self._clock.time(), refresh=refresh)
+        ask = partial(self._actors.ask, timeout_s=limit)
         with anyio.move_on_after(limit):
             while True:
-                found: Synopsis = await self._actors.ask(UserKey(user), request, timeout_s=limit)
+                found = await read_synopsis(ask, self._journal, user, request)
                 if found.state != "pending":
                     return found
                 await self._supervisor.wait_for_job(found.job)

@@ -94,6 +94,8 @@ class LocalRecalls:
 
     async def prune(self, user: str, message: PruneNow, *, wait: bool) -> None:
         """See `remora.User.prune`."""
+        if not (await self._journal.counts(user)).users:
+            return  # the job would make the user one
         job: str = await self._actors.ask(UserKey(user), message)
         if not wait:
             return

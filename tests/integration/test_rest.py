@@ -50,9 +50,10 @@ async def serving(
     path: Path,
     rate: RateLimit | None = None,
     embedder: HashEmbedder | None = None,
+    config: Config = CONFIG,
     **options: Any,
 ) -> AsyncIterator[Service]:
-    async with Runtime.in_memory(config=CONFIG, embedder=embedder or HashEmbedder()) as runtime:
+    async with Runtime.in_memory(config=config, embedder=embedder or HashEmbedder()) as runtime:
         yield Service(runtime, path, rate, **options)
 
 
@@ -282,6 +283,29 @@ async def test_another_tenant_reads_and_changes_nothing(filled: Filled) -> None:
             assert "shop" not in answer.text, operation
         await service.runtime.settle()
         assert await everything(shop) == before, operation
+
+
+STORES = re.compile(
+    r"append_messages|begin_turn|reply_to_turn|record|remember|learn|change_values_.*|set_value_.*"
+)
+
+
+async def test_what_stores_nothing_makes_no_user(tmp_path: Path) -> None:
+    """A user who has nothing is in no listing, after any request that stores nothing."""
+    config = Config.from_dict({"tokens": {"counter": "heuristic"}, "synopsis": {"shown": "always"}})
+    async with serving(tmp_path, config=config) as service, client_of(service, "shop") as shop:
+        for operation in OPERATIONS:
+            if STORES.fullmatch(operation.name):
+                continue
+            answer = await call(shop, operation)
+            assert answer.status_code in {200, 400, 403, 404}, operation
+            await service.runtime.settle()
+            assert (await shop.get("/v1/users")).json()["users"] == [], operation
+        synopsis = await shop.post("/v1/users/alice/synopsis", json={})
+        assert synopsis.json()["state"] == "empty"
+        await say(shop, "Hello")
+        synopsis = await shop.post("/v1/users/alice/synopsis", json={})
+        assert synopsis.json()["state"] != "empty"
 
 
 async def fill(client: httpx.AsyncClient) -> str:

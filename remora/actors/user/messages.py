@@ -213,10 +213,13 @@ class ReadSynopsis(msgspec.Struct, frozen=True):
     Attributes:
         now: seconds since the epoch.
         refresh: write it again even if it is valid.
+        is_user: the user has something in the journal. Without it, and without anything of the
+            actor's own there, the reply is None, and nothing is written.
     """
 
     now: float
     refresh: bool = False
+    is_user: bool = True
 
 
 class ExpireSynopsis(msgspec.Struct, frozen=True, array_like=True, tag=26):

@@ -56,6 +56,8 @@ class SynopsisTerms(msgspec.Struct, frozen=True):
 
 def read_synopsis(state: UserState, terms: SynopsisTerms, message: ReadSynopsis) -> Decision:
     """Show the synopsis; start the job that writes it, unless it is valid or the job runs."""
+    if not (state.opened or message.is_user):
+        return Decision(None)
     now = message.now
     valid = {
         name: part
