@@ -7,9 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from remora.cli.opening import connect_owner, open_runtime
+from remora.cli.opening import connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import counted, named, print_json
+from remora.cluster.acting import Actions
 
 __all__ = ["add_forget_parser", "command_forget"]
 
@@ -18,8 +19,8 @@ Erase everything of a user, or of one of their sessions: messages, summaries,
 memories, long-term rows with their older versions, and the id. The files are
 rewritten, so nothing can be restored. If it is interrupted, the next process
 that opens the directory finishes it. Earlier exports and backups are not
-changed. While a server owns the directory, call User.forget() there instead. In
-PostgreSQL (--config), the process that owns the memory erases.
+changed. A server that has the directory open erases, and the command waits for
+it; in PostgreSQL (--config), the process that owns the memory does.
 """
 _NOUNS = {
     "actors": ("actor",),
@@ -63,14 +64,15 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
         ):
             console.print("nothing was erased")
             return 1
-    async with (
-        connect_owner(arguments)
-        if arguments.in_database
-        else open_runtime(arguments, journal_only=True)
-    ) as runtime:
-        who = runtime.user(user)
+    if arguments.in_database:
+        async with connect_owner(arguments) as memory:
+            who = memory.user(user)
+            with console.status("erasing"):
+                receipt = await (who if session is None else who.session(session)).forget()
+    else:
         with console.status("erasing"):
-            receipt = await (who if session is None else who.session(session)).forget()
+            actions = Actions(directory_of(arguments), arguments.configured)
+            receipt = await actions.forget(user, session)
     if arguments.json:
         print_json(receipt)
         return 0

@@ -14,18 +14,13 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from remora.api.dead_letters import DeadLetters, check_droppable, no_dead_letter
+from remora.api.dead_letters import check_droppable, no_dead_letter
 from remora.cli.opening import Memory, connect_owner, directory_of
 from remora.cli.prompt import confirm
 from remora.cli.render import named, printable
 from remora.cli.waiting_erasures import print_erasures, retry_erasures
-from remora.cluster.operating import (
-    change_dead_letters,
-    job_line,
-    list_erasures,
-    list_jobs,
-    owner_of,
-)
+from remora.cluster.acting import Actions
+from remora.cluster.operating import job_line, list_erasures, list_jobs, owner_of
 from remora.errors import InvalidInput
 from remora.runtime.jobs import Job
 from remora.storage.erasure_notes import WaitingErasure
@@ -59,18 +54,17 @@ exit codes: 0 done, 1 failed and nothing was changed, or an erasure still
 waits, 2 wrong usage
 """
 _RETRY = (
-    "Run dead letters again, as if they had never failed. They run when a server opens the "
-    "directory next; rows that an earlier attempt wrote to long-term memory are not doubled. "
-    "Erasures (an ID that begins with erasure-, or --all) are tried at once, all together. While "
-    "a server has the directory open, call it there: await runtime.retry_dead_letters() and "
-    "await runtime.retry_erasures()."
+    "Run dead letters again, as if they had never failed: at once, by the process that has the "
+    "directory open, or when a server opens it next. Rows that an earlier attempt wrote to "
+    "long-term memory are not doubled. Erasures (an ID that begins with erasure-, or --all) are "
+    "tried at once, all together; a server that has the directory open tries them by itself, and "
+    "at once where it calls await runtime.retry_erasures()."
 )
 _DROP = (
     "Drop dead letters permanently. No message is lost: those of a dropped indexing job are never "
     "found by recall, and stay in histories and contexts. A summary and a deletion can only be "
     "retried: messages wait for the one, and without the other, recall would find deleted "
-    "messages. While a server has the directory open, call it there: "
-    "await runtime.drop_dead_letters([…])."
+    "messages. A server that has the directory open drops them."
 )
 
 
@@ -128,15 +122,9 @@ async def command_jobs(console: Console, arguments: argparse.Namespace) -> int:
         case "retry":
             return await _retry(console, directory, arguments)
         case "drop":
-            count = await change_dead_letters(
-                directory,
-                arguments.configured.journal.durability,
-                "drop_dead_letters([…])",
-                _drop_letters,
-                arguments.ids,
-                confirmed=partial(_confirm_drop, console, sure=arguments.yes),
-            )
-            _print_dropped(console, count)
+            await _confirm_drop(console, await list_jobs(directory), arguments)
+            actions = Actions(directory, arguments.configured)
+            _print_dropped(console, (await actions.drop(arguments.ids)).changed)
         case _:
             erasures = await list_erasures(directory, arguments.user)
             _list(console, arguments, await list_jobs(directory), erasures)
@@ -154,11 +142,7 @@ async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Names
             print_erasures(console, left)
             return 1 if left else 0
         case "drop":
-            dead = {job.id: job for job in await memory.dead_letters()}
-            if missing := sorted(set(arguments.ids) - dead.keys()):
-                raise no_dead_letter(missing)
-            meant = [dead[id_] for id_ in dict.fromkeys(arguments.ids)]
-            await _confirm_drop(console, meant, sure=arguments.yes)
+            await _confirm_drop(console, await memory.dead_letters(), arguments)
             _print_dropped(console, await memory.drop_dead_letters(arguments.ids))
         case _:
             erasures = memory.erasures(arguments.user)
@@ -168,16 +152,14 @@ async def _ask_owner(console: Console, memory: Memory, arguments: argparse.Names
 
 async def _retry(console: Console, directory: Path, arguments: argparse.Namespace) -> int:
     chosen, erasures = _choose(arguments, await list_erasures(directory))
-    count = 0
-    if chosen != []:
-        count = await change_dead_letters(
-            directory,
-            arguments.configured.journal.durability,
-            "retry_dead_letters()",
-            DeadLetters.retry,
-            chosen,
-        )
-    _print_retried(console, count, erasures, f"will run again when a server opens {directory}")
+    if chosen is None:
+        chosen = [job.id for job in await list_jobs(directory) if job.dead]
+    count, when = 0, ""
+    if chosen:
+        done = await Actions(directory, arguments.configured).retry(chosen)
+        count = done.changed
+        when = "now" if done.open else f"when a server opens {directory}"
+    _print_retried(console, count, erasures, f"will run again {when}")
     return await retry_erasures(console, arguments) if erasures else 0
 
 
@@ -220,14 +202,16 @@ def _print_dropped(console: Console, count: int) -> None:
     console.print(done, markup=False, highlight=False)
 
 
-async def _drop_letters(dead: DeadLetters, ids: Sequence[str] | None) -> int:
-    return await dead.drop(ids or ())
-
-
-async def _confirm_drop(console: Console, meant: Sequence[Job], *, sure: bool) -> None:
+async def _confirm_drop(
+    console: Console, jobs: Sequence[Job], arguments: argparse.Namespace
+) -> None:
+    dead = {job.id: job for job in jobs if job.dead}
+    if missing := sorted(set(arguments.ids) - dead.keys()):
+        raise no_dead_letter(missing)
+    meant = [dead[id_] for id_ in dict.fromkeys(arguments.ids)]
     for job in meant:
         check_droppable(job)
-    if sure:
+    if arguments.yes:
         return
     without_terminal = "a dropped job cannot be restored: confirm with --yes; nothing was changed"
     show = partial(_print, console, meant, as_json=False)

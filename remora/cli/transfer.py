@@ -31,6 +31,7 @@ from remora.cli.opening import (
     runtimes_of,
 )
 from remora.cli.render import counted, print_json, printable
+from remora.cluster.operating import call_there
 from remora.errors import InvalidInput
 from remora.models.ports import embedder_name
 from remora.runtime.threads import run_in_thread
@@ -198,14 +199,16 @@ async def command_import(console: Console, arguments: argparse.Namespace) -> int
 
 async def _import(arguments: argparse.Namespace) -> tuple[TransferReport, int]:
     """What was imported, and how many dead letters there are then."""
-    async with open_runtime(arguments) as runtime:
-        with progress_bar("importing") as (progress, advance):
-            report = await runtime.import_(
-                arguments.src, skip_existing=arguments.skip_existing, progress=advance
-            )
-            progress.update(progress.task_ids[0], description="embedding", completed=0, total=None)
-            await runtime.settle()
-        return report, (await runtime.counts()).dead_jobs
+    with call_there("import_(…)"):
+        async with open_runtime(arguments) as runtime:
+            with progress_bar("importing") as (progress, advance):
+                report = await runtime.import_(
+                    arguments.src, skip_existing=arguments.skip_existing, progress=advance
+                )
+                task = progress.task_ids[0]
+                progress.update(task, description="embedding", completed=0, total=None)
+                await runtime.settle()
+            return report, (await runtime.counts()).dead_jobs
 
 
 async def command_reembed(console: Console, arguments: argparse.Namespace) -> int:

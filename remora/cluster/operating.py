@@ -154,8 +154,8 @@ async def change_dead_letters(
     directory: Path,
     durability: Durability,
     verb: str,
-    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
-    ids: Sequence[str] | None,
+    change: Callable[[DeadLetters, Sequence[str]], Awaitable[int]],
+    ids: Sequence[str],
     *,
     confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
 ) -> int:
@@ -166,7 +166,7 @@ async def change_dead_letters(
         durability: of the commits.
         verb: what a server calls instead.
         change: changes a shard's.
-        ids: which, as `list_jobs` names them; None for all.
+        ids: which, as `list_jobs` names them.
         confirmed: called with them before anything is changed; raises to change nothing.
 
     Raises:
@@ -183,20 +183,17 @@ async def _change_of_shards(
     directory: Path,
     shards: Sequence[Path],
     durability: Durability,
-    change: Callable[[DeadLetters, Sequence[str] | None], Awaitable[int]],
-    ids: Sequence[str] | None,
+    change: Callable[[DeadLetters, Sequence[str]], Awaitable[int]],
+    ids: Sequence[str],
     confirmed: Callable[[Sequence[Job]], Awaitable[None]] | None,
 ) -> int:
-    chosen: dict[int, list[str] | None] = dict.fromkeys(range(len(shards)))
-    if ids is not None:
-        dead = {job.id: job for job in await list_jobs(directory) if job.dead}
-        if missing := sorted(set(ids) - dead.keys()):
-            raise no_dead_letter(missing)
-        chosen = {**ShardIds(len(shards)).split(ids)}
-        if confirmed is not None:
-            await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
+    dead = {job.id: job for job in await list_jobs(directory) if job.dead}
+    if missing := sorted(set(ids) - dead.keys()):
+        raise no_dead_letter(missing)
+    if confirmed is not None:
+        await confirmed([dead[id_] for id_ in dict.fromkeys(ids)])
     count = 0
-    for number, own in chosen.items():
+    for number, own in ShardIds(len(shards)).split(ids).items():
         opened = await SqliteJournal.open(shards[number] / JOURNAL, durability=durability)
         async with running_journal(opened) as journal:
             count += await change(DeadLetters(journal), own)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import anyio
 import msgspec
 
+from remora.cluster.acting import Actions
 from remora.cluster.reading import MemoryReader
 from remora.errors import (
     DirectoryLocked,
@@ -21,7 +22,6 @@ from remora.errors import (
 from remora.ids import SessionKey, validate_id
 from remora.logging import get_logger
 from remora.metrics import CONTENT_TYPE, exposition
-from remora.view.acting import Actions
 from remora.view.answers import Answers
 from remora.view.disk import DiskMeter
 from remora.view.explained import explain_context, explain_recall

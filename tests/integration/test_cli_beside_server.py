@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ import anyio
 import anyio.to_thread
 import pytest
 
+import remora
 from remora import Config, Runtime
 from remora.cli.main import main
 from remora.cluster.reading import MemoryReader
+from remora.cluster.sharded import ShardedRuntime
 from remora.errors import CommitFailed, DirectoryUnusable, InvalidInput
 from remora.storage.sqlite.read_only import ReadOnlyJournal
 from tests.configs import LEAN as CONFIG
-from tests.configs import LEAN_ENVIRONMENT, PLAIN
+from tests.configs import LEAN_ENVIRONMENT, LEAN_TREE, PLAIN, poison
 from tests.harness import user
+from tests.workers import end_owner, owner_of, write_config
 
 Run = Any
 pytestmark = [pytest.mark.anyio, pytest.mark.blocking]
@@ -196,3 +200,68 @@ async def test_a_reader_holds_the_log_while_it_reads_and_no_longer(tmp_path: Pat
             await reading.end_moment()
             await journal.finish_erasure(0)
             await reading.end_moment()  # there is nothing to end
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_commands_that_change_something_ask_the_server(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], shards: int
+) -> None:
+    """It retries and drops dead letters, and erases, while it goes on."""
+    directory = tmp_path / "memory"
+    at_once = {"max_attempts": 1, "backoff_s": 0.01}
+    config = Config.from_dict({**LEAN_TREE, "supervisor": at_once})
+    runtime = Runtime(directory, config=config, redact_long_term=poison)
+    async with ShardedRuntime.of(runtime, shards=shards) as server:
+        for name, session in (("alice", "chat"), ("bob", "chat"), ("bob", "more")):
+            await server.session(name, session).append(user("Hi."))
+        bad = server.session("eve", "bad")
+        await bad.append(user("poison"))
+        await bad.flush()
+        await server.settle()
+        _, (dead,) = await run("jobs", "--dead")
+
+        async def command(*words: str) -> tuple[int, str]:
+            line = [*words, "--dir", str(directory)]
+            code = await anyio.to_thread.run_sync(main, line)
+            return code, "".join(capsys.readouterr())
+
+        for chosen in ("--all", dead["id"]):
+            code, said = await command("jobs", "retry", chosen)
+            assert (code, said) == (0, "1 dead letter will run again now\n")
+            await server.settle()  # it ran, and failed again
+            assert [one.id for one in await server.dead_letters()] == [dead["id"]]
+        code, said = await command("jobs", "drop", dead["id"], "none", "--yes")
+        assert (code, "no dead letter none" in said) == (1, True)
+        code, said = await command("jobs", "drop", dead["id"], "--yes")
+        assert (code, "1 dead letter dropped" in said) == (0, True)
+        assert await server.dead_letters() == []
+
+        code, said = await command("forget", "bob", "more", "--yes")
+        assert (code, "the session more of bob is erased: 1 actor, 1 message" in said) == (0, True)
+        code, (receipt,) = await run("forget", "alice", "--yes")
+        assert (code, receipt["journal"]["messages"]) == (0, 1)
+        assert sorted(one.user for one in await server.users()) == ["bob", "eve"]
+        await server.session("bob", "chat").append(user("Still here."))
+        assert len(await server.session("bob", "chat").history()) == 2
+
+        code, said = await command("reembed")
+        assert (code, "is in use by process" in said) == (1, True)
+        code, said = await command("import", str(tmp_path / "x.jsonl"))
+        assert (code, "call it there: await runtime.import_(…)" in said) == (1, True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="owners need Linux")
+async def test_the_owner_of_a_shared_memory_is_asked(run: Run, tmp_path: Path) -> None:
+    """A process of its own, which workers started; they stay connected."""
+    file = write_config(tmp_path)
+    async with remora.connect(file) as worker:
+        for name in ("alice", "bob"):
+            await worker.session(name, "chat").append(user("Hi."))
+        owner = owner_of(tmp_path / "memory")
+        code, (receipt,) = await run("forget", "alice", "--yes")
+        assert (code, receipt["journal"]["messages"]) == (0, 1)
+        assert [one.user for one in await worker.users()] == ["bob"]
+        assert await run("jobs", "--dead") == (0, [])
+        await worker.session("bob", "chat").append(user("Still here."))
+        assert owner_of(tmp_path / "memory") == owner
+    end_owner(tmp_path / "memory")

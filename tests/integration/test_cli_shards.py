@@ -139,7 +139,7 @@ async def test_what_reads_says_the_same(run: Run, tmp_path: Path, *, beside: boo
         whole, parts = await run("backup", lambda name: str(tmp_path / f"{name}-copy"))
         assert parts[1][0]["counts"] == whole[1][0]["counts"]
         if beside:
-            for command in (("forget", "ada", "--yes"), ("repair",)):
+            for command in (("reembed",), ("repair",)):
                 assert [code for code, _ in await run(*command)] == [1, 1], command
     copy = Runtime(tmp_path / "parts-copy", config=CONFIG)
     async with await anyio.to_thread.run_sync(partial(ShardedRuntime.of, copy)) as memory:

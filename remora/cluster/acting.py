@@ -1,4 +1,4 @@
-"""What the page may change, where it was started with ``--allow-changes``.
+"""Changes of a memory by a command, or by the page with ``--allow-changes``.
 
 The process that has the memory open does it, where there is one; otherwise it is done here, as the
 owner of the directory.
@@ -65,9 +65,7 @@ class Actions:
             return Changed(there.changed, open=True)
         verb = "retry_dead_letters([…])"
         durability = self._config.journal.durability
-        count = await change_dead_letters(
-            self._directory, durability, verb, DeadLetters.retry, list(ids)
-        )
+        count = await change_dead_letters(self._directory, durability, verb, DeadLetters.retry, ids)
         return Changed(count, open=False)
 
     async def drop(self, ids: Sequence[str]) -> Changed:
@@ -84,15 +82,12 @@ class Actions:
             for job in jobs:
                 check_droppable(job)
 
-        async def drop(dead: DeadLetters, own: Sequence[str] | None) -> int:
-            return await dead.drop(own or ())
-
         count = await change_dead_letters(
             self._directory,
             self._config.journal.durability,
             "drop_dead_letters([…])",
-            drop,
-            list(ids),
+            DeadLetters.drop,
+            ids,
             confirmed=check,
         )
         return Changed(count, open=False)
