@@ -881,8 +881,9 @@ def test_a_server_that_cannot_start(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["http", memory, "--keys", str(keys)]) == 1
     assert "remora keys FILE --add TENANT" in " ".join(capsys.readouterr().err.split())
     add_key(keys, "shop")
-    assert main(["http", memory, "--keys", str(keys), "--port", "99999"]) == 1
-    assert "to 65535" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main(["http", memory, "--keys", str(keys), "--port", "99999"])
+    assert "the highest is 65535" in " ".join(capsys.readouterr().err.split())
     assert main(["http", memory, "--keys", str(keys), "--rate", "-1"]) == 1
     assert "--rate" in capsys.readouterr().err
     assert main(["http", memory, "--keys", str(keys), "--timeout", "0"]) == 1
