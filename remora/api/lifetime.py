@@ -37,7 +37,7 @@ from remora.storage.layout import check_unsharded, end_division, is_dividing
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.ports import Journal
-from remora.storage.private import unusable
+from remora.storage.private import unusable_directory
 from remora.storage.renamed import with_current_names
 
 __all__ = ["Lifetime"]
@@ -225,7 +225,7 @@ class Lifetime:
                 if not is_dividing(path):
                     check_unsharded(path)
             except OSError as e:
-                raise unusable(path, e) from e
+                raise unusable_directory(path, e) from e
 
         await run_in_thread(check)
 

@@ -122,8 +122,6 @@ def command_http(console: Console, arguments: argparse.Namespace) -> int:
     from remora.cluster.connect import connect  # noqa: PLC0415  # it needs Linux
     from remora.rest.app import RestOptions, build_app  # noqa: PLC0415  # likewise slow
 
-    if not 0 <= arguments.port < 1 << 16:
-        raise InvalidInput(f"--port must be from 0 to 65535, not {arguments.port}")
     if not arguments.rate >= 0:
         raise InvalidInput(f"--rate must be 0 or more, not {arguments.rate}")
     if not 0 < arguments.timeout <= _DAY_S:

@@ -41,6 +41,7 @@ from remora.errors import RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.storage.private import unusable_directory
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
 
@@ -116,7 +117,7 @@ class Owner:
         try:
             return self._seat.announce(self._asked_to_leave)
         except OSError as e:
-            raise self._place.unusable(e) from e
+            raise unusable_directory(self._place.directory, e) from e
 
     def release(self) -> None:
         """Let another process become the owner."""

@@ -27,7 +27,12 @@ import msgspec
 
 from remora.errors import DirectoryUnusable
 from remora.storage.boot_time import boot_time
-from remora.storage.private import make_private_directory, open_private, unusable
+from remora.storage.private import (
+    make_private_directory,
+    open_private,
+    refuse_links,
+    unusable_directory,
+)
 
 __all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
 
@@ -99,7 +104,8 @@ class Place:
         """Make the directory if it does not exist.
 
         Raises:
-            DirectoryUnusable: it cannot be made or written, or is on a network file system.
+            DirectoryUnusable: it cannot be made or written, has a symbolic link in place of a file
+                of remora's, or is on a network file system.
         """
         try:
             make_private_directory(self.directory)
@@ -107,17 +113,14 @@ class Place:
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "no permission to write")
         except OSError as e:
-            raise self.unusable(e) from e
+            raise unusable_directory(self.directory, e) from e
+        refuse_links(self.directory)
         if kind in _NETWORK:
             raise DirectoryUnusable(
                 f"{self.directory} is on a network file system ({kind}), where locks and SQLite's "
                 "log do not protect a memory from a second machine: choose a local disk",
                 path=self.directory,
             )
-
-    def unusable(self, error: OSError) -> DirectoryUnusable:
-        """What an error of the system means for who chose the directory."""
-        return unusable(self.directory, error)
 
     # -- who owns it -------------------------------------------------------------------------------
 

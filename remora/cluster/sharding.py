@@ -20,7 +20,7 @@ from remora.storage.layout import (
     write_layout,
 )
 from remora.storage.lock import DirectoryLock, wait_for_lock
-from remora.storage.private import unusable
+from remora.storage.private import unusable_directory
 
 __all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "find_shards", "shard_of"]
 
@@ -129,7 +129,7 @@ class ShardedDirectory:
                 write_layout(self.path, self._layout)
                 return
         except OSError as e:
-            raise unusable(self.path, e) from e
+            raise unusable_directory(self.path, e) from e
         if found != self._layout:
             raise DirectoryUnusable(
                 f"the memory in {self.path} was made or divided by another process in the "

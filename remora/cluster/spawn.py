@@ -30,7 +30,7 @@ from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
 from remora.logging import get_logger
 from remora.storage.forks import closing
-from remora.storage.private import open_private
+from remora.storage.private import open_private, unusable_directory
 
 __all__ = [
     "COMMAND",
@@ -48,7 +48,7 @@ COMMAND = (sys.executable, "-P", "-m", "remora.cluster")
 _PAUSE_S = 0.02
 _DEATHS_S = 30.0
 _STANDBY_S = 1.0
-_LASTING = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP})
+_LASTING = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.EISDIR})
 
 
 class StartOrder(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ class OwnerFinder:
             return self._find()
         except OSError as e:
             if e.errno in _LASTING:
-                raise self._place.unusable(e) from e
+                raise unusable_directory(self._place.directory, e) from e
             raise
 
     def _find(self) -> OwnerInfo:

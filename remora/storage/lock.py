@@ -28,7 +28,7 @@ from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import closing
-from remora.storage.private import open_private, prepare_directory, unusable
+from remora.storage.private import open_private, prepare_directory, unusable_directory
 
 if sys.platform != "win32":
     import fcntl
@@ -81,7 +81,7 @@ class DirectoryLock:
             self._write_owner()
         except OSError as e:
             self.release()
-            raise unusable(self._directory, e) from e
+            raise unusable_directory(self._directory, e) from e
 
     def held_by_this_process(self) -> bool:
         """Whether another runtime of this process owns the directory. Blocks."""

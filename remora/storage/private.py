@@ -26,7 +26,8 @@ __all__ = [
     "make_private_directory",
     "open_private",
     "prepare_directory",
-    "unusable",
+    "refuse_links",
+    "unusable_directory",
 ]
 
 _logger = get_logger(__name__)
@@ -96,7 +97,7 @@ def make_private(path: Path) -> bool:
     return path.lstat().st_mode != mode
 
 
-def _refuse_links(directory: Path) -> None:
+def refuse_links(directory: Path) -> None:
     """Check that no name of remora's in a memory directory is a symbolic link.
 
     Raises:
@@ -110,6 +111,23 @@ def _refuse_links(directory: Path) -> None:
                 "long-term memory)",
                 path=directory,
             )
+
+
+def unusable_directory(directory: Path, error: OSError) -> DirectoryUnusable:
+    """The error for a memory directory that cannot be made or used, with the cause. Blocks."""
+    where = "" if error.filename in {None, str(directory)} else f"{error.filename}: "
+    cause = f"{where}{error.strerror or error}"
+    for path in (directory, *directory.parents):
+        if path.is_symlink() and not path.exists():
+            cause = f"{path} is a link to {path.readlink()}, which does not exist"
+        elif path.exists() and not path.is_dir():
+            cause = f"{path} is a file, not a directory"
+        else:
+            continue
+        break
+    return DirectoryUnusable(
+        f"{directory} cannot be used as a memory directory: {cause}", path=directory
+    )
 
 
 def find_links(directory: Path) -> list[Path]:
@@ -134,7 +152,7 @@ def prepare_directory(directory: Path) -> None:
     """
     if make_private_directory(directory):
         return
-    _refuse_links(directory)
+    refuse_links(directory)
     own = list(_own(directory))
     changed = [path.name for path in own if make_private(path)]
     # a directory with the sticky bit is everybody's, and one with other files may be for others
@@ -160,19 +178,3 @@ def _own(directory: Path) -> Iterator[Path]:
     for path in sorted(directory.iterdir()):
         if path.name in _FILES or _DIRECTORIES.fullmatch(path.name):
             yield path
-
-
-def unusable(directory: Path, error: OSError) -> DirectoryUnusable:
-    """The error for a memory directory that cannot be made or used, with the cause."""
-    cause = error.strerror or str(error)
-    for path in (directory, *directory.parents):
-        if path.is_symlink() and not path.exists():
-            cause = f"{path} is a link to {path.readlink()}, which does not exist"
-        elif path.exists() and not path.is_dir():
-            cause = f"{path} is a file, not a directory"
-        else:
-            continue
-        break
-    return DirectoryUnusable(
-        f"{directory} cannot be used as a memory directory: {cause}", path=directory
-    )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import remora
 from remora import Config, Runtime
 from remora.errors import DirectoryUnusable
 from remora.maintenance.verify import verify
@@ -137,6 +138,27 @@ async def test_a_symbolic_link_is_refused(name: str, tmp_path: Path) -> None:
     else:
         assert target.read_text() == "precious"
         assert mode(target) == 0o644
+
+
+@pytest.mark.parametrize("name", ["owner.log", "spawn.lock", "owner.lock", "owner.json"])
+async def test_a_symbolic_link_is_refused_to_workers(name: str, tmp_path: Path) -> None:
+    """Also where the owner of a memory writes: the error says which file it is."""
+    where, target = tmp_path / "m", tmp_path / "target"
+    where.mkdir()
+    target.write_text("precious")
+    (where / name).symlink_to(target)
+    with pytest.raises(DirectoryUnusable, match=f"{name} is a symbolic link.*remove it"):
+        async with remora.connect(where):
+            pass
+    assert target.read_text() == "precious"
+
+
+async def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """A directory is in its place, for instance: what is wrong is not the memory's directory."""
+    (tmp_path / "m" / "spawn.lock").mkdir(parents=True)
+    with pytest.raises(DirectoryUnusable, match=r"spawn\.lock"):
+        async with remora.connect(tmp_path / "m"):
+            pass
 
 
 async def test_verify_names_symbolic_links(tmp_path: Path) -> None:
