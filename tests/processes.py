@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["bound", "free_port", "http_server", "stop"]
+__all__ = ["bound", "free_port", "http_server", "is_asleep", "stop"]
 
 _SETPRIV = shutil.which("setpriv") if sys.platform == "linux" else None
 
@@ -58,6 +58,11 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     while any(_state(thread) != "T" for thread in Path(f"/proc/{pid}/task").iterdir()):
         os.sched_yield()
+
+
+def is_asleep(pid: int) -> bool:
+    """Whether the main thread of a process waits for something."""
+    return _state(Path(f"/proc/{pid}/task/{pid}")) == "S"
 
 
 def _state(thread: Path) -> str:

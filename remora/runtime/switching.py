@@ -24,7 +24,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
 __all__ = [
@@ -120,6 +120,11 @@ def _forget_threads() -> None:
     switch_as_before()
 
 
-atexit.register(wait_until_loaded)
+def _wait_at_exit() -> None:
+    with suppress(KeyboardInterrupt):  # who is not patient need not read a traceback
+        wait_until_loaded()
+
+
+atexit.register(_wait_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)

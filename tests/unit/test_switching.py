@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from remora.runtime.switching import (
 )
 from remora.storage.sqlite.connection import JournalConnection
 from tests.patience import wait_until
+from tests.processes import bound, is_asleep
 
 DEFAULT_S, SHORT_S = 0.005, 0.000198
 
@@ -163,3 +165,29 @@ def test_what_ends_waits_for_what_is_loaded(
     assert sys.modules["slow_to_load"].DONE
     loading.join()
     assert not is_loading()
+
+
+ENDS_WHILE_LOADING = """
+import atexit, sys, threading
+from remora.runtime.switching import is_loading, load_module
+
+atexit.register(print, "ending", flush=True)  # the last one that is registered is called first
+sys.path.insert(0, sys.argv[1])
+threading.Thread(target=load_module, args=("slow_to_load",), daemon=True).start()
+while not is_loading():
+    pass
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")
+def test_ctrl_c_at_the_end_of_a_program_shows_no_traceback(tmp_path: Path) -> None:
+    """It waits for what is loaded, and the one who does not want to wait has said so."""
+    (tmp_path / "slow_to_load.py").write_text("import sys\nsys.stdin.read()\n")
+    command = bound(sys.executable, "-c", ENDS_WHILE_LOADING, tmp_path)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == "ending\n"
+        wait_until(lambda: is_asleep(process.pid))
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0
+        assert process.stderr.read() == ""
