@@ -7,8 +7,9 @@ agents are made, run and watched. Only what is particular to that framework has 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,18 +17,24 @@ from typing import Any, ClassVar, NamedTuple
 import anyio
 import pytest
 
-from remora import BufferPolicy, Runtime, blocking
+import remora
+from remora import BufferPolicy, Message, Runtime, blocking
+from remora.adapters.recalled import stored_messages
 from remora.errors import InvalidMessage
+from remora.messages import split_tool_calls
 from remora.testing import HashEmbedder, ScriptedChatModel
 from tests.agents import PLAIN, RECALLING
+from tests.workers import end_owner, write_config
 
 __all__ = [
     "EDITING",
     "FLAT",
+    "THOUGHT",
     "URL",
     "WHERE",
     "Blocking",
     "Call",
+    "Connected",
     "Conversations",
     "Driver",
     "Given",
@@ -36,6 +43,7 @@ __all__ = [
     "Recalling",
     "Redacted",
     "late",
+    "look_at",
     "parts_of",
 ]
 
@@ -43,6 +51,7 @@ FLAT = {"role": "user", "content": "My flat is in Lisbon, near the river."}
 WHERE = "Where is my flat near the river?"
 EDITING = ["save_to_memory", "recall_from_memory", "correct_memory", "delete_from_memory"]
 _STANDS = re.compile(r"(\[(?!image\])[\w./+-]+\] ?)+")  # a line of words that stand for parts
+THOUGHT = "think " * 350
 URL = "data:image/png;base64,iVBORw0KGgo="
 ORDINARY: list[dict[str, Any]] = [
     {"role": "system", "content": "Be kind."},
@@ -117,6 +126,17 @@ class Given(NamedTuple):
     memory: Any
     user: str
     chat: str
+
+
+_REACHED: ContextVar[anyio.Event] = ContextVar("reached")
+
+
+async def look_at(at: str) -> str:
+    """What the tool `look` of every agent finds; at the edge, the call never ends."""
+    if at == "the edge":
+        _REACHED.get().set()
+        await anyio.sleep_forever()
+    return f"a ship at the {at}"
 
 
 class Driver:
@@ -272,6 +292,60 @@ class Conversations(Driver):
                 assert len(stored) == 2
                 assert self.shown(model)[-1] == [*self.prompt, "now?"]
 
+    async def test_a_run_that_is_cut(self, tmp_path: Path) -> None:
+        """Its task is cancelled while a tool works: nothing of it is stored, or the question; the
+        next run goes on.
+        """
+        reached = anyio.Event()
+        _REACHED.set(reached)
+        async with self.memory(tmp_path) as memory:
+            cut = self.model([Call("c1", {"at": "the edge"})], "never")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.run, memory, cut, "What is there?")
+                await reached.wait()
+                tasks.cancel_scope.cancel()
+            session = self.session(memory)
+            kept = [] if self.whole else ["What is there?"]
+            assert said_in(await session.history())[:1] == kept
+            model = self.model("Nothing.")
+            await self.run(memory, model, "Again?")
+            shown = self.shown(model)[0][len(self.prompt) :]
+            assert (shown[:-1][:1], shown[-1]) == (kept, "Again?")
+            assert split_tool_calls((await session.load()).messages) == 0
+
+    async def test_a_message_that_is_deleted(self, tmp_path: Path) -> None:
+        """The next run is not shown it, and no other conversation recalls it."""
+        options: dict[str, Any] = {"config": RECALLING, "embedder": HashEmbedder()}
+        async with self.memory(tmp_path, **options) as memory:
+            await self.run(memory, self.model("Noted."), str(FLAT["content"]))
+            session = self.session(memory)
+            await session.delete((await session.history())[0])
+            model = self.model("Where?")
+            await self.run(memory, model, "And now?")
+            assert self.shown(model)[0][len(self.prompt) :] == ["Noted.", "And now?"]
+            user = memory.user(session.key.user)
+            assert "Lisbon" not in str(await user.recall(WHERE, limit=20))
+
+
+class Connected(Driver):
+    """Workers have one memory, of `remora.connect`."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Iterator[Path]:
+        """The configuration of a memory whose owner ends with the test."""
+        yield write_config(tmp_path)
+        end_owner(tmp_path / "memory")
+
+    @pytest.mark.blocking  # the owner is a process
+    async def test_workers_share_a_conversation(self, file: Path) -> None:
+        """Each is shown what an agent of the other has stored."""
+        async with remora.connect(file) as one, remora.connect(file) as other:
+            for number, memory in enumerate((one, other, one)):
+                model = self.model(f"answer {number}")
+                await self.run(memory, model, f"question {number}")
+            said = [text for at in range(2) for text in (f"question {at}", f"answer {at}")]
+            assert self.shown(model)[0] == [*self.prompt, *said, "question 2"]
+
 
 class Recalling(Driver):
     """A model is shown what `Session.load` gives."""
@@ -400,6 +474,10 @@ class Messages:
         """Those that are equivalent to `ORDINARY`."""
         raise NotImplementedError
 
+    def heavy(self) -> list[Any]:
+        """An answer with `THOUGHT` as its reasoning."""
+        raise NotImplementedError
+
     def unwritable(self) -> list[Any]:
         """Messages that cannot be written as JSON."""
         return []
@@ -417,6 +495,21 @@ class Messages:
                 await chat.append(self.to_chat(given))
                 found = self.of_chat(await chat.history())
                 assert list(map(self.plain, found)) == list(map(self.plain, given)), given
+
+    async def test_what_is_kept_for_the_model_counts(self) -> None:
+        """Reasoning, files and calls of a provider that only the original has: a context with many
+        such messages is within its budget, by their bytes.
+        """
+        given = self.to_chat(self.heavy())
+        async with Runtime.in_memory(config=PLAIN, policy=BufferPolicy.keep_all()) as runtime:
+            chat = runtime.session("alice", "chat")
+            for number in range(30):
+                await chat.append([{"role": "user", "content": f"question {number}"}])
+                await chat.append(given)
+            await chat.append({"role": "user", "content": "last"})
+            shown = await stored_messages(chat, await chat.load(max_tokens=2_000))
+            size = sum(len(str(one.metadata)) for one in shown if isinstance(one, Message))
+            assert 0 < size < 5 * 2_000, size  # four characters a token, and names
 
     async def test_messages_are_those_of_a_chat_api(self) -> None:
         """To other readers, who see each text once; what others stored becomes equivalent."""

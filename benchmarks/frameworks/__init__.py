@@ -10,5 +10,7 @@ framework's own classes and with remora.
 
 ``own`` runs remora's tests of adapters whose frameworks are not installed for developers. Each has
 an environment of its own, made in seconds, as it shares what it can with the developers'. Without a
-name it runs all, as CI does. A framework that cannot be installed is named and skipped.
+name it runs all, as CI does. A framework that cannot be installed is named and skipped. Their
+outcomes are the cells of the page's second table (`benchmarks.frameworks.conformance`), which
+``table`` writes as well.
 """

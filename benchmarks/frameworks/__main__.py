@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frameworks.conformance import cells_of
 from benchmarks.frameworks.environments import make_environment
 from benchmarks.frameworks.suites import OWN, SUITES, OwnSuite, Suite
 from benchmarks.frameworks.table import insert_table
@@ -134,6 +135,7 @@ def run_own(suite: OwnSuite, python: Path) -> dict[str, Any]:
         "inapplicable": {},
         "failed_there_too": [],
         "failed": failed,
+        "cells": cells_of(found),
     }
 
 

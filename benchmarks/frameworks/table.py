@@ -1,4 +1,4 @@
-"""The table of the frameworks' suites, and its place in a page."""
+"""The tables of the frameworks' suites, and their places in a page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frameworks.conformance import render_cells
+
 __all__ = ["insert_table", "render"]
 
-_BEGIN = "<!-- written by benchmarks.frameworks -->"
-_END = "<!-- until here -->"
+_MARKS = {
+    "<!-- written by benchmarks.frameworks -->": "<!-- until here -->",
+    "<!-- cells of benchmarks.frameworks -->": "<!-- until here, cells -->",
+}
 
 
 def render(results: Mapping[str, Any]) -> str:
@@ -34,7 +38,12 @@ def render(results: Mapping[str, Any]) -> str:
 
 
 def insert_table(page: Path, results: Mapping[str, Any]) -> None:
-    """Write the table between its marks in a page."""
-    before, _, rest = page.read_text().partition(_BEGIN)
-    _, _, behind = rest.partition(_END)
-    page.write_text(f"{before}{_BEGIN}\n\n{render(results)}\n\n{_END}{behind}")
+    """Write both tables between their marks in a page."""
+    text = page.read_text()
+    for (begin, end), table in zip(
+        _MARKS.items(), (render(results), render_cells(results)), strict=True
+    ):
+        before, _, rest = text.partition(begin)
+        _, _, behind = rest.partition(end)
+        text = f"{before}{begin}\n\n{table}\n\n{end}{behind}"
+    page.write_text(text)

@@ -15,6 +15,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, cast
 
+import anyio
+
 from remora.adapters.given import Conversation, take_session
 from remora.adapters.recalled import recalled_message
 from remora.adapters.versions import warn_if_untested
@@ -147,8 +149,14 @@ class RemoraSession:
         for chat in chats:
             known = cast("dict[str, Any]", chat.get("metadata") or {})
             chat["metadata"] = {**known, REPEATED: True}
+        before = await session.state_dict()
         await session.truncate_to_size(0)
-        await session.load_state_dict({"messages": chats})  # without the summary
+        try:
+            await session.load_state_dict({"messages": chats})  # without the summary
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await session.load_state_dict(before)
+            raise
 
     async def recall(
         self, history: list[TResponseInputItem], new: list[TResponseInputItem]

@@ -37,16 +37,19 @@ from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING
 from tests.conformance import (
     FLAT,
+    THOUGHT,
     URL,
     WHERE,
     Blocking,
     Call,
+    Connected,
     Conversations,
     Driver,
     Given,
     MemoryTools,
     Recalling,
     Redacted,
+    look_at,
     parts_of,
 )
 
@@ -117,9 +120,9 @@ def texts(messages: Any) -> list[str]:
 
 
 @framework.tool(approval_mode="never_require")  # type: ignore[untyped-decorator, unused-ignore]
-def look(at: str) -> str:
+async def look(at: str) -> str:
     """Look somewhere."""
-    return f"a ship at the {at}"
+    return await look_at(at)
 
 
 @framework.tool(approval_mode="always_require")  # type: ignore[untyped-decorator, unused-ignore]
@@ -158,7 +161,7 @@ class AgentFramework(Driver):
         asyncio.run(self.ask(agent, said))
 
 
-class TestAgents(AgentFramework, Conversations, Recalling, MemoryTools, Blocking):
+class TestAgents(AgentFramework, Conversations, Connected, Recalling, MemoryTools, Blocking):
     def memory_tools(self, tools: Any) -> Any:
         return memory_tools(tools)
 
@@ -244,6 +247,10 @@ class TestMessages(Redacted):
             Message("tool", [result("c1", "a ship"), result("c2", "a gull")]),
             Message("assistant", ["A ship and a gull."]),
         ]
+
+    def heavy(self) -> list[Any]:
+        reasoning = Content.from_text_reasoning(text=THOUGHT, protected_data="s")
+        return [Message("assistant", [reasoning, "ok"])]
 
     def secrets(self) -> list[Any]:
         reasoning = Content.from_text_reasoning(text="4711?")

@@ -7,9 +7,11 @@ claude-agent-sdk`` runs these in an environment of their own.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 pytest.importorskip(
@@ -18,11 +20,13 @@ pytest.importorskip(
 from claude_agent_sdk import list_sessions_from_store, project_key_for_directory
 from claude_agent_sdk.testing import run_session_store_conformance
 
+import remora
 from remora import Runtime, blocking
 from remora.adapters.claude_agent_sdk import RemoraSessionStore
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING
+from tests.workers import end_owner, write_config
 
 pytestmark = pytest.mark.anyio
 KEY: Any = {"project_key": "-home-alice", "session_id": "s1"}
@@ -109,6 +113,20 @@ async def test_eight_writers_lose_nothing() -> None:
         for writer in range(8):
             ours = [one for one in found if one.startswith(f"{writer}.")]
             assert ours == sorted(ours)
+
+
+@pytest.mark.blocking  # the owner is a process
+async def test_workers_share_a_transcript(tmp_path: Path) -> None:
+    file = write_config(tmp_path)
+    try:
+        async with remora.connect(file) as one, remora.connect(file) as other:
+            await RemoraSessionStore(one.user("alice")).append(KEY, [entry("a", "hello")])
+            await RemoraSessionStore(other.user("alice")).append(KEY, [entry("b", "again")])
+            for memory in (one, other):
+                found = await RemoraSessionStore(memory.user("alice")).load(KEY)
+                assert found == [entry("a", "hello"), entry("b", "again")]
+    finally:
+        await anyio.to_thread.run_sync(end_owner, tmp_path / "memory")
 
 
 @pytest.mark.blocking  # the SDK resolves the directory

@@ -33,7 +33,7 @@ from remora.adapters.google_adk_events import chat_messages
 from remora.errors import InvalidInput, InvalidMessage
 from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING
-from tests.conformance import Blocking, Call, Conversations, Given, parts_of
+from tests.conformance import Blocking, Call, Connected, Conversations, Given, look_at, parts_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -88,15 +88,15 @@ async def service(**options: Any) -> AsyncIterator[tuple[Runtime, Any]]:
         yield runtime, RemoraSessionService(runtime)
 
 
-def look(at: str) -> dict[str, str]:
+async def look(at: str) -> dict[str, str]:
     """Look."""
-    return {"result": f"a ship at the {at}"}
+    return {"result": await look_at(at)}
 
 
 # -- agents ----------------------------------------------------------------------------------------
 
 
-class TestAgents(Conversations, Blocking):
+class TestAgents(Conversations, Connected, Blocking):
     whole = False  # ADK stores each event at once
 
     def model(self, *answers: Any) -> Any:

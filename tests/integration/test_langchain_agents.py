@@ -15,8 +15,11 @@ from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder, ScriptedChatModel
 from tests.agents import PLAIN, RECALLING
 from tests.conformance import (
+    THOUGHT,
     URL,
     Blocking,
+    Call,
+    Connected,
     Conversations,
     Driver,
     Given,
@@ -24,6 +27,7 @@ from tests.conformance import (
     Messages,
     Recalling,
     late,
+    look_at,
     parts_of,
 )
 
@@ -80,6 +84,11 @@ def look(at: str) -> str:
     return f"a ship at the {at}"
 
 
+def looking() -> Any:
+    """The tool, for both kinds of runs."""
+    return late("langchain_core.tools").StructuredTool.from_function(look, look_at, name="look")
+
+
 def ask(text: str) -> Any:
     return {"messages": [messages.HumanMessage(text)]}
 
@@ -100,7 +109,7 @@ class LangChain(Driver):
     def agent(self, model: Any, given: Given) -> Any:
         middleware = adapter.RemoraMiddleware(given.session, recall=given.recall, tools=given.tools)
         return agents.create_agent(
-            model, tools=[look], system_prompt="Be kind.", middleware=[middleware]
+            model, tools=[looking()], system_prompt="Be kind.", middleware=[middleware]
         )
 
     async def ask(self, agent: Any, said: str) -> None:
@@ -110,7 +119,7 @@ class LangChain(Driver):
         agent.invoke(ask(said))
 
 
-class TestAgents(LangChain, Conversations, Recalling, MemoryTools, Blocking):
+class TestAgents(LangChain, Conversations, Connected, Recalling, MemoryTools, Blocking):
     def memory_tools(self, tools: Any) -> Any:
         return adapter.memory_tools(tools)
 
@@ -138,6 +147,10 @@ class TestMessages(Messages):
             messages.AIMessage("A ship.", id="run-1", response_metadata={"model": "scripted"}),
             *self.ordinary(),
         ]
+
+    def heavy(self) -> list[Any]:
+        thought = {"type": "thinking", "thinking": THOUGHT, "signature": "s"}
+        return [messages.AIMessage([thought, {"type": "text", "text": "ok"}])]
 
     def ordinary(self) -> list[Any]:
         parts = [
@@ -228,6 +241,35 @@ async def test_a_branch_that_a_run_leaves_is_neither_shown_nor_recalled() -> Non
         assert "Porto" not in str(await runtime.user("alice").recall("secret city", limit=20))
         await agent.ainvoke(ask("and then?"), config)
         assert texts(await chat.history()) == [*said, "three", "and then?", "four"]
+
+
+async def test_a_run_that_waits_for_a_person_is_resumed(tmp_path: Path) -> None:
+    """By the checkpointer, in another process; it is stored once, when the agent has answered."""
+    driver = LangChain()
+    model = driver.model([Call("c1", {"at": "sea"})], "Two ships.", "At the sea.")
+    config: Any = {"configurable": {"thread_id": "chat"}}
+
+    def agent(memory: Any) -> Any:
+        alice = memory.user("alice")
+        asks = late("langchain.agents.middleware").HumanInTheLoopMiddleware({"look": True})
+        return agents.create_agent(
+            model,
+            tools=[looking()],
+            middleware=[adapter.RemoraMiddleware(alice.session("chat")), asks],
+            checkpointer=checkpoints.RemoraSaver(alice),
+        )
+
+    async with driver.memory(tmp_path, kept=True) as memory:
+        found = await agent(memory).ainvoke(ask("Look."), config)
+        assert "__interrupt__" in found
+        assert await driver.session(memory).history() == []
+    async with driver.memory(tmp_path, kept=True) as memory:
+        decisions = {"decisions": [{"type": "approve"}]}
+        await agent(memory).ainvoke(late("langgraph.types").Command(resume=decisions), config)
+        await agent(memory).ainvoke(ask("Where?"), config)
+        said = ["Look.", "", "a ship at the sea", "Two ships.", "Where?", "At the sea."]
+        assert [one.content or "" for one in await driver.session(memory).history()] == said
+        assert driver.shown(model)[-1] == [one for one in said[:-1] if one]
 
 
 async def test_one_agent_for_all_sessions() -> None:

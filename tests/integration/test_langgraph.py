@@ -21,6 +21,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from langgraph.types import Command, interrupt
 
+import remora
 from remora import Config, Runtime, Session, blocking
 from remora.adapters.langgraph import RemoraStore
 from remora.adapters.langgraph_checkpoints import RemoraSaver
@@ -29,6 +30,7 @@ from remora.errors import CommitFailed, InvalidInput, WrongLoop
 from remora.testing import FaultyJournal, HashEmbedder
 from remora.testing.faults import CommitFault
 from tests.agents import PLAIN, PLAIN_TREE, RECALLING
+from tests.workers import end_owner, write_config
 
 pytestmark = pytest.mark.anyio
 
@@ -240,6 +242,25 @@ async def test_a_thread_grows_past_the_bound_of_a_value(tmp_path: Path) -> None:
             await app.ainvoke({"said": [b"more"]}, thread(copy))
             said = (await app.aget_state(thread(copy))).values["said"]
             assert said == [*expected, b"more", noise(2 * turns + 1)]
+
+
+@pytest.mark.blocking  # the owner is a process
+async def test_workers_share_a_thread(tmp_path: Path) -> None:
+    """In turns, with large values, one of which deletes what the other knows to be there."""
+    file = write_config(tmp_path)
+    try:
+        async with remora.connect(file) as one, remora.connect(file) as other:
+            savers = [RemoraSaver(memory.user("app")) for memory in (one, other, one)]
+            for saver in savers:
+                await talk(saver, noise).ainvoke({"said": [b"q"]}, thread("a"))
+            found = (await talk(savers[1], noise).aget_state(thread("a"))).values["said"]
+            assert found == [said for number in (1, 3, 5) for said in (b"q", noise(number))]
+            await savers[1].adelete_thread("a")
+            await talk(savers[0], noise).ainvoke({"said": found}, thread("a"))
+            again = (await talk(savers[1], noise).aget_state(thread("a"))).values["said"]
+            assert again == [*found, noise(6)]
+    finally:
+        await anyio.to_thread.run_sync(end_owner, tmp_path / "memory")
 
 
 async def test_what_was_stored_in_one_piece_is_read(tmp_path: Path) -> None:

@@ -42,14 +42,17 @@ from remora.adapters.llama_index_messages import chat_messages, llama_messages
 from remora.errors import InvalidInput, InvalidMessage, WrongLoop
 from tests.agents import PLAIN
 from tests.conformance import (
+    THOUGHT,
     URL,
     Blocking,
     Call,
+    Connected,
     Conversations,
     Driver,
     Given,
     Messages,
     Recalling,
+    look_at,
     parts_of,
 )
 
@@ -94,9 +97,9 @@ def called(*calls: Call) -> list[Any]:
     ]
 
 
-def look(at: str) -> str:
+async def look(at: str) -> str:
     """Look."""
-    return f"a ship at the {at}"
+    return await look_at(at)
 
 
 class LlamaIndex(Driver):
@@ -134,7 +137,7 @@ class LlamaIndex(Driver):
         asyncio.run(self.ask(agent, said))
 
 
-class TestAgents(LlamaIndex, Conversations, Recalling, Blocking):
+class TestAgents(LlamaIndex, Conversations, Connected, Recalling, Blocking):
     async def test_a_limit_of_tokens_holds(self, tmp_path: Path) -> None:
         async with self.memory(tmp_path) as memory:
             chat = self.session(memory)
@@ -178,6 +181,10 @@ class TestMessages(Messages):
             ChatMessage(role=role, content=content, additional_kwargs=more)
             for role, content, more in others
         ]
+
+    def heavy(self) -> list[Any]:
+        blocks = [types.ThinkingBlock(content=THOUGHT), TextBlock(text="ok")]
+        return [ChatMessage(role="assistant", blocks=blocks)]
 
     def ordinary(self) -> list[Any]:
         image = ImageBlock(image=IMAGE, image_mimetype="image/png")

@@ -12,13 +12,17 @@ import anyio
 import pytest
 
 from remora import BufferPolicy, Runtime
-from remora.errors import InvalidInput, InvalidMessage
-from remora.testing import HashEmbedder, ScriptedChatModel
+from remora.errors import CommitFailed, InvalidInput, InvalidMessage
+from remora.testing import FaultyJournal, HashEmbedder, ScriptedChatModel
+from remora.testing.faults import CommitFault
 from tests.agents import PLAIN, RECALLING
 from tests.conformance import (
     FLAT,
+    THOUGHT,
     URL,
     Blocking,
+    Call,
+    Connected,
     Conversations,
     Driver,
     Given,
@@ -26,6 +30,7 @@ from tests.conformance import (
     Messages,
     Recalling,
     late,
+    look_at,
     parts_of,
 )
 
@@ -78,9 +83,9 @@ def call(id_: str) -> Any:
 @cache
 def look() -> Any:
     @agents.function_tool
-    def look(at: str) -> str:
+    async def look(at: str) -> str:
         """Look."""
-        return f"a ship at the {at}"
+        return await look_at(at)
 
     return look
 
@@ -194,7 +199,7 @@ class Items(OpenAI):
             assert await session.get_items() == sealed[:1]
 
 
-class TestAgents(Items, Conversations, Recalling, MemoryTools, Blocking):
+class TestAgents(Items, Conversations, Connected, Recalling, MemoryTools, Blocking):
     """S3.03"""
 
     def memory_tools(self, tools: Any) -> Any:
@@ -219,6 +224,9 @@ class TestMessages(Messages):
 
     def every(self) -> list[Any]:
         return ITEMS
+
+    def heavy(self) -> list[Any]:
+        return [{**REASONS, "encrypted_content": THOUGHT}, ITEMS[-1]]
 
     def ordinary(self) -> list[Any]:
         seen = [
@@ -282,6 +290,34 @@ async def test_a_limit_splits_no_tool_call() -> None:
     assert found[9:] == [items] * 2
 
 
+async def test_a_run_that_waits_for_a_person_is_resumed(tmp_path: Path) -> None:
+    """From its state, in another process: the call, its result and the answer are there once."""
+    driver = OpenAI()
+    model = driver.model([Call("c1", {}, "pay")], "Paid.", "You paid.")
+
+    @agents.function_tool(needs_approval=True)
+    def pay() -> str:
+        return "paid"
+
+    agent = agents.Agent(name="bot", model=model, tools=[pay])
+    options = {"run_config": agents.RunConfig(tracing_disabled=True)}
+    async with driver.memory(tmp_path, kept=True) as memory:
+        session = adapter.RemoraSession(driver.session(memory))
+        asked = await agents.Runner.run(agent, "Pay it.", session=session, **options)
+        written = asked.to_state().to_json()
+    async with driver.memory(tmp_path, kept=True) as memory:
+        session = adapter.RemoraSession(driver.session(memory))
+        state = await agents.RunState.from_json(agent, written)
+        state.approve(state.get_interruptions()[0])
+        done = await agents.Runner.run(agent, state, session=session, **options)
+        assert done.final_output == "Paid."
+        await agents.Runner.run(agent, "What was it?", session=session, **options)
+        stored = await driver.session(memory).history()
+        said = ["Pay it.", None, "paid", "Paid.", "What was it?", "You paid."]
+        assert [one.content for one in stored] == said
+        assert driver.shown(model)[-1] == [one for one in said[:-1] if one]
+
+
 class Compacting:
     """A client of the SDK's compaction session: the user's words, and what is encrypted."""
 
@@ -321,10 +357,31 @@ async def test_what_the_sdk_compacts_is_recalled() -> None:
             *("hi", FLAT["content"]),
             "[compaction]",
         ]
-        found = [one.text for one in await alice.recall("flat river Tejo compaction", limit=20)]
-        assert found.count(str(FLAT["content"])) == 1
-        assert answer["content"] in found
-        assert "[compaction]" not in found
+        for _ in range(2):  # before and after it is indexed
+            found = [one.text for one in await alice.recall("flat river Tejo compaction", limit=20)]
+            assert found.count(str(FLAT["content"])) == 1
+            assert answer["content"] in found
+            assert "[compaction]" not in found
+            await chat.flush()
+
+
+async def test_a_compaction_that_is_not_stored_changes_nothing() -> None:
+    """The model's next run sees what it saw before."""
+    faults: list[CommitFault | None] = []
+    journal = FaultyJournal(lambda: faults.pop() if faults else None)
+    policy = BufferPolicy.keep_all()
+    async with Runtime.in_memory(config=PLAIN, policy=policy, journal=journal) as runtime:
+        under = adapter.RemoraSession(runtime.session("alice", "chat"))
+        session = late("agents.memory").OpenAIResponsesCompactionSession(
+            "chat", under, client=Compacting(), compaction_mode="input"
+        )
+        items = [said("hello"), {"role": "assistant", "content": "hi"}]
+        await session.add_items(items)
+        for after in ([], [None]):  # the first of its writes fails, or the second
+            faults += ["refused", *after]
+            with pytest.raises(CommitFailed):
+                await session.run_compaction({"force": True})
+            assert await session.get_items() == items
 
 
 async def test_settings_of_the_sdk() -> None:

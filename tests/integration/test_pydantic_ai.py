@@ -19,15 +19,18 @@ from remora.adapters.pydantic_messages import chat_messages, model_messages
 from remora.errors import InvalidInput
 from tests.agents import PLAIN
 from tests.conformance import (
+    THOUGHT,
     URL,
     Blocking,
     Call,
+    Connected,
     Conversations,
     Driver,
     Given,
     MemoryTools,
     Recalling,
     Redacted,
+    look_at,
     parts_of,
 )
 
@@ -136,8 +139,8 @@ class PydanticAI(Driver):
         )
 
         @agent.tool_plain
-        def look(at: str) -> str:
-            return f"a ship at the {at}"
+        async def look(at: str) -> str:
+            return await look_at(at)
 
         return agent
 
@@ -148,7 +151,7 @@ class PydanticAI(Driver):
         agent.run_sync(said)
 
 
-class TestAgents(PydanticAI, Conversations, Recalling, MemoryTools, Blocking):
+class TestAgents(PydanticAI, Conversations, Connected, Recalling, MemoryTools, Blocking):
     def memory_tools(self, tools: Any) -> Any:
         return memory_tools(tools)
 
@@ -284,6 +287,10 @@ class TestMessages(Redacted):
         # as Pydantic AI itself brings them back: a field or a class more, of what was left out
         adapter = parts.ModelMessagesTypeAdapter
         return list(adapter.validate_json(adapter.dump_json([*requests, *responses])))
+
+    def heavy(self) -> list[Any]:
+        thought = parts.ThinkingPart(THOUGHT, signature="s")
+        return [parts.ModelResponse([thought, parts.TextPart("ok")])]
 
     def ordinary(self) -> list[Any]:
         called = [

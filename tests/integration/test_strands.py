@@ -31,7 +31,7 @@ from remora.adapters.strands_storage import RemoraStorage
 from remora.errors import InvalidId, InvalidInput, InvalidMessage, WrongLoop
 from remora.testing import HashEmbedder
 from tests.agents import PLAIN, RECALLING
-from tests.conformance import Blocking, Call, Conversations, Given, parts_of
+from tests.conformance import Blocking, Call, Connected, Conversations, Given, parts_of
 
 pytestmark = [
     pytest.mark.blocking,  # Strands reads its own files when it runs an agent
@@ -146,8 +146,10 @@ def store(kept: Any, *messages: Any) -> None:
 
 
 @pytest.mark.anyio
-class TestAgents(Conversations, Blocking):
+class TestAgents(Conversations, Connected, Blocking):
     """Each in a thread of its own, as in as many requests."""
+
+    test_a_run_that_is_cut: Any = None  # a thread runs to its end
 
     whole = False  # Strands stores each message at once
 
