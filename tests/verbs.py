@@ -372,7 +372,7 @@ async def _turn_with_key(w: World) -> list[Any]:
                     await turn.reply({"role": "tool", "tool_call_id": "c1", "content": "9"})
                 )
     async with session.turn("when does it leave?", key="r1", query=False) as turn:
-        seen += [turn.replayed, turn.replies, turn.key]
+        seen += [turn.replayed, turn.replies, turn.key, turn.open_calls]
     return [*seen, await session.history()]
 
 
