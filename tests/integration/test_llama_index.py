@@ -30,7 +30,7 @@ from llama_index.core.workflow import (
     JsonPickleSerializer,
     JsonSerializer,
 )
-from workflows.errors import WorkflowCancelledByUser
+from llama_index.core.workflow.errors import WorkflowCancelledByUser
 
 from remora import BufferPolicy, Runtime, blocking
 from remora.adapters.llama_index_agents import (
