@@ -118,9 +118,10 @@ def unusable_directory(directory: Path, error: OSError) -> DirectoryUnusable:
     where = "" if error.filename in {None, str(directory)} else f"{error.filename}: "
     cause = f"{where}{error.strerror or error}"
     for path in (directory, *directory.parents):
-        if path.is_symlink() and not path.exists():
+        # of `os.path`, which raise nothing where this account may not look
+        if os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114
             cause = f"{path} is a link to {path.readlink()}, which does not exist"
-        elif path.exists() and not path.is_dir():
+        elif os.path.exists(path) and not os.path.isdir(path):  # noqa: PTH110, PTH112
             cause = f"{path} is a file, not a directory"
         else:
             continue

@@ -28,7 +28,7 @@ CONFIG = Config.from_dict(
         # as it was when the answers were recorded
         "recall": {"deadline_s": 60, "unindexed_rows": 0},
         "context": {"block_timeout_s": 60, "quoted_role": "system"},
-        "synopsis": {"deadline_s": 60},
+        "synopsis": {"deadline_s": 60, "shown": "always"},
     }
 )
 BEGIN = datetime(2026, 1, 1, 9, tzinfo=UTC)
