@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+import anyio.lowlevel
+
 from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.deadlines import Deadlines
@@ -16,6 +18,7 @@ from remora.runtime.watchers import Watchers
 __all__ = ["Eviction"]
 
 _POLL_S = 0.002
+_AT_ONCE = 500  # actors in one turn of the event loop: about a millisecond
 
 
 class Eviction:
@@ -61,14 +64,19 @@ class Eviction:
         Messages that were not handled are refused like new ones; replies that wait for a commit
         still arrive.
         """
-        while self._evict_clean(matches):
+        while await self._evict_clean(matches):
             probe("eviction_waited")
             await self._clock.sleep(_POLL_S)
 
-    def _evict_clean(self, matches: Callable[[Hashable], bool]) -> bool:
+    async def _evict_clean(self, matches: Callable[[Hashable], bool]) -> bool:
         """Evict what is durable; True if some of the actors are not."""
         staying = False
-        for cell in [cell for cell in self._cells.values() if matches(cell.key)]:
+        found = [cell for cell in self._cells.values() if matches(cell.key)]
+        for number, cell in enumerate(found, start=1):
+            if not number % _AT_ONCE:
+                await anyio.lowlevel.checkpoint()
+            if self._cells.get(cell.key) is not cell:  # it left in between
+                continue
             if (refusal := self.refusal(cell.key)) is not None:
                 self._dispatcher.reject_waiting(cell, refusal)
             if cell.status is CellStatus.QUARANTINED or (
