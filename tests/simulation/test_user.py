@@ -348,6 +348,8 @@ async def test_a_user_with_nothing_costs_nothing() -> None:
     clock, model = Calendar(), ScriptedChatModel([ANSWER] * 2)
     async with simulated(clock, chat_model=model) as runtime:
         ada, bob = runtime.user("ada"), runtime.user("bob")
+        assert (await bob.synopsis()).state == "empty"  # of nobody, which is not noted
+        await ada.state.set("theme", "dark")
         assert (await ada.synopsis()).state == "empty"
         await said(ada, "I am Ada.")
         assert (await ada.synopsis()).state == "empty"
