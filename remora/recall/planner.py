@@ -6,7 +6,7 @@ Without a query and memory blocks none of that is needed: the session's own wind
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -109,6 +109,7 @@ class Planner:
         *,
         about: Sequence[Entry] | None = None,
         own: bool = True,
+        hidden: Collection[int] = (),
     ) -> Context:
         """Build the context.
 
@@ -119,6 +120,7 @@ class Planner:
             max_tokens: the budget.
             about: messages to show to memory blocks instead of the conversation.
             own: whether the snapshot is the session's own conversation.
+            hidden: numbers of the session's messages that are not recalled.
 
         Raises:
             BudgetTooSmall: nothing of the conversation fits.
@@ -146,6 +148,7 @@ class Planner:
             snapshot = await show(max_tokens, recalls=recalls, again=True)
         session = key.session if own else None
         shown = _shown_whole(key, snapshot) if own else set()
+        shown.update([(key.session, seq) for seq in hidden])
         gathered = await gather(
             tiers,
             self._config,

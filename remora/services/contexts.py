@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -111,14 +111,17 @@ class LocalContexts:
         """See `remora.Session.load`; `about` is its argument `messages`."""
         began_s = perf_counter()
         show: Show
+        hidden: Collection[int] = ()
         if override is not None or at is not None:
             show = await self._show_other(key, override, at)
         elif turn is not None and turn.at:
-            show = await self._show_turn(key, turn, timeout_s)
+            show, hidden = await self._show_turn(key, turn, timeout_s)
         else:
             show = self._show_present(key, turn, timeout_s)
+            if turn is not None and turn.without:
+                hidden = (turn.without,)
         context = await self._planner.assemble(
-            key, show, query, budget, about=about, own=override is None
+            key, show, query, budget, about=about, own=override is None, hidden=hidden
         )
         if query is not None:  # its embedder or reranker may have taken long
             check_owned(self._journal)
@@ -158,13 +161,16 @@ class LocalContexts:
             raise InvalidInput(f"a session with {view.last_seq} messages has no message {at}")
         return await self._show_earlier(key, view, at)
 
-    async def _show_turn(self, key: SessionKey, turn: TurnView, timeout_s: float | None) -> Show:
-        """Show what a turn that is resumed is about."""
+    async def _show_turn(
+        self, key: SessionKey, turn: TurnView, timeout_s: float | None
+    ) -> tuple[Show, Collection[int]]:
+        """Show what a turn that is resumed is about; what came after it is not recalled."""
         view: SessionView = await self._actors.ask(key, Inspect(), timeout_s=timeout_s)
         if view.sid == turn.sid:  # otherwise it was erased
             with suppress(InvalidInput):  # what is not kept any more cannot be shown
-                return await self._show_earlier(key, view, turn.at, turn.replies)
-        return self._show_present(key, turn, timeout_s)
+                show = await self._show_earlier(key, view, turn.at, turn.replies)
+                return show, range(turn.at + 1, view.last_seq + 1)
+        return self._show_present(key, turn, timeout_s), (turn.without,)
 
     async def _show_earlier(
         self, key: SessionKey, view: SessionView, at: int, then: Sequence[Entry] = ()

@@ -22,6 +22,7 @@ from remora.errors import (
     TurnClosed,
 )
 from remora.runtime.probes import count_probes
+from remora.testing import HashEmbedder
 from tests.harness import user
 from tests.integration.conftest import PLAIN, PLAIN_TREE, Open
 from tests.integration.remembering import CONFIG
@@ -217,6 +218,32 @@ async def test_resumed_after_a_failure(open_runtime: Open) -> None:
         assert await said(chat) == ["What time is it?", None, "noon", "It is noon."]
         async with chat.turn("What time is it?", key="r1") as turn:
             assert texts(turn.replies) == [None, "noon", "It is noon."]
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_retry_recalls_nothing_of_its_own_reply(overtaken: bool) -> None:
+    """Neither the half that it replaces, nor what came after it: the model sees the conversation
+    as it was then.
+    """
+    question = "Which cities in Portugal should I visit?"
+    half = {**HALF, "content": "In Portugal you should visit Lisbon, Porto, and"}
+    async with Runtime.in_memory(config=CONFIG, embedder=HashEmbedder()) as runtime:
+        await runtime.ready()
+        chat = runtime.session("alice", "one")
+        await runtime.session("alice", "old").append(user("I like cities by the sea in Portugal."))
+        with pytest.raises(ConnectionError):
+            async with chat.turn(question, key="r1") as turn:
+                await turn.reply(half)
+                raise ConnectionError
+        if overtaken:
+            await answer(chat, "Or cities in Spain?", "In Spain and Portugal visit Vigo.")
+        await runtime.settle()
+        async with chat.turn(question, key="r1") as turn:
+            shown = str(turn.context.messages)
+            assert "by the sea" in shown
+            assert "Lisbon" not in shown
+            assert "Spain" not in shown
+            await turn.reply("Lisbon, Porto, and Braga.")
 
 
 async def test_the_calls_to_run_next(open_runtime: Open) -> None:
