@@ -85,14 +85,16 @@ def command_mcp(console: Console, arguments: argparse.Namespace) -> int:
             delete_said=arguments.delete_said,
             ready=opened.wait,
         )
+        if arguments.http is not None:
+            async with runtime:
+                opened.set()
+                await server.run_streamable_http_async(port=arguments.http)
+            return
         failed: list[RemoraError] = []
 
         async def answer(tasks: TaskGroup) -> None:
             # clients give up on a server that takes seconds to answer for the first time
-            if arguments.http is None:
-                await server.run_stdio_async()
-            else:
-                await server.run_streamable_http_async(port=arguments.http)
+            await server.run_stdio_async()
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:

@@ -37,10 +37,11 @@ from remora.cluster.sharing import NodeServer
 from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
 from remora.cluster.term import find_loss
-from remora.errors import RemoraError
+from remora.errors import DirectoryLocked, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
+from remora.storage.lock import ReadLock
 from remora.storage.private import unusable_directory
 from remora.storage.sockets import is_ours, peer_of
 from remora.tokens import load_encodings_later
@@ -49,6 +50,7 @@ __all__ = ["Owner", "main"]
 
 _logger = get_logger(__name__)
 _LOOK_S = 1.0
+_PAUSE_S = 0.05
 _STANDBY_PAUSE_S = 10.0
 _HAND_OVER_S = 2.0
 _FIRST_S = 0.5
@@ -97,6 +99,7 @@ class Owner:
     def serve(self, target: Target | None = None) -> int:
         """Serve until the end, as the owner; returns the exit code."""
         try:
+            target = self._wait_for_lock(target)
             listener = self._announce()
             if target is None:
                 target = self._read_target()
@@ -112,6 +115,30 @@ class Owner:
             if self._stays:
                 raise
             return 1
+
+    def _wait_for_lock(self, target: Target | None) -> Target | None:
+        """Wait until no other program has the directory open; its ``owner.json`` stays till then.
+
+        Returns the target, if it had to be read for that.
+
+        Raises:
+            DirectoryLocked: one has it open for longer than `lock_wait_s`.
+        """
+        end = None
+        while True:
+            lock = ReadLock(self._place.directory)
+            try:
+                lock.acquire()
+                lock.release()
+            except DirectoryLocked:
+                target = target or self._read_target()
+                now = time.monotonic()
+                end = now + target.config.lock_wait_s if end is None else end
+                if now >= end:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return target
 
     def _announce(self) -> socket.socket:
         try:

@@ -320,7 +320,8 @@ def _lock_error(directory: Path) -> DirectoryLocked:
     else:
         remedy = (
             "one process owns a memory directory: stop that one, start the server with one worker "
-            "(--workers 1), or choose another directory"
+            "(--workers 1), choose another directory, or have all of them use remora.connect "
+            "instead of Runtime, to share it"
         )
     return DirectoryLocked(
         f"{directory} is in use by process {pid or '?'} since {since or '?'}; {remedy}",

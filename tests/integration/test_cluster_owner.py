@@ -31,6 +31,7 @@ from remora.errors import (
     DirectoryLocked,
     DirectoryUnusable,
     InvalidInput,
+    OwnerFailed,
     OwnershipLost,
     RuntimeClosed,
 )
@@ -79,6 +80,21 @@ async def test_an_owner_that_nobody_needs_ends(tmp_path: Path, memory: Path) -> 
             assert await in_thread(process.wait, 600)
     async with remora.connect(file) as worker:
         assert await contents(worker.session("ada", "s")) == ["kept"]
+
+
+async def test_an_owner_beside_a_runtime_is_refused(tmp_path: Path, memory: Path) -> None:
+    """The error names the program that has the directory open, which stays its known owner."""
+    file = write_config(tmp_path)
+    text = file.read_text().replace("shards: 2, ", "")
+    file.write_text(f"{text}\nlock_wait_s: 0\n")
+    async with Runtime.from_file(file) as runtime:
+        await runtime.session("ada", "s").append(user("before"))
+        before = (memory / "owner.json").read_text()
+        for _ in range(2):
+            with pytest.raises(OwnerFailed, match=f"in use by process {os.getpid()} .*connect"):
+                async with remora.connect(file):
+                    pass
+        assert (memory / "owner.json").read_text() == before
 
 
 async def test_a_runtime_beside_an_owner_is_refused(tmp_path: Path, memory: Path) -> None:
