@@ -21,6 +21,9 @@ wait for a service        `ModelUnavailable`, `ModelTimeout`, `ModelAnswerInvali
 look at the owner         `OwnerFailed`, `ProtocolMismatch`
 open another runtime      `RuntimeClosed`
 ========================  ========================================================================
+
+A text names users and sessions, where it does, by the pseudonyms that logs have: who logs an error
+logs no id. `remora.ids.user_key` and `session_key` compute them. Attributes have ids as they are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 import unicodedata
 from hashlib import blake2b
 from typing import NamedTuple
@@ -35,6 +34,7 @@ __all__ = [
     "turn_root",
     "user_key",
     "validate_id",
+    "words_of",
     "working_id",
 ]
 
@@ -62,8 +62,8 @@ class SessionKey(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What stands for it in errors: whose session it is, and which."""
-        return f"session {self.session!r} of user {self.user!r}"
+        """What stands for it in the text of an error: who logs that logs no id."""
+        return f"session {self.pseudonym}"
 
 
 class UserKey(NamedTuple):
@@ -78,10 +78,15 @@ class UserKey(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What stands for it in errors: whose it is."""
-        if self.user.startswith(SHARED_PREFIX):
-            return f"the shared scope {self.user.removeprefix(SHARED_PREFIX)!r}"
-        return f"user {self.user!r}"
+        """What stands for it in the text of an error: who logs that logs no id."""
+        return (
+            f"{'shared scope' if self.user.startswith(SHARED_PREFIX) else 'user'} {self.pseudonym}"
+        )
+
+
+def words_of(key: object) -> str:
+    """What stands for an actor's key in the text of an error."""
+    return str(getattr(key, "words", None) or repr(key))
 
 
 def validate_id(value: object, what: str) -> str:
@@ -110,17 +115,12 @@ def validate_id(value: object, what: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidId(
-            f"{what} {reprlib.repr(value)} holds a lone surrogate, which no file can keep"
-        ) from None
+        raise InvalidId(f"{what} holds a lone surrogate, which no file can keep") from None
     if size > MAX_ID_BYTES:
         raise InvalidId(f"{what} is {size} bytes long; at most {MAX_ID_BYTES} are allowed")
     for character in value:
         if unicodedata.category(character) == "Cc":
-            raise InvalidId(
-                f"{what} {reprlib.repr(value)} holds the control character {character!r}; use "
-                "printable text"
-            )
+            raise InvalidId(f"{what} holds the control character {character!r}; use printable text")
     return value
 
 

@@ -217,7 +217,7 @@ class _Tools:
         """Read the last messages of a conversation, oldest first."""
         history = await self._user.session(session).history(attachments=False)
         if not history:
-            raise InvalidInput(f"there is no conversation {session!r:.200}")
+            raise InvalidInput("there is no conversation of this name")
         return {
             "session": session,
             "messages": [_said(message) for message in history[-_page(last) :]],

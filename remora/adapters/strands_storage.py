@@ -57,7 +57,7 @@ class RemoraStorage:
         try:
             await self._await(self._state.set, escape(key), b64encode(data).decode())
         except RemoraError as e:
-            raise StorageError(f"{key!r} was not written: {e}") from e
+            raise StorageError(f"a value was not written: {e}") from e
 
     async def read(self, key: str) -> bytes | None:
         """The bytes under a key; None if there are none.
@@ -68,7 +68,7 @@ class RemoraStorage:
         try:
             found = await self._await(self._state.get, escape(key))
         except RemoraError as e:
-            raise StorageError(f"{key!r} cannot be read: {e}") from e
+            raise StorageError(f"a value cannot be read: {e}") from e
         return None if found is None else b64decode(found.value)
 
     async def delete(self, key: str) -> None:
@@ -80,7 +80,7 @@ class RemoraStorage:
         try:
             await self._await(self._state.delete, escape(key))
         except RemoraError as e:
-            raise StorageError(f"{key!r} was not deleted: {e}") from e
+            raise StorageError(f"a value was not deleted: {e}") from e
 
     async def search(self, query: str) -> list[StorageSearchResult]:
         """What has the words of a text, best first: by Strands' own search."""

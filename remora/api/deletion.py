@@ -55,8 +55,7 @@ def _parse(one: object, session: str | None) -> tuple[str, str]:
         case Memory(type="message"):
             if session not in {None, one.session}:
                 raise InvalidInput(
-                    f"this memory was said in session {one.session!r}, not in {session!r}: delete "
-                    "it there, or with User.delete"
+                    "this memory was said in another session: delete it there, or with User.delete"
                 )
             return one.session, one.id
         case Memory() if session is None:

@@ -383,7 +383,7 @@ class Session(OldSessionNames):
         """
         exported = await self._holder.parts.transfers.export_session(self.key)
         if exported is None:
-            raise InvalidInput(f"the session {self.key.session} has no messages and no state")
+            raise InvalidInput(f"{self.key.words} has no messages and no state")
         return exported
 
     async def settle(self) -> None:

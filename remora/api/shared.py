@@ -220,18 +220,13 @@ class SharedMember:
                 await self._holder.parts.actors.ask(self._key, Grant(self.who, to, right))
         except NotGranted as e:
             # the application knows the scope by its own name
-            raise NotGranted(
-                str(e).replace(repr(self._key.user), repr(self.scope)),
-                scope=self.scope,
-                who=self.who,
-            ) from None
+            raise NotGranted(str(e), scope=self.scope, who=self.who) from None
 
     async def _check(self, wanted: str, rights: tuple[Right, ...]) -> dict[str, str]:
         grants: dict[str, str] = await self._holder.parts.actors.ask(self._key, ReadGrants())
         if grants.get(self.who) not in rights:
             raise NotGranted(
-                f"{self.who!r} may not {wanted} in the shared scope {self.scope!r}; its owner can "
-                "grant that",
+                f"the member may not {wanted} in the shared scope; its owner can grant that",
                 scope=self.scope,
                 who=self.who,
             )

@@ -289,7 +289,7 @@ class _ToDatabase:
         damage = [one for one in found.findings if one.kind != "erasure"]
         if damage:
             raise StorageError(
-                f"{directory} is damaged ({damage[0].where}: {damage[0].detail}), and was "
+                f"{directory} is damaged ({damage[0].kind}: {damage[0].detail}), and was "
                 "not moved: remora verify says more, remora repair mends it"
             )
         settings = await run_in_thread(read_settings, directory / JOURNAL)

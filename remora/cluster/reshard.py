@@ -214,7 +214,7 @@ class _Resharding:
             damage = [one for one in found.findings if one.kind != "erasure"]
             if damage:
                 raise StorageError(
-                    f"{source} is damaged ({damage[0].where}: {damage[0].detail}), and was not "
+                    f"{source} is damaged ({damage[0].kind}: {damage[0].detail}), and was not "
                     f"divided: remora verify --dir {source} says more, remora repair mends it"
                 )
             settings = await run_in_thread(read_settings, source / JOURNAL)
@@ -369,7 +369,7 @@ class _Resharding:
             damage = [one for one in found.findings if one.kind != "erasure"]
             if damage:
                 raise StorageError(
-                    f"the new shard {name} is not as the old data ({damage[0].where}: "
+                    f"the new shard {name} is not as the old data ({damage[0].kind}: "
                     f"{damage[0].detail}); the memory is what it was"
                 )
             assert found.counts is not None

@@ -82,7 +82,7 @@ async def _session(
             break
         view = after
     else:
-        raise StorageError(f"{key!r} changed each time that it was read; export it again")
+        raise StorageError(f"{key.words} changed each time that it was read; export it again")
     numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries and view.keyed is None:
         return None, numbers

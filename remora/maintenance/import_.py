@@ -94,7 +94,9 @@ def check_session(one: SessionExport, intake: Intake) -> SessionExport:
     validate_id(one.session, "a session id")
     last = len(one.messages)
     if not last and not one.state_items:
-        raise InvalidInput(f"the session {one.session} has no messages and no state")
+        raise InvalidInput(
+            f"{SessionKey(one.user, one.session).words} has no messages and no state"
+        )
     for place, message in enumerate(one.messages):
         if message.seq != place + 1:
             raise InvalidInput(
@@ -251,7 +253,7 @@ def _validate(reader: ExportReader, find_target: FindTarget) -> _Contents:
             check_session(one, target.intake)
             key = SessionKey(one.user, one.session)
             if key in found.sessions:
-                raise InvalidInput(f"{key!r} is in the export twice")
+                raise InvalidInput(f"{key.words} is in the export twice")
         except (RemoraError, ValueError, TypeError, OverflowError) as e:
             raise InvalidExport(
                 f"what begins at line {line} cannot be imported: {e}; nothing was written",
@@ -445,11 +447,10 @@ async def import_from(
             keys = [key for key, _ in await target.journal.indexed_through()]
             there |= contents.sessions.intersection(keys)
         if there and not skip_existing:
-            some = ", ".join(f"{key.user}/{key.session}" for key in sorted(there)[:3])
             raise InvalidInput(
-                f"{len(there)} of the {len(contents.sessions)} sessions exist already, {some} for "
-                "instance: nothing was written; pass skip_existing=True (--skip-existing) to "
-                "import the others"
+                f"{len(there)} of the {len(contents.sessions)} sessions exist already, "
+                f"{min(there).words} for instance: nothing was written; pass skip_existing=True "
+                "(--skip-existing) to import the others"
             )
         return await _import_all(find, reader.read(), contents, there, progress)
     finally:

@@ -26,7 +26,7 @@ class RateLimit:
 
     def __init__(self, rate: float, clock: Clock, *, who: str = "this key") -> None:
         self._rate, self._burst = rate, max(2 * rate, 1.0)
-        self._clock, self._who = clock, who
+        self._clock, self._whose = clock, who
         self._left: dict[object, tuple[float, float]] = {}
 
     def take(self, one: object) -> None:
@@ -46,7 +46,7 @@ class RateLimit:
         if left < 1:
             self._left[one] = left, now
             raise RateLimited(
-                f"{self._who} may send {self._rate:g} requests a second: nothing ran",
+                f"{self._whose} may send {self._rate:g} requests a second: nothing ran",
                 retry_after_s=(1 - left) / self._rate,
             )
         self._left[one] = left - 1, now

@@ -18,6 +18,7 @@ from typing import Any
 import anyio
 
 from remora.errors import CommitFailed, OutcomeUnknown, SessionQuarantined
+from remora.ids import words_of
 from remora.logging import get_logger
 from remora.runtime.actor import Decision, Image
 from remora.runtime.cell import Cell, CellStatus
@@ -133,7 +134,9 @@ class Activation:
         self._sweeping.wake()
         self._dispatcher.reject_waiting(
             cell,
-            SessionQuarantined(f"{cell.key!r} failed repeatedly and rests", retry_after_s=rest_s),
+            SessionQuarantined(
+                f"{words_of(cell.key)} failed repeatedly and rests", retry_after_s=rest_s
+            ),
         )
         _logger.error("cell_quarantined", key=cell.key, rest_s=rest_s)
 

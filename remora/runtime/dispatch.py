@@ -16,6 +16,7 @@ import anyio
 import anyio.lowlevel
 
 from remora.errors import MailboxFull, SessionQuarantined
+from remora.ids import words_of
 from remora.runtime.cell import Cell, CellStatus
 from remora.runtime.clock import Clock
 from remora.runtime.deadlines import Deadlines
@@ -91,7 +92,7 @@ class Dispatcher:
         if cell.status is CellStatus.QUARANTINED:
             probe("quarantine_refused")
             raise SessionQuarantined(
-                f"{cell.key!r} failed {self._limits.restart_intensity} times within "
+                f"{words_of(cell.key)} failed {self._limits.restart_intensity} times within "
                 f"{self._limits.restart_period_s:g} s and rests; nothing ran, retry later",
                 retry_after_s=max(cell.quarantined_until - self._clock.monotonic(), 0.0),
             )

@@ -21,6 +21,7 @@ import anyio.abc
 import msgspec
 
 from remora.errors import CommitFailed, OutcomeUnknown, ReentrantAsk, StorageError
+from remora.ids import words_of
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
 from remora.runtime.concurrency import is_open
@@ -230,7 +231,7 @@ class Supervisor:
         """
         if _working_for.get() == key:
             raise ReentrantAsk(
-                f"a background job of {key!r} waits until {key!r} has no background job left"
+                f"a background job of {words_of(key)} waits until it has no background job left"
             )
         while self._job_counts.get(key):
             if self._abandoned is not None:
@@ -255,7 +256,7 @@ class Supervisor:
             return
         if _working_for.get() == job.key:
             raise ReentrantAsk(
-                f"a background job of {job.key!r} waits for another job of {job.key!r}, or itself"
+                f"a background job of {words_of(job.key)} waits for another job of it, or itself"
             )
         if self._abandoned is not None:
             raise self._abandoned

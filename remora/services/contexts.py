@@ -261,6 +261,6 @@ class LocalContexts:
                 await self._supervisor.wait_for_job(found.job)
                 request = msgspec.structs.replace(request, refresh=False)
         raise ModelTimeout(
-            f"the synopsis of {user!r} was not written within {limit:g} s; its job continues, "
-            "ask again later"
+            f"the synopsis of {UserKey(user).words} was not written within {limit:g} s; its job "
+            "continues, ask again later"
         )

@@ -103,8 +103,8 @@ class LocalRecalls:
         for dead in await self._journal.jobs(dead=True):
             if dead.id == job:
                 raise LongTermError(
-                    f"pruning for user {user!r} failed: {dead.error}. It is the dead letter {job}: "
-                    "Runtime.dead_letters() lists it, retry_dead_letters() runs it again; without "
-                    "a server, remora jobs does",
+                    f"pruning for {UserKey(user).words} failed: {dead.error}. It is the dead "
+                    f"letter {job}: Runtime.dead_letters() lists it, retry_dead_letters() runs it "
+                    "again; without a server, remora jobs does",
                     retryable=False,
                 )

@@ -18,7 +18,7 @@ from remora.errors import (
     OutcomeUnknown,
     RecordingFailed,
 )
-from remora.ids import keyed_memory_id, memory_id, validate_id
+from remora.ids import actor_key, keyed_memory_id, memory_id, validate_id
 from remora.jobs.rows import MEMORY_TYPES, ROW_TYPES
 from remora.messages import (
     MessageLike,
@@ -63,9 +63,8 @@ def name_failures(op: str, user: str, session: str = "") -> Iterator[None]:
     try:
         yield
     except (CommitFailed, OutcomeUnknown) as e:
-        of_session = f", session {session!r}" if session else ""
         raise RecordingFailed(
-            f"{op} failed for user {user!r}{of_session}: {e}",
+            f"{op} failed for {actor_key(user, session).words}: {e}",
             op=op,
             user=user,
             session=session,

@@ -211,8 +211,8 @@ class HeldTurn:
 
 def _busy(key: SessionKey, waiting: int, bound: str) -> RemoraError:
     return SessionBusy(
-        f"{waiting} turns of {key!r} wait for the one that runs ({bound}); nothing was written: "
-        "try again later, with the same key. A turn that waits inside another of the same session "
-        "waits for itself",
+        f"{waiting} turns of {key.words} wait for the one that runs ({bound}); nothing was "
+        "written: try again later, with the same key. A turn that waits inside another of the same "
+        "session waits for itself",
         waiting=waiting,
     )

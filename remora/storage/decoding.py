@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import JournalDamaged
-from remora.ids import SessionKey, UserKey, actor_key
+from remora.ids import SessionKey, UserKey, actor_key, words_of
 from remora.logging import get_logger
 from remora.messages import Entry, decode_chat
 from remora.runtime.jobs import Job
@@ -95,12 +95,9 @@ def checksum_differs(crc: int | None, values: tuple[Any, ...]) -> bool:
 
 def row_damage(key: Hashable, what: object) -> JournalDamaged:
     """The error for a damaged row of an actor."""
-    owner = repr(key)
-    if isinstance(key, SessionKey):
-        owner = f"the session {key.session!r} of the user {key.user!r}"
     return JournalDamaged(
-        f"the journal is damaged: of {owner}, {what}; `remora verify` lists all damage, a backup "
-        "may have it"
+        f"the journal is damaged: of {words_of(key)}, {what}; `remora verify` lists all damage, a "
+        "backup may have it"
     )
 
 

@@ -27,6 +27,7 @@ from remora.errors import (
     RecordingFailed,
     RuntimeClosed,
 )
+from remora.ids import SessionKey
 from remora.messages import MessageLike, encode_message
 from remora.testing import MEMORY_CHECKS, FaultyJournal, HashEmbedder, ScriptedChatModel
 from remora.testing.faults import CommitFault
@@ -436,7 +437,7 @@ async def test_persistent_memory_errors() -> None:
         with pytest.raises(TypeError):
             await memory.record([user("good"), 7])  # type: ignore[list-item]
         broken.append("refused")
-        with pytest.raises(RecordingFailed, match="alice") as caught:
+        with pytest.raises(RecordingFailed, match=SessionKey("alice", "s1").words) as caught:
             await memory.record(user("Figaro is a cat."))
         assert (caught.value.op, caught.value.session) == ("record", "s1")
         assert isinstance(caught.value, RuntimeError)

@@ -25,7 +25,7 @@ from remora.errors import (
     RedactionFailed,
     RemoraError,
 )
-from remora.ids import memory_id
+from remora.ids import SessionKey, memory_id
 from remora.testing import FaultyJournal, HashEmbedder
 from tests.integration.remembering import CONFIG
 from tests.sqlite import Connections, refuse_full_disk
@@ -350,8 +350,7 @@ async def test_a_failing_journal_is_named(tmp_path: Path, connections: Connectio
             told = (error.op, error.user, error.session, error.cause)
             assert told == (op, "alice", "s1", "CommitFailed")
             assert isinstance(error.__cause__, CommitFailed)
-            assert "alice" in str(error)
-            assert "s1" in str(error)
+            assert SessionKey("alice", "s1").words in str(error)
         connections[0].before_commit = None
         await alice.settle()
         stored = await runtime.internals.journal.memories("alice")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.lint.code import private_parts
+from tools.lint.code import errors, private_parts
 from tools.lint.documents import examples, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
@@ -12,6 +12,12 @@ from tools.lint.source import Source, sources
 
 CONTEXT = "@contextmanager\ndef often():\n os.umask(0)\n yield\n"
 BANNED = {
+    errors: [
+        "raise InvalidInput(f'{user} has nothing')",
+        "raise NotGranted(f'{self.who!r} may not', scope=scope, who=who)",
+        "raise errors.SessionBusy('a' f'{state.key!r} waits', waiting=1)",
+        "return StorageError(f\"{row['user']} is damaged\")",
+    ],
     lancedb: [
         "lance.query().where(f\"user_id = '{user}'\")",
         'lance.delete("id = \'" + id_ + "\'")',

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tools.lint.code import loggers, private_parts, separation
+from tools.lint.code import errors, loggers, private_parts, separation
 from tools.lint.documents import examples, links, listings
 from tools.lint.lancedb import lancedb
 from tools.lint.process import process_state, shared_variables
@@ -19,6 +19,7 @@ __all__ = ["RULES", "main"]
 
 RULES: tuple[Rule, ...] = (
     docstrings,
+    errors,
     examples,
     lancedb,
     links,

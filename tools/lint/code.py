@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
+import remora.errors
 from tools.lint.source import Source
 
-__all__ = ["loggers", "private_parts", "separation"]
+__all__ = ["errors", "loggers", "private_parts", "separation"]
 
 PUBLIC = {"_asdict", "_exit", "_replace"}
 """Public, although they begin with an underscore: of named tuples, of `os`."""
@@ -50,6 +52,31 @@ def private_parts(files: Sequence[Source]) -> Iterator[str]:
                 for name in _used_by(node):
                     if name.startswith("_") and not name.startswith("__") and name not in PUBLIC:
                         yield f"{file.name}:{getattr(node, 'lineno', 1)}: private: {name}"
+
+
+IDS = re.compile(
+    r"(.*\.)?_?(user|session|scope|who)(_id)?|(state|cell|job|self|session)\.key"
+    r"|\w+\['(user|session)'\]"
+)
+"""Expressions that are an id of a user, a session or a shared scope, or hold one."""
+OTHERS = ("remora/cli/", "remora/testing/", "remora/adapters/strands.py")
+"""What somebody typed, no memory of users, and the words of Strands."""
+
+
+def errors(files: Sequence[Source]) -> Iterator[str]:
+    """The text of an error has no id of a user or a session: who logs it logs none."""
+    for file in files:
+        if file.name.startswith("remora/") and not file.name.startswith(OTHERS):
+            for _, node in file.nodes if file.name.endswith(".py") else ():
+                if (
+                    isinstance(node, ast.Call)
+                    and ast.unparse(node.func).split(".")[-1] in remora.errors.__all__
+                ):
+                    for one in (shown for text in node.args for shown in ast.walk(text)):
+                        if isinstance(one, ast.FormattedValue):
+                            what = ast.unparse(one.value)
+                            if IDS.fullmatch(what):
+                                yield f"{file.name}:{one.lineno}: an error shows {what}"
 
 
 def _used_by(node: ast.AST) -> list[str]:

@@ -629,7 +629,7 @@ def _continues(now: PrefixShown, before: PrefixShown, entries: Sequence[Entry]) 
 
 def _overdraft_error(state: SessionState, live: int) -> OverdraftReached:
     return OverdraftReached(
-        f"{state.key!r} would have {live} tokens that are not being summarized; "
+        f"{state.key.words} would have {live} tokens that are not being summarized; "
         "buffer.token_limit times buffer.overdraft_ratio allows "
         f"{state.policy.overdraft_tokens} while {state.pending} messages wait for their summary. "
         "Nothing was written: send it again later, with the same key, or raise the ratio",

@@ -474,7 +474,8 @@ def adopt(state: SessionState, rules: SessionRules, message: Adopt) -> Decision:
     """Begin as a copy of another session."""
     if state.opened:
         raise InvalidInput(
-            f"{state.key!r} has messages or keyed state already; copy into a session that has none"
+            f"{state.key.words} has messages or keyed state already; copy into a session that has "
+            "none"
         )
     if not message.entries:
         kept = [StateChanged(state.sid, message.state_items)] if message.state_items else []

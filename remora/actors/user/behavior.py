@@ -330,17 +330,17 @@ class UserBehavior:
         by, to, right = message.by, message.to, message.right
         scope = state.key.user
         if right is None and not state.grants:
-            raise NotGranted(f"{scope!r} has no owner and no rights to remove", scope=scope, who=by)
+            raise NotGranted(
+                "the shared scope has no owner and no rights to remove", scope=scope, who=by
+            )
         grants = state.grants or {by: "own"}
         if grants.get(by) != "own":
             raise NotGranted(
-                f"{by!r} does not own {scope!r} and cannot grant rights", scope=scope, who=by
+                "who does not own a shared scope cannot grant rights in it", scope=scope, who=by
             )
         after = {name: held for name, held in {**grants, to: right}.items() if held is not None}
         if "own" not in after.values():
-            raise NotGranted(
-                f"{to!r} is the last owner of {scope!r} and must stay", scope=scope, who=by
-            )
+            raise NotGranted("the last owner of a shared scope must stay", scope=scope, who=by)
         put = tuple(
             state_item("grant", name, held)
             for name, held in after.items()

@@ -79,7 +79,7 @@ def _check_writer(state: UserState, who: str) -> None:
     """A shared scope checks its writers here; who is no member writes elsewhere."""
     if state.grants and state.grants.get(who) not in {"write", "own"}:
         raise NotGranted(
-            f"{who!r} may not write in {state.key.user!r}", scope=state.key.user, who=who
+            "the member may not write in the shared scope", scope=state.key.user, who=who
         )
 
 

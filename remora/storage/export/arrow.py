@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from remora.errors import InvalidExport
-from remora.ids import memory_of_row
+from remora.ids import UserKey, memory_of_row
 from remora.storage.export.jsonl import dump_message, load_message
 from remora.storage.export.transfer import (
     FORMAT,
@@ -504,7 +504,7 @@ class _Groups:
             number, row = self._next
             with _locate_errors(self._name, number):
                 raise ValueError(
-                    f"user {row['user']!r} is not in the order of sessions.parquet and "
+                    f"{UserKey(row['user']).words} is not in the order of sessions.parquet and "
                     "users.parquet"
                 )
 

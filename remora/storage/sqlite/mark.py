@@ -30,6 +30,7 @@ from zlib import crc32
 import msgspec
 
 from remora.config import Durability
+from remora.ids import actor_key
 from remora.logging import get_logger
 from remora.storage.private import open_private
 from remora.storage.rows import SEQ_BITS
@@ -167,7 +168,7 @@ def missing_commits(mark: MarkContent, journal: sqlite3.Connection) -> str:
         return ""
     sid, seq = mark.newest >> SEQ_BITS, mark.newest & (1 << SEQ_BITS) - 1
     key = journal.execute("SELECT user, session FROM actors WHERE sid = ?", (sid,)).fetchone()
-    owner = f"the session {key[1]!r} of the user {key[0]!r}" if key else f"the actor {sid}"
+    owner = actor_key(*key).words if key else f"the actor {sid}"
     return f"message {seq} of {owner}, which was acknowledged, and perhaps others written with it"
 
 
