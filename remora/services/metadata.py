@@ -118,6 +118,7 @@ _OPERATORS: Mapping[str, Callable[[object, Any], bool]] = {
     "$lte": _ordered(operator.le),
     "$ne": lambda found, wanted: not _equal(found, wanted),
 }
+_ORDERS = frozenset({"$gt", "$gte", "$lt", "$lte"})
 _ABSENT = object()
 
 
@@ -179,6 +180,8 @@ def check_where(
                 )
             if how == "$in" and not isinstance(value, (list, tuple)):
                 raise InvalidInput(f"{argument}: $in takes a list of values")
+            if how in _ORDERS and not (_is_number(value) or isinstance(value, str)):
+                raise InvalidInput(f"{argument}: {how} takes a number or a text")
             conditions.append((name, how, copy(value)))
     if len(conditions) > _MAX_CONDITIONS:
         raise InvalidInput(f"{argument}: at most {_MAX_CONDITIONS} conditions are allowed")
