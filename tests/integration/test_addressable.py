@@ -213,7 +213,8 @@ async def test_metadata_filters(runtime: Runtime) -> None:
     assert "memory without any" in others
     assert len(others) == 4
     bad: tuple[Any, ...] = (
-        "food", [], {"a": {"$like": "x"}}, {3: 4}, {"a": {"$in": 3}}, {"a": {"$gt": [1]}}, {"a": object()},
+        "food", [], {"a": {"$like": "x"}}, {3: 4}, {"a": {"$in": 3}},
+        {"a": {"$gt": [1]}}, {"a": object()},
         {"a": float("nan")}, {str(n): n for n in range(50)},
     )  # fmt: skip
     for where in bad[2:] + bad[:1]:
