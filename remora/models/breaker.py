@@ -13,7 +13,7 @@ from remora.runtime.clock import Clock
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 
-__all__ = ["CircuitBreaker", "is_away", "says_away"]
+__all__ = ["CircuitBreaker", "describe_failure", "is_away", "says_away"]
 
 Result = TypeVar("Result")
 
@@ -135,9 +135,22 @@ class CircuitBreaker:
                 probe("model_hung")
                 raise ModelTimeout(f"{name} did not answer within {timeout_s:g} s") from e
             except Exception as e:  # a plugged-in model may raise anything
+                text, cause = describe_failure(e)
                 if is_away(e):
-                    raise ModelUnavailable(f"{name} is away: {type(e).__name__}: {e}") from e
-                raise ModelError(f"{name} failed: {type(e).__name__}: {e}") from e
+                    raise ModelUnavailable(f"{name} is away: {text}") from cause
+                raise ModelError(f"{name} failed: {text}") from cause
+
+
+def describe_failure(error: Exception) -> tuple[str, Exception | None]:
+    """What an error says of what a plugged-in model raised, and its cause.
+
+    Both are logged. Where a client tells an HTTP status, its text has the endpoint's answer, which
+    may repeat what was asked: the class and the status stand for it.
+    """
+    status = getattr(error, "status_code", getattr(error, "code", None))
+    if isinstance(status, int):
+        return f"{type(error).__name__}, status {status}", None
+    return f"{type(error).__name__}: {error}", error
 
 
 def says_away(status: int) -> bool:

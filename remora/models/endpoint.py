@@ -24,23 +24,21 @@ __all__ = ["Endpoint"]
 
 Result = TypeVar("Result")
 _LARGE = 1 << 16  # bytes of an answer that is read in a thread
-_QUOTED = 200  # characters of a refusal
 
 
 class Endpoint:
     """One HTTP client, connected at its first request.
 
+    Its errors are logged, and have nothing of an answer: a refusal may repeat what was asked.
+
     Args:
         key: sent as a bearer token; empty for none.
         timeout_s: deadline of a request.
-        quotes: whether errors have the beginning of an endpoint's refusal, which may repeat what
-            it was sent.
     """
 
-    def __init__(self, key: str, timeout_s: float, *, quotes: bool = True) -> None:
+    def __init__(self, key: str, timeout_s: float) -> None:
         self._key = key
         self._timeout_s = timeout_s
-        self._quotes = quotes
         self._client: httpx2.AsyncClient | None = None
         self._connect_lock = anyio.Lock()
 
@@ -74,16 +72,17 @@ class Endpoint:
         try:
             async with client.stream("POST", url, content=content, headers=headers) as response:
                 if response.status_code >= 400:
-                    if not says_away(response.status_code):  # it may repeat what was asked
+                    if not says_away(response.status_code):
                         raise ModelError(f"{url} answered {response.status_code}")
-                    text = f": {await _beginning(response)}" if self._quotes else ""
-                    raise ModelUnavailable(f"{url} answered {response.status_code}{text}")
+                    raise ModelUnavailable(f"{url} answered {response.status_code}")
                 if max_bytes is None:
                     received = await response.aread()
                 else:
                     received = await _read_limited(response, url, max_bytes)
         except httpx2.TimeoutException as e:
             raise ModelTimeout(f"{url} did not answer in time") from e
+        except (httpx2.ProtocolError, httpx2.DecodingError) as e:  # it quotes a line, or the key
+            raise ModelUnavailable(f"{url} does not speak HTTP: {type(e).__name__}") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as e:
             raise ModelUnavailable(f"{url} cannot be reached: {e}") from e
         try:
@@ -121,13 +120,3 @@ async def _read_limited(response: httpx2.Response, url: str, max_bytes: int) -> 
         if len(received) > max_bytes:
             raise ModelAnswerInvalid(f"{url} gave an answer of more than {max_bytes} bytes")
     return bytes(received)
-
-
-async def _beginning(response: httpx2.Response) -> str:
-    """Of an endpoint's refusal; the rest is not read."""
-    received = bytearray()
-    async for part in response.aiter_bytes():
-        received += part
-        if len(received) >= _QUOTED * 4:
-            break
-    return received[: _QUOTED * 4].decode("utf-8", "replace")[:_QUOTED]

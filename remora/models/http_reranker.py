@@ -56,8 +56,7 @@ class HttpReranker:
         self.name = config.rerank_model or "http"
         self._model = config.rerank_model
         self._url = config.rerank_url
-        # an endpoint may repeat what it refuses, and this error is logged
-        self._endpoint = Endpoint(config.rerank_api_key.reveal(), config.timeout_s, quotes=False)
+        self._endpoint = Endpoint(config.rerank_api_key.reveal(), config.timeout_s)
 
     async def rank(self, query: str, texts: list[str]) -> list[float]:
         """The score of each text.

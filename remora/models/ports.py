@@ -20,6 +20,7 @@ from remora.errors import (
     ReentrantAsk,
 )
 from remora.messages import ChatDict, indent
+from remora.models.breaker import describe_failure
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_plugin_in_thread
@@ -486,6 +487,5 @@ async def _ask(embedder: Embedder, texts: Sequence[str], timeout_s: float) -> An
             f"the embedder {embedder.name} did not answer within {timeout_s:g} s"
         ) from e
     except Exception as e:  # a plugged-in embedder may raise anything; it may work later
-        raise ModelUnavailable(
-            f"the embedder {embedder.name} failed: {type(e).__name__}: {e}"
-        ) from e
+        text, cause = describe_failure(e)
+        raise ModelUnavailable(f"the embedder {embedder.name} failed: {text}") from cause

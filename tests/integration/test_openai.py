@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -153,13 +155,66 @@ async def test_large_answers(endpoint: Endpoint) -> None:
         with pytest.raises(ModelAnswerInvalid):
             await asked
     endpoint.answer = lambda *_: (503, b"no " * 500_000)
-    with pytest.raises(ModelUnavailable, match=f"answered 503: {'no ' * 66}no$"):
+    with pytest.raises(ModelUnavailable, match=r"answered 503$"):
         await chat.complete(ASKED)
     endpoint.answer = lambda *_: (400, b"no " * 500_000)
     with pytest.raises(ModelError, match=r"answered 400$"):
         await chat.complete(ASKED)
     await embedder.aclose()
     await chat.aclose()
+
+
+SECRET = "the violin is hidden"
+
+
+class RefusedError(Exception):
+    """As clients of endpoints raise it: its text has the answer."""
+
+    def __init__(self, status_code: int, answer: str) -> None:
+        super().__init__(f"Error code: {status_code} - {answer}")
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+@pytest.mark.parametrize("plugged", [False, True], ids=["endpoint", "client"])
+async def test_no_log_has_what_an_endpoint_answers(
+    endpoint: Endpoint, caplog: pytest.LogCaptureFixture, status: int, *, plugged: bool
+) -> None:
+    """A refusal may repeat the prompt: no line, traceback or dead letter has it."""
+    endpoint.answer = lambda _, body: (status, json.dumps({"error": body}).encode())
+
+    async def complete(prompt: str) -> str:
+        raise RefusedError(status, prompt)
+
+    async def embed(texts: Sequence[str]) -> Any:
+        raise RefusedError(status, texts[0])
+
+    models: dict[str, Any] = {"summarizer": "openai", "embedder": "openai"}
+    models |= {"chat_model": "m", "embedding_model": "e", "embedding_dimension": 4}
+    tree = {
+        "buffer": {"token_limit": 100, "summary_tokens": 40},
+        "facts": {"enabled": True},
+        "models": {**models, "base_url": endpoint.url},
+        "supervisor": {"backoff_s": 0.01, "max_backoff_s": 0.02, "max_attempts": 2},
+        "tokens": {"counter": "heuristic"},
+    }
+    plug_ins: dict[str, Any] = {"chat_model": complete, "embedder": embed} if plugged else {}
+    caplog.set_level(logging.DEBUG)
+    async with Runtime.in_memory(config=Config.from_dict(tree), **plug_ins) as runtime:
+        chat = runtime.session("alice", "chat")
+        for number in range(20):
+            await chat.append({"role": "user", "content": f"{number}: {SECRET}"})
+        await until(lambda: "summary_degraded" in caplog.text)
+        found = await chat.load("violin")
+        told = [str(one) for _, one in found.sources.items()]
+        with pytest.raises(ModelError) as refused:
+            await runtime.user("alice").learn(SECRET)
+        told += [one.error for one in await runtime.dead_letters()]
+        told += traceback.format_exception(refused.value)
+    own = [one for one in caplog.records if one.name.startswith("remora")]
+    told += [logging.Formatter().format(one) for one in own]
+    assert any(str(status) in one for one in told if one)
+    assert [one for one in told if "violin" in str(one)] == []
 
 
 async def test_wrong_vectors(endpoint: Endpoint) -> None:
