@@ -21,6 +21,7 @@ __all__ = [
     "LAST",
     "PIECES",
     "PIECE_BYTES",
+    "SAID",
     "WRITES",
     "Record",
     "blob_key",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 CHECKPOINTS, WRITES, BLOBS, PIECES = "checkpoint/", "write/", "value/", "piece/"
+SAID = "said"
+"""The key that says that messages of the checkpoints so far are the session's as well."""
 LAST = "last"
 """The key of the id of the checkpoint that was put last: who deletes sees that another came."""
 

@@ -39,6 +39,7 @@ from remora.adapters.langgraph_records import (
     CHECKPOINTS,
     LAST,
     PIECES,
+    SAID,
     WRITES,
     Record,
     blob_key,
@@ -67,11 +68,13 @@ _SESSIONS = 500  # sessions that are listed at once
 _DELETED = 5_000  # keys in one write
 _PIECES_AT_ONCE = 64  # 8 MiB as JSON, a quarter of a mailbox
 _MESSAGES = 1_000  # that are stored at once
-_REMEMBERED = 65_536  # pieces (6 GB of values), messages, or checkpoints
+_REMEMBERED = 65_536  # pieces (6 GB of values), or checkpoints
+_THREADS = 1_024  # whose messages are remembered
 _IN_THREAD = 1_000_000  # bytes of a value from which on cutting it is a thread's work
 
 _logger = get_logger(__name__)
 
+_Key = TypeVar("_Key")
 _Kept = TypeVar("_Kept")
 _Choose: TypeAlias = Callable[[list[Record], Collection[str]], list[Record]]
 """The checkpoints that stay, of all and the keys of the channel values."""
@@ -86,21 +89,23 @@ class Known:
 
     Attributes:
         pieces: versions of pieces, by thread and key.
-        said: what the messages of a thread say that its session has: a hash, by thread and id.
+        said: by thread, the checkpoint that was put last, and its messages: a hash by id.
         named: threads and checkpoints that were asked for by their ids, and not as the latest.
     """
 
     def __init__(self) -> None:
         self.pieces: dict[tuple[str, str], int] = {}
-        self.said: dict[tuple[str, str], int] = {}
+        self.said: dict[str, tuple[str, Mapping[str, int]]] = {}
         self.named: dict[tuple[str, str], None] = {}
 
 
-def _remember(memory: dict[tuple[str, str], _Kept], key: tuple[str, str], value: _Kept) -> None:
+def _remember(
+    memory: dict[_Key, _Kept], key: _Key, value: _Kept, *, most: int = _REMEMBERED
+) -> None:
     """Note a value as the newest; the oldest is forgotten."""
     memory.pop(key, None)
     memory[key] = value
-    if len(memory) > _REMEMBERED:
+    if len(memory) > most:
         del memory[next(iter(memory))]
 
 
@@ -277,12 +282,19 @@ class Threads:
             encode_typed(self._serde.dumps_typed(metadata)),
         ]
         put[LAST] = checkpoint["id"]
+        if self._channel is None or namespace:
+            await self._store(where, put, pieces)
+            return config_of(thread, namespace, checkpoint["id"])
         left = await self._left(where)
+        there = await self._said_before(str(thread), where.get("checkpoint_id"))
+        if self._channel in new_versions:
+            there = await self._say(str(thread), values.get(self._channel), there)
+        put[SAID] = True
         await self._store(where, put, pieces)
-        if self._channel in new_versions and not namespace:
-            await self._say(str(thread), values.get(self._channel), left)
-        elif left:
-            await self._say(str(thread), (), left)
+        _remember(self._known.said, str(thread), (checkpoint["id"], there), most=_THREADS)
+        if gone := left - there.keys():
+            with suppress(NotFound):
+                await self._user.session(str(thread)).delete(gone)
         return config_of(thread, namespace, checkpoint["id"])
 
     async def _left(self, where: Mapping[str, Any]) -> set[str]:
@@ -303,30 +315,51 @@ class Threads:
 
     async def _ids(self, thread: str, record: Record | None) -> set[str]:
         """The ids of the messages of a checkpoint."""
+        return set(_hashes(await self._read_messages(thread, record)))
+
+    async def _read_messages(self, thread: str, record: Record | None) -> list[BaseMessage]:
         if record is None or self._channel is None:
-            return set()
+            return []
         versions = self._versions(record)
         wanted = {one: at for one, at in versions.items() if one == self._channel}
         found = (await self._values(thread, record, wanted)).get(self._channel)
-        return {one.id or "" for one in _messages(found)}
+        return self._named(found)
 
-    async def _say(self, thread: str, value: Any, left: set[str]) -> None:
-        """Store the messages of a channel that the session does not have, and delete those left."""
-        session = self._user.session(thread)
-        said = self._known.said
-        messages = [
+    def _named(self, value: Any) -> list[BaseMessage]:
+        """The messages of the channel, each with an id."""
+        return [
             one if one.id else one.model_copy(update={"id": f"{self._channel}/{place}"})
             for place, one in enumerate(_messages(value))
         ]
-        hashes = {str(one.id): hash(repr(one)) for one in messages}
-        new = [one for one in messages if said.get((thread, str(one.id))) != hashes[str(one.id)]]
+
+    async def _said_before(self, thread: str, parent: str | None) -> Mapping[str, int]:
+        """The messages of the checkpoint before, which were stored with it: a hash by id.
+
+        One that the session does not have any more was deleted there, and is not stored again.
+        """
+        if not parent:
+            return {}
+        at, known = self._known.said.get(thread, ("", {}))
+        if at == parent:
+            return known
+        if await self._state(thread).get(SAID) is None:
+            return {}
+        record = await self._find(config_of(thread, "", parent))
+        return _hashes(await self._read_messages(thread, record))
+
+    async def _say(self, thread: str, value: Any, before: Mapping[str, int]) -> dict[str, int]:
+        """Store the messages of the channel that are not as before; a hash of each, by id.
+
+        It is done before the checkpoint is written: after a crash it is done again, and a message
+        that the session has by its id is stored once.
+        """
+        messages = self._named(value)
+        hashes = _hashes(messages)
+        new = [one for one in messages if before.get(str(one.id)) != hashes[str(one.id)]]
+        session = self._user.session(thread)
         for start in range(0, len(new), _MESSAGES):
             await store_messages(session, new[start : start + _MESSAGES])
-        if gone := left - hashes.keys():
-            with suppress(NotFound):
-                await session.delete(gone)
-        for one in new:
-            _remember(said, (thread, str(one.id)), hashes[str(one.id)])
+        return hashes
 
     async def put_writes(
         self,
@@ -459,8 +492,6 @@ class Threads:
         records = [decode_record(one.value) async for one in _pages(state, CHECKPOINTS)]
         blobs = {one.key: piece_keys(one.value) async for one in _pages(state, BLOBS)}
         kept = choose(records, blobs)
-        if len(kept) == len(records):
-            return []
         needed = {checkpoint_key(one.namespace, one.id) for one in kept}
         gone = [checkpoint_key(one.namespace, one.id) for one in records]
         gone = [key for key in gone if key not in needed]
@@ -484,7 +515,8 @@ class Threads:
     async def copy_thread(self, source: str, target: str) -> None:
         """See `RemoraSaver.acopy_thread`."""
         items = await self._state(source).items()
-        await self._state(target).change({one.key: one.value for one in items})
+        # its messages are not said in the other session yet
+        await self._state(target).change({one.key: one.value for one in items if one.key != SAID})
 
     async def prune(self, thread_ids: Sequence[str], strategy: str) -> None:
         """See `RemoraSaver.aprune`."""
@@ -578,6 +610,11 @@ class Threads:
 def _messages(value: Any) -> list[BaseMessage]:
     """The messages among a channel's values."""
     return [one for one in (value or ()) if isinstance(one, BaseMessage)]
+
+
+def _hashes(messages: Iterable[BaseMessage]) -> dict[str, int]:
+    """What each says, by its id."""
+    return {str(one.id): hash(repr(one)) for one in messages}
 
 
 async def _all_keys(state: KeyedState) -> list[str]:

@@ -478,8 +478,12 @@ def encode_message(
         raise
     except (msgspec.ValidationError, TypeError) as e:
         if _has_text_classes((chat, metadata)):  # of a framework: markup, an enumeration
-            _check_depth(chat.values(), metadata, index)
-            plain = {**clean_message(chat, index), "metadata": clean_texts(metadata)}
+            try:
+                plain = {**clean_message(chat, index), "metadata": clean_texts(metadata)}
+            except RecursionError:
+                raise InvalidMessage(
+                    f"message {index} nests deeper than {_MAX_DEPTH} levels", index=index
+                ) from None
             return encode_message(
                 {**plain, "id": id_, "created_at": created_at},
                 index=index,
@@ -525,8 +529,12 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
         TypeError: there is one.
     """
     left = [one for one in (*values, metadata) if type(one) not in _PLAIN]
+    seen = set[int]()
     while left:
         one = left.pop()
+        if id(one) in seen:  # it may hold itself, which the encoder refuses
+            continue
+        seen.add(id(one))
         if isinstance(one, msgspec.msgpack.Ext):
             raise TypeError("it has an extension of msgpack")
         if isinstance(one, _CONVERTED) and getattr(one, "tzinfo", None) is None:
@@ -539,17 +547,17 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
 
 def _has_text_classes(value: object) -> bool:
     """Whether a text in plain data, or a key, is of a subclass of `str`, which msgspec refuses."""
-    left = [value]
+    left, seen = [value], set[int]()
     while left:
         one = left.pop()
         if isinstance(one, str):
             if type(one) is not str:
                 return True
-        elif isinstance(one, Mapping):
+        elif isinstance(one, (Mapping, list, tuple)) and id(one) not in seen:
+            seen.add(id(one))  # it may hold itself
             left.extend(one)
-            left.extend(one.values())
-        elif isinstance(one, (list, tuple)):
-            left.extend(one)
+            if isinstance(one, Mapping):
+                left.extend(one.values())
     return False
 
 
@@ -588,7 +596,8 @@ def clean_message(chat: Mapping[str, Any], index: int) -> ChatDict:
     ids = [(name, chat.get(name)) for name in ("id", "tool_call_id")]
     calls = chat.get("tool_calls")
     for place, call in enumerate(calls if isinstance(calls, (list, tuple)) else ()):
-        ids.append((f"tool_calls[{place}].id", call.get("id")))
+        if isinstance(call, Mapping):
+            ids.append((f"tool_calls[{place}].id", call.get("id")))
     for name, id_ in ids:
         if isinstance(id_, str) and without_surrogates(id_) != id_:
             raise InvalidMessage(

@@ -231,7 +231,7 @@ async def test_commands_that_change_something_ask_the_server(
             await server.settle()  # it ran, and failed again
             assert [one.id for one in await server.dead_letters()] == [dead["id"]]
         code, said = await command("jobs", "drop", dead["id"], "none", "--yes")
-        assert (code, "no dead letter none" in said) == (1, True)
+        assert (code, "no dead letter 'none'" in said) == (1, True)
         code, said = await command("jobs", "drop", dead["id"], "--yes")
         assert (code, "1 dead letter dropped" in said) == (0, True)
         assert await server.dead_letters() == []

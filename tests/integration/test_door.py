@@ -327,6 +327,27 @@ async def test_texts_of_a_subclass_are_plain_texts() -> None:
         assert (said[0].id, said[1].metadata) == ("m1", {"k": ["v"]})
         with pytest.raises(InvalidMessage, match="its role is 'nobody'"):
             await chat.append(wrong)
+        with pytest.raises(InvalidMessage):
+            await chat.append({"role": Kind.USER, "content": "x", "tool_calls": [None]})
+
+
+@pytest.mark.parametrize("text", ["x", Markup("x")], ids=["text", "markup"])
+async def test_a_message_that_holds_itself_is_refused(text: str) -> None:
+    """In each place; nothing goes on computing."""
+    circle: dict[str, Any] = {"text": text}
+    circle["self"] = [circle, circle]
+    given: list[Any] = [
+        {"role": "user", "content": text, "metadata": circle},
+        {"role": "user", "content": [{"type": "text", "text": text, "more": circle}]},
+        {"role": "assistant", "content": text, "annotations": circle},
+        {"role": "assistant", "content": None, "tool_calls": [circle]},
+    ]
+    async with Runtime.in_memory(config=Config.from_dict(SMALL)) as runtime:
+        chat = runtime.session("alice", "one")
+        for message in given:
+            with pytest.raises(InvalidMessage):
+                await chat.append(message)
+        assert await chat.history() == []
 
 
 async def test_media_are_kept_and_counted(tmp_path: Path) -> None:

@@ -440,6 +440,35 @@ async def test_messages_of_a_thread_are_recalled_and_listed(tmp_path: Path) -> N
         assert "Faro" in (await alice.recall("Where is my boat?"))[0].text
 
 
+@pytest.mark.parametrize("saver", ["same", "second", "after a restart"])
+async def test_a_deleted_message_of_a_thread_stays_deleted(saver: str, tmp_path: Path) -> None:
+    """Although the checkpoints have it still: whichever saver goes on. After `forget` the same ids
+    are new messages.
+    """
+    secret = "My PIN is 4711."
+    async with Runtime(tmp_path / "memory", config=RECALLING, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        app = chatting(RemoraSaver(alice, messages="messages"))
+        other = chatting(RemoraSaver(alice, messages="messages"))
+        await app.ainvoke(ask(secret, id="m1"), thread("a"))
+        await other.ainvoke(ask("Thanks."), thread("a"))
+        chat = alice.session("a")
+        assert (await chat.delete(["m1", (await chat.history())[1]])).deleted == 2
+        if saver != "after a restart":
+            await (app if saver == "same" else other).ainvoke(ask("Bye."), thread("a"))
+    async with Runtime(tmp_path / "memory", config=RECALLING, embedder=HashEmbedder()) as runtime:
+        alice = runtime.user("alice")
+        app = chatting(RemoraSaver(alice, messages="messages"))
+        if saver == "after a restart":
+            await app.ainvoke(ask("Bye."), thread("a"))
+        said = ["Thanks.", "I hear: Thanks.", "Bye.", "I hear: Bye."]
+        assert await said_in(alice.session("a")) == said
+        assert "4711" not in str(await alice.recall("What is my PIN?", limit=20))
+        await alice.session("a").forget()
+        await app.ainvoke(ask(secret, id="m1"), thread("a"))
+        assert await said_in(alice.session("a")) == [secret, f"I hear: {secret}"]
+
+
 async def test_a_branch_that_a_run_leaves_is_not_recalled() -> None:
     """What was said before it stays, and so do runs at once, which leave no branch."""
     async with Runtime.in_memory(config=RECALLING, embedder=HashEmbedder()) as runtime:
