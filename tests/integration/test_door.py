@@ -328,7 +328,7 @@ async def test_texts_of_a_subclass_are_plain_texts() -> None:
         with pytest.raises(InvalidMessage, match="its role is 'nobody'"):
             await chat.append(wrong)
         with pytest.raises(InvalidMessage):
-            await chat.append({"role": Kind.USER, "content": "x", "tool_calls": [None]})
+            await chat.append({**wrong, "role": Kind.USER, "tool_calls": [None]})
 
 
 @pytest.mark.parametrize("text", ["x", Markup("x")], ids=["text", "markup"])
