@@ -248,8 +248,9 @@ def test_several_workers(endpoint: type[Endpoint]) -> None:
     assert second.returncode == 1
     assert re.fullmatch(
         rf"refused: .*memory-1 is in use by process {workers[1].pid} since .*; one process owns a "
-        r"memory directory: stop that one, start the server with one worker \(--workers 1\), or "
-        r"choose another directory\n",
+        r"memory directory: stop that one, start the server with one worker \(--workers 1\), "
+        r"choose another directory, or have all of them use remora\.connect instead of Runtime, "
+        r"to share it\n",
         second.stderr,
     )
     assert [worker.communicate("")[1] for worker in workers] == ["", "", ""]
