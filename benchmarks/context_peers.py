@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from remora.messages import tool_calls
+from remora.messages import plain_text, tool_calls
 from remora.models.extractive import ExtractiveSummarizer
 from remora.models.ports import Line
 from remora.tokens import HeuristicCounter, count_message
@@ -37,11 +37,8 @@ def _make_extract(budget: int) -> Extract:
 
 
 def _line_of(chat: Mapping[str, Any]) -> Line:
-    content = chat.get("content") or chat.get("refusal") or ""
-    if not isinstance(content, str):
-        content = " ".join(part.get("text", "") for part in content)
     calls = tuple((one.name, one.arguments) for one in tool_calls(dict(chat)))
-    return Line(chat["role"], chat["role"], content, 0, calls)
+    return Line(chat["role"], chat["role"], plain_text(chat), 0, calls)
 
 
 class LangChainSummaries:
