@@ -24,6 +24,7 @@ from remora.storage.keyed_values import (
     KEYED_KIND,
     KeyedImage,
     KeyedValue,
+    bound_name,
     counter_item,
     decode_counter,
     decode_value,
@@ -33,6 +34,7 @@ from remora.storage.keyed_values import (
 from remora.storage.records import StateChanged, StateItem
 
 __all__ = [
+    "NEAR_LIMIT",
     "ChangeValues",
     "DeleteValue",
     "KeyedMessage",
@@ -48,13 +50,13 @@ __all__ = [
     "adopt_keyed",
     "drop_keyed",
     "handle_keyed",
+    "log_near_limit",
     "put_keyed",
 ]
 
-_NEAR = 0.8  # of a bound
+NEAR_LIMIT = 0.8
+"""Of a bound, from which on `log_near_limit` says so."""
 _VALUE_BYTES = 240  # of a value in memory, without key and JSON
-
-
 _logger = get_logger(__name__)
 
 
@@ -332,15 +334,20 @@ def _check_count(
     values: KeyedValues, owner: SessionKey | UserKey, key: str, more: int, most: int
 ) -> None:
     count = values.count(key)
-    bound = f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}max_keys"
+    bound = bound_name(key, "max_keys")
     if count + more > most:
         raise TooManyKeys(
             f"there are {count} keys already; {bound} allows {most}: nothing was written",
             limit=most,
         )
-    if count < _NEAR * most <= count + more:
-        whose = "session" if isinstance(owner, SessionKey) else "user"
-        _logger.warning("state_keys_near_limit", **{whose: owner}, keys=count + more, setting=bound)
+    if count < NEAR_LIMIT * most <= count + more:
+        log_near_limit("state_keys_near_limit", owner, keys=count + more, setting=bound)
+
+
+def log_near_limit(event: str, owner: SessionKey | UserKey, **figures: object) -> None:
+    """Log that keyed state of an actor comes close to a bound."""
+    whose = "session" if isinstance(owner, SessionKey) else "user"
+    _logger.warning(event, **{whose: owner}, **figures)
 
 
 def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:

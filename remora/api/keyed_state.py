@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from remora.actors.keyed_state import (
+    NEAR_LIMIT,
     ChangeValues,
     DeleteValue,
     ReadNamed,
@@ -19,31 +20,27 @@ from remora.actors.keyed_state import (
     StaleVersion,
     StoredValue,
     StoredValues,
+    log_near_limit,
 )
 from remora.config import StateConfig
 from remora.errors import InvalidId, InvalidInput, StateConflict
 from remora.ids import SessionKey, UserKey
-from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import MAX_IDS, check_flag, check_int, check_text, collect
 from remora.services.parts import PartsHolder
 from remora.services.state_values import (
-    bound_name,
     bounds_of,
     check_key,
     encode_value,
     encode_values,
     is_large,
 )
-from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValue
+from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValue, bound_name
 
 __all__ = ["KeyedState", "StateValue", "adapter_state"]
 
-_NEAR = 0.8  # of a bound
 _BYTES_IN_THREAD = 200_000
-
-_logger = get_logger(__name__)
 
 
 class StateValue(msgspec.Struct, frozen=True):
@@ -249,13 +246,10 @@ class KeyedState:
         """The bounds of these values; it logs those that are close to the one of their size."""
         bounds = bounds_of(self._root, self._holder.parts.intake.state)
         for _, json in encoded:
-            if len(json) >= _NEAR * bounds.max_value_bytes:
-                whose = "session" if isinstance(self._key, SessionKey) else "user"
-                _logger.warning(
-                    "state_value_near_limit",
-                    **{whose: self._key},
-                    bytes=len(json),
-                    setting=bound_name(self._root, "max_value_bytes"),
+            if len(json) >= NEAR_LIMIT * bounds.max_value_bytes:
+                setting = bound_name(self._root, "max_value_bytes")
+                log_near_limit(
+                    "state_value_near_limit", self._key, bytes=len(json), setting=setting
                 )
         return bounds
 

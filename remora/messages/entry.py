@@ -528,37 +528,34 @@ def _refuse_extensions(values: Iterable[Any], metadata: Any) -> None:
     Raises:
         TypeError: there is one.
     """
-    left = [one for one in (*values, metadata) if type(one) not in _PLAIN]
-    seen = set[int]()
-    while left:
-        one = left.pop()
-        if id(one) in seen:  # it may hold itself, which the encoder refuses
-            continue
-        seen.add(id(one))
+    for one in _values_within((*values, metadata)):
         if isinstance(one, msgspec.msgpack.Ext):
             raise TypeError("it has an extension of msgpack")
         if isinstance(one, _CONVERTED) and getattr(one, "tzinfo", None) is None:
             raise TypeError(f"{one!r:.60} ({type(one).__name__}) is no JSON value: give its text")
-        if isinstance(one, Mapping):
-            left.extend(inner for inner in one.values() if type(inner) not in _PLAIN)
-        elif isinstance(one, (list, tuple)):
-            left.extend(inner for inner in one if type(inner) not in _PLAIN)
+
+
+def _values_within(values: Iterable[Any]) -> Iterator[Any]:
+    """Values and all within them, but plain texts and None; each once, as one may hold itself."""
+    left, seen = [one for one in values if type(one) not in _PLAIN], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, (Mapping, list, tuple)):
+            inner = one.values() if isinstance(one, Mapping) else one
+            left.extend(value for value in inner if type(value) not in _PLAIN)
 
 
 def _has_text_classes(value: object) -> bool:
     """Whether a text in plain data, or a key, is of a subclass of `str`, which msgspec refuses."""
-    left, seen = [value], set[int]()
-    while left:
-        one = left.pop()
-        if isinstance(one, str):
-            if type(one) is not str:
-                return True
-        elif isinstance(one, (Mapping, list, tuple)) and id(one) not in seen:
-            seen.add(id(one))  # it may hold itself
-            left.extend(one)
-            if isinstance(one, Mapping):
-                left.extend(one.values())
-    return False
+    return any(
+        isinstance(text, str) and type(text) is not str
+        for one in _values_within((value,))
+        for text in (one if isinstance(one, Mapping) else (one,))
+    )
 
 
 def _check_payloads(parts: Iterable[Any], index: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -185,7 +185,6 @@ class DeadJobs:
 
 
 _STALLED_S = 5.0
-_NOBODY = object()
 
 
 class JobQueue:
@@ -225,12 +224,12 @@ class JobQueue:
         self._line = line
         self._behind: dict[Hashable, deque[Job]] = {}
         """By line: jobs behind one that is in `_ready` or runs."""
-        self._owner = owner or _nobody
+        self._owner = owner or (lambda _: "")  # one for all
         self._most = concurrency if owner is None else (concurrency + 1) // 2
         """Jobs of one owner that run at the same time."""
         self._ready: OrderedDict[Hashable, deque[Job]] = OrderedDict()
         """By owner, the one whose turn it is first."""
-        self._running: dict[Hashable, int] = {}
+        self._running: Counter[Hashable] = Counter()
         """By owner."""
         self.delayed: list[tuple[float, int, Job]] = []
         """A heap of jobs in back-off: when due, ticket, job."""
@@ -283,12 +282,12 @@ class JobQueue:
 
         Only the end of the runtime cancels a worker that waits.
         """
-        while (owner := self._next_owner()) is _NOBODY:  # another worker may have taken the job
+        while (owner := self._next_owner()) is None:  # another worker may have taken the job
             event = anyio.Event()
             self._idle.append(event)
             await event.wait()
         self.running += 1
-        self._running[owner] = self._running.get(owner, 0) + 1
+        self._running[owner] += 1
         jobs = self._ready[owner]
         job = jobs.popleft()
         if jobs:
@@ -297,12 +296,10 @@ class JobQueue:
             del self._ready[owner]
         return job
 
-    def _next_owner(self) -> Hashable:
-        """Whose job runs next; `_NOBODY` if none is ready whose owner may have one more."""
-        for owner in self._ready:
-            if self._running.get(owner, 0) < self._most:
-                return owner
-        return _NOBODY
+    def _next_owner(self) -> Hashable | None:
+        """Whose job runs next; None if none is ready whose owner may have one more."""
+        free = (owner for owner in self._ready if self._running[owner] < self._most)
+        return next(free, None)
 
     def _wake_worker(self) -> None:
         if self._idle:
@@ -312,9 +309,8 @@ class JobQueue:
         """An attempt of a job that was taken is over: the next of its line may run."""
         self.running -= 1
         owner = self._owner(job.key)
-        if self._running[owner] > 1:
-            self._running[owner] -= 1
-        else:
+        self._running[owner] -= 1
+        if not self._running[owner]:
             del self._running[owner]
         self._advance(job)
 
@@ -385,10 +381,6 @@ class JobQueue:
             return max(now_s - next(iter(self.came_s.values()), now_s), 0.0)
         except RuntimeError:  # another thread asks, and a job has just come or gone
             return 0.0
-
-
-def _nobody(_: Hashable) -> Hashable:
-    return ""
 
 
 def _find(jobs: Iterable[Job], job: Job) -> Job | None:

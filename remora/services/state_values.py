@@ -18,6 +18,7 @@ from remora.storage.keyed_values import (
     ADAPTER_PREFIX,
     KEYED_KIND,
     OPAQUE_PREFIX,
+    bound_name,
     decode_value,
     keyed_image,
     keyed_item,
@@ -25,7 +26,6 @@ from remora.storage.keyed_values import (
 from remora.storage.records import StateItem
 
 __all__ = [
-    "bound_name",
     "bounds_of",
     "check_key",
     "check_state_items",
@@ -92,11 +92,6 @@ def encode_value(
         raise InvalidInput("a value holds a lone surrogate, which no file can keep") from e
     _check_size(key, encoded, limits)
     return encoded
-
-
-def bound_name(key: str, setting: str) -> str:
-    """The full name of a bound of a key."""
-    return f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}{setting}"
 
 
 def _check_size(key: str, encoded: bytes, limits: StateConfig) -> None:

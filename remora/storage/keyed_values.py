@@ -21,6 +21,7 @@ __all__ = [
     "OPAQUE_PREFIX",
     "KeyedImage",
     "KeyedValue",
+    "bound_name",
     "counter_item",
     "decode_counter",
     "decode_value",
@@ -35,6 +36,11 @@ ADAPTER_PREFIX = "remora.adapters/"
 
 OPAQUE_PREFIX = f"{ADAPTER_PREFIX}bytes/"
 """Begins the keys whose values are encoded bytes, which no redaction hook can read."""
+
+
+def bound_name(key: str, setting: str) -> str:
+    """The full name of a bound of a key."""
+    return f"state.{'adapter_' * key.startswith(ADAPTER_PREFIX)}{setting}"
 
 
 class KeyedValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
