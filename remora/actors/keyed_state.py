@@ -50,12 +50,12 @@ __all__ = [
     "adopt_keyed",
     "drop_keyed",
     "handle_keyed",
-    "log_near_limit",
+    "owner_field",
     "put_keyed",
 ]
 
 NEAR_LIMIT = 0.8
-"""Of a bound, from which on `log_near_limit` says so."""
+"""Of a bound, from which on the log says so."""
 _VALUE_BYTES = 240  # of a value in memory, without key and JSON
 _logger = get_logger(__name__)
 
@@ -341,13 +341,14 @@ def _check_count(
             limit=most,
         )
     if count < NEAR_LIMIT * most <= count + more:
-        log_near_limit("state_keys_near_limit", owner, keys=count + more, setting=bound)
+        _logger.warning(
+            "state_keys_near_limit", **owner_field(owner), keys=count + more, setting=bound
+        )
 
 
-def log_near_limit(event: str, owner: SessionKey | UserKey, **figures: object) -> None:
-    """Log that keyed state of an actor comes close to a bound."""
-    whose = "session" if isinstance(owner, SessionKey) else "user"
-    _logger.warning(event, **{whose: owner}, **figures)
+def owner_field(owner: SessionKey | UserKey) -> dict[str, SessionKey | UserKey]:
+    """The field of a log event that says whose keyed state it is about."""
+    return {"session" if isinstance(owner, SessionKey) else "user": owner}
 
 
 def _delete(values: KeyedValues, sid: int, message: DeleteValue) -> Decision:

@@ -20,11 +20,12 @@ from remora.actors.keyed_state import (
     StaleVersion,
     StoredValue,
     StoredValues,
-    log_near_limit,
+    owner_field,
 )
 from remora.config import StateConfig
 from remora.errors import InvalidId, InvalidInput, StateConflict
 from remora.ids import SessionKey, UserKey
+from remora.logging import get_logger
 from remora.messages import without_surrogates
 from remora.runtime.concurrency import run_in_thread_if
 from remora.services.arguments import MAX_IDS, check_flag, check_int, check_text, collect
@@ -41,6 +42,7 @@ from remora.storage.keyed_values import ADAPTER_PREFIX, OPAQUE_PREFIX, KeyedValu
 __all__ = ["KeyedState", "StateValue", "adapter_state"]
 
 _BYTES_IN_THREAD = 200_000
+_logger = get_logger(__name__)
 
 
 class StateValue(msgspec.Struct, frozen=True):
@@ -248,9 +250,8 @@ class KeyedState:
         for _, json in encoded:
             if len(json) >= NEAR_LIMIT * bounds.max_value_bytes:
                 setting = bound_name(self._root, "max_value_bytes")
-                log_near_limit(
-                    "state_value_near_limit", self._key, bytes=len(json), setting=setting
-                )
+                whose = owner_field(self._key)
+                _logger.warning("state_value_near_limit", **whose, bytes=len(json), setting=setting)
         return bounds
 
     def _full(self, key: str) -> str:
