@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from remora.config import LongTermConfig
-from remora.ids import UNKEYED, Digests
+from remora.ids import Digests
 from remora.storage.erasure_notes import DIGEST_KEYS, decode_digest_keys
 from remora.storage.lance.manifest import manifest_name
 from remora.storage.lance.record import SyncRecord
@@ -52,11 +52,11 @@ async def lance(
     path: Path | str | None, dimension: int | None = DIMENSION, **options: Any
 ) -> AsyncIterator[LanceStore]:
     """An open store of one table, with its writer running."""
-    sync, digests = options.pop("sync", True), options.pop("digests", UNKEYED)
+    rest = {
+        name: options.pop(name) for name in ("sync", "digests", "words_from") if name in options
+    }
     config = LongTermConfig(**{"batch_ms": 0.5, "shards": 1, **options})
-    store = await LanceStore.open(
-        path, dimension=dimension, config=config, digests=digests, sync=sync
-    )
+    store = await LanceStore.open(path, dimension=dimension, config=config, **rest)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.run)
         yield store

@@ -101,13 +101,13 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     recalled."""
     shards: int = 8
     """Tables over which users are hashed; fixed when the directory is created."""
-    batch_rows: int = 1_000
+    batch_rows: int = 5_000
     """Rows in one commit."""
     batch_ms: float = 100.0
-    """How long rows wait for others before they are committed."""
+    """How long rows wait for others before they are committed; again and again while others come,
+    for up to two seconds."""
     compact_fragments: int = 20
-    """Commits to a shard after which it is compacted: newer rows are searched without the full-text
-    index."""
+    """Commits to a shard after which it is compacted: each slows every search a little."""
     compact_interval_s: float = 30.0
     """How often the supervisor looks for shards to compact."""
     keep_versions_s: float = 600.0

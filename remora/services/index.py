@@ -214,6 +214,7 @@ class LongTermIndex:
             config=config,
             digests=directory.digests,
             sync=self._config.journal.durability == "power",
+            words_from=self._config.recall.hot_rows // 2 if self._config.recall.hot_mb else 0,
             versions=JournalVersions(self._journal, directory.name),
         )
 

@@ -25,6 +25,7 @@ PROBES: Mapping[str, str] = {
     "attachments_removed": "attachments that no message refers to were removed",
     # long-term memory
     "caches_renewed": "many indices were replaced: LanceDB's caches start empty",
+    "words_indexed": "a table's words are indexed: a user has many rows, or somebody asked",
     "row_exists": "a row was in long-term memory already: it is not written twice",
     "uncertain_write_undone": "a write failed half way: the table goes back to what is on disk",
     "doubtful_add_merged": "rows that may exist already are merged, not just added",

@@ -34,6 +34,7 @@ SETTINGS = {
     "long_term": {"batch_ms": 1, "shards": 2},
     "tokens": {"counter": "heuristic"},
     "models": {"embedder": "none"},
+    "recall": {"hot_rows": 20},  # so that words are indexed
 }
 CONFIG = Config.from_dict(SETTINGS)
 USERS = ("alice", "bob")

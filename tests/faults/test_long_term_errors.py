@@ -79,6 +79,7 @@ async def test_a_read_only_disk(small_disk: Path) -> None:
     base, rows = small_disk / "lance", rows_of("alice", range(5))
     async with lance(base, compact_fragments=1) as store:
         await put(store, rows)
+        await store.search("alice", "number3", None, depth=1)  # the words are indexed for it
         read_only(small_disk, True)
         for verb in (
             lambda: put(store, rows_of("alice", [9])),

@@ -107,8 +107,6 @@ async def test_vectors_found_do_not_depend_on_their_index(
     compaction that indexes vectors, after it, with rows that came later, and after erasing another
     user.
     """
-    monkeypatch.setattr(indices, "MANY_ROWS", 1_000)
-    monkeypatch.setattr(search, "MANY_ROWS", 1_000)
     async with aclosing(
         await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
     ) as store:
@@ -117,6 +115,9 @@ async def test_vectors_found_do_not_depend_on_their_index(
         (shard,) = store.tables.shards.values()
         before = await answers(store, "alice", scope)
         indexed_before = shard.vectors_indexed
+        monkeypatch.setattr(indices, "MANY_ROWS", 1_000)
+        monkeypatch.setattr(search, "MANY_ROWS", 1_000)
+        await fill(store, "dora", 1_600)
         await store.index_written()
         assert (indexed_before, shard.vectors_indexed) == (False, True)
         assert shard.unindexed == 0

@@ -191,6 +191,8 @@ async def test_the_lineage_of_versions(server: ObjectServer) -> None:
     async with opened(server, address, journal) as store:
         for number in range(5):
             await put(store, rows_of("alice", [number]))
+        await store.search("alice", "number1", None, depth=1)  # the words are indexed for it
+        await put(store, rows_of("alice", range(5, 8)))
     versions = JournalVersions(journal, "longterm")
     noted = await versions.read()
     assert noted is not None

@@ -97,6 +97,7 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
             await store.add(*batch_of(batch * 1_000, 1_000, 50), may_exist=False)
         await store.compact()  # unless upkeep did it while the rows were written
         assert (await store.statistics()).compactions > 0
+        await store.search("user-7", "apple", None, depth=1)  # the words are indexed for it
         (shard,) = store.tables.shards.values()
         table, mine = shard.table, store.reader.within(user_key("user-7"), Scope(types=("fact",)))
         plans = [
@@ -113,6 +114,30 @@ async def test_user_key_index_at_scale(tmp_path: Path) -> None:
         found = await store.rows("user-7")
         assert len(found) == 120
         assert {row.user for row in found} == {"user-7"}
+
+
+async def test_words_are_indexed_where_somebody_asks_for_them(tmp_path: Path) -> None:
+    """A table of small users has no index of words, which cost more than all else that is written,
+    until a user has many rows. Then upkeep makes it, before that user's search has to.
+    """
+
+    async def indexed() -> list[str]:
+        (shard,) = store.tables.shards.values()
+        return [column for one in await shard.table.list_indices() for column in one.columns]
+
+    async with lance(tmp_path / "lance", words_from=100) as store:
+        await store.add(*batch_of(0, 300, users=40), may_exist=False)
+        await store.index_written()
+        assert await indexed() == []
+        await store.add(*batch_of(300, 150, users=1), may_exist=False)
+        await store.index_written()
+        assert sorted(await indexed()) == ["turn", "window"]
+        (best, *_) = await store.search("user-0", "number449", None, depth=5)
+        assert best.row.id == "r449"
+        await store.erase(user_key("user-0"))
+        assert await indexed() == []
+        (best, *_) = await store.search("user-7", "number7", None, depth=5)
+        assert best.row.id == "r7"
 
 
 async def test_a_merge_is_for_doubt(tmp_path: Path) -> None:
@@ -162,14 +187,14 @@ async def test_upkeep_writes_what_came(tmp_path: Path) -> None:
             found = await store.search("user-7", f"number{n}", None, depth=3)
             assert f"r{n}" in {one.row.id for one in found}
         assert list(await store.verify(deep=True)) == []
-        # half as many again: now it pays to write it anew
-        await store.add(*batch_of(20_000, 6_000), may_exist=False)
+        # twice as many: now it pays to write it anew
+        await store.add(*batch_of(20_000, 11_000), may_exist=False)
         for number in range(10):
-            await store.add(*batch_of(30_000 + number, 1), may_exist=False)
+            await store.add(*batch_of(40_000 + number, 1), may_exist=False)
         await store.compact()
         manifest = await anyio.to_thread.run_sync(shard.files.manifest)
         assert manifest is not None
-        assert [one.rows for one in manifest.fragments] == [16_310]
+        assert [one.rows for one in manifest.fragments] == [21_310]
 
 
 async def test_address_is_not_disclosed(tmp_path: Path) -> None:

@@ -37,11 +37,13 @@ from remora.storage.lance.errors import OVERTAKEN, meaning
 from remora.storage.lance.files import ShardFiles
 from remora.storage.lance.indices import (
     IndexTools,
+    count_most_of_a_user,
     count_unindexed,
     index_users,
     index_vectors,
     index_words,
     indexed_columns,
+    lacks_users,
     optimize,
 )
 from remora.storage.lance.manifest import Fragment, Manifest
@@ -67,7 +69,7 @@ _BULK_GROWTH = (
     2  # unindexed rows, by the indexed ones: extending an index costs as much as making it
 )
 _PAUSE_S = 1.0  # without a write: rows that came in bulk are indexed
-_DIRTY, _DIRTY_WHEN_QUIET = 0.5, 0.1  # rows behind the first fragment, by the rows in it
+_DIRTY, _DIRTY_WHEN_QUIET = 1.0, 0.1  # rows behind the first fragment, by the rows in it
 _QUIET_S = 60.0
 _MOST_VERSIONS = 1_000
 _MOST_ATTEMPTS = 3  # of a write that another process comes between
@@ -95,12 +97,14 @@ class Shard:
         rows: the columns.
         tools: for indices.
         checked: the table has the column `check`.
+        words_from: rows of a user from which on the words of the table are indexed.
 
     Attributes:
         lock: held while writing.
         fragments: commits since the last compaction.
         searchable: the text columns are indexed.
-        unindexed: rows whose words are in no index, or more.
+        asked: somebody searched for words in a table of small users, who may do it again.
+        unindexed: rows whose words are in no index, or more, if words are indexed.
         vectors_indexed: there is an index of vectors.
         needs_rollback: the last write may be incomplete; the recorded version is restored before
             the next write.
@@ -122,6 +126,7 @@ class Shard:
         rows: RowFormat,
         tools: IndexTools,
         checked: bool,
+        words_from: int,
         fragments: int = 0,
         searchable: bool = False,
     ) -> None:
@@ -131,7 +136,10 @@ class Shard:
         self.lock = anyio.Lock()
         self.fragments = fragments
         self.searchable = searchable
+        self.asked = False
         self.checked = checked
+        self._words_from = words_from
+        self._uncounted = words_from  # rows that came since users' rows were counted
         self.unindexed = self._indexed = 0
         self.vectors_indexed = False
         self.needs_rollback = False
@@ -270,14 +278,26 @@ class Shard:
 
     def _note_write(self, rows: int = 0) -> None:
         self.fragments += 1
-        self.unindexed += rows
+        self.unindexed += rows if self.searchable else 0
+        self._uncounted += rows
         self._written_at = time.monotonic()
         self._superseded = True
 
     async def make_searchable(self) -> None:
-        """Index the text columns."""
+        """Index the text columns, and the vectors of a user who has many."""
+        probe("words_indexed")
         await index_words(self.table, self._tools)
+        await index_vectors(self.table, self._tools)
         await self._read_indices(self.table)
+
+    def may_lack_words(self) -> bool:
+        """Whether a user may have so many rows now that words have to be indexed."""
+        return not self.searchable and self._uncounted >= self._words_from
+
+    async def has_large_user(self) -> bool:
+        """Whether a user has so many rows that their words are searched for in the table."""
+        self._uncounted = 0
+        return await count_most_of_a_user(self.table) >= self._words_from
 
     async def read_indices(self) -> None:
         """Find out which indices there are, and how far they reach."""
@@ -357,7 +377,7 @@ class Shard:
         """Merge small fragments, index new rows, and remove versions superseded `keep_s` ago.
 
         What it writes is bounded by the rows that were added: the whole table is rewritten only
-        if they are half as many as the sorted ones, or a tenth when writing has paused.
+        if they are as many as the sorted ones, or a tenth when writing has paused.
         """
         manifest = await self._manifest()
         fragments = () if manifest is None else manifest.fragments
@@ -389,6 +409,7 @@ class Shard:
         """Whether too many rows are in no index, or too many versions are kept."""
         return (
             await count_unindexed(self.table) > MOST_UNINDEXED
+            or await lacks_users(self.table)
             or manifest.version - self._optimized_version > _MOST_VERSIONS
         )
 
@@ -453,7 +474,8 @@ class Shard:
         source.close()
         await work.set_unenforced_primary_key("id")
         if order:
-            await index_words(work, self._tools)
+            if self.asked or await count_most_of_a_user(work) >= self._words_from:
+                await index_words(work, self._tools)
             await index_users(work, self._tools, least_rows=index_rows)
             await index_vectors(work, self._tools)
         await self._read_indices(work)

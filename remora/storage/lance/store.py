@@ -83,6 +83,7 @@ class LanceStore:
         config: LongTermConfig,
         digests: Digests = UNKEYED,
         sync: bool = True,
+        words_from: int = 2_500,
         versions: TableVersions | None = None,
     ) -> LanceStore:
         """Open or create a store.
@@ -98,6 +99,8 @@ class LanceStore:
             config: sizes and intervals.
             digests: what users are found by, always the same for one store.
             sync: acknowledged writes survive loss of power; otherwise they survive the process.
+            words_from: rows of one user from which on the words of a table are indexed before
+                anybody searches for them; in other tables the first such search does it.
             versions: where the versions that count are noted, at an object store. Without it
                 nothing keeps two writers apart.
 
@@ -108,7 +111,7 @@ class LanceStore:
         address = path if isinstance(path, str) else None
         problem, retryable = "", False
         try:
-            return await cls._open(path, dimension, config, digests, sync, versions)
+            return await cls._open(path, dimension, config, digests, sync, words_from, versions)
         except LongTermError as e:
             if address is None:
                 raise
@@ -124,6 +127,7 @@ class LanceStore:
         config: LongTermConfig,
         digests: Digests,
         sync: bool,
+        words_from: int,
         versions: TableVersions | None,
     ) -> LanceStore:
         lancedb = await _load_lancedb()
@@ -158,6 +162,7 @@ class LanceStore:
                 config,
                 base=base,
                 sync=sync,
+                words_from=words_from,
                 secret_address=address,
                 objects=objects,
             )
@@ -247,6 +252,8 @@ class LanceStore:
         self, user: str, text: str, vector: Vector | None, *, depth: int, scope: Scope = EVERYTHING
     ) -> Sequence[Candidate]:
         """The user's rows in `scope` that match, each with its scores."""
+        if text.strip():
+            await self._upkeep.index_words_of(user)
         return await self.reader.search(user, text, vector, depth=depth, scope=scope)
 
     async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:

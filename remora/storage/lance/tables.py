@@ -72,6 +72,7 @@ class LanceTables:
         *,
         base: Path | None,
         sync: bool,
+        words_from: int,
         secret_address: str | None,
         objects: tuple[ObjectStore, TableVersions] | None = None,
     ) -> None:
@@ -90,6 +91,7 @@ class LanceTables:
         self._database: Any = None
         self._tools = IndexTools(importlib.import_module("lancedb.index"))
         self._sync = sync
+        self._words_from = words_from
         self._secret_address = secret_address
         self._opened: Identity | None = None
         self._objects = objects
@@ -276,6 +278,7 @@ class LanceTables:
             rows=self.rows,
             tools=self._tools,
             checked=checked,
+            words_from=self._words_from,
         )
 
     # -- finding -----------------------------------------------------------------------------------

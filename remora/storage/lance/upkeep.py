@@ -220,23 +220,49 @@ class LanceUpkeep:
 
     async def index_written(self) -> None:
         """See `LanceStore.index_written`."""
+        await self._index_large_users()
         await self._compact_where(lambda shard: shard.unindexed > MOST_UNINDEXED)
 
+    async def index_words_of(self, user: str) -> None:
+        """Index the words of a user's table, unless they are.
+
+        Before anybody has so many rows that others search for words, upkeep does it. Otherwise
+        somebody searches a table of small users, and does it again.
+
+        Raises:
+            LongTermError: it failed.
+        """
+        shard = self._tables.of_user(self._tables.digests.user(user))
+        if shard is None or shard.searchable:
+            return
+        async with self._writing("indexing words", shard):
+            if not shard.searchable:
+                shard.asked = True
+                await shard.commit(shard.make_searchable)
+
+    async def _index_large_users(self) -> None:
+        for shard in list(self._tables.shards.values()):
+            if shard.may_lack_words():
+                async with self._writing("indexing words", shard):
+                    if await shard.has_large_user():
+                        await shard.commit(shard.make_searchable)
+
     async def run(self, written: Callable[[], Awaitable[None]]) -> None:
-        """Index rows that came in bulk, without end.
+        """Index what large users wrote, and rows that came in bulk, without end.
 
         Args:
             written: returns after the next commit.
         """
         while True:
-            await written()
-            while any(one.unindexed > MOST_UNINDEXED for one in self._tables.shards.values()):
-                try:
+            try:
+                await self._index_large_users()
+                while any(one.unindexed > MOST_UNINDEXED for one in self._tables.shards.values()):
                     await self._compact_where(Shard.wants_indexing)
-                except LongTermError as e:
-                    _logger.warning("rows_not_indexed", error=str(e))
-                    break  # the next commit, or the next compaction, tries again
-                await anyio.sleep(_INDEX_PAUSE_S)
+                    await anyio.sleep(_INDEX_PAUSE_S)
+            except LongTermError as e:
+                # the next commit, or the next compaction, tries again
+                _logger.warning("rows_not_indexed", error=str(e))
+            await written()
 
     async def _release_memory(self) -> None:
         """Renew LanceDB's caches now and then, and return free memory to the system.

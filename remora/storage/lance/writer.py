@@ -1,8 +1,9 @@
 """The one task that adds rows: rows of many callers are joined into commits.
 
 A commit costs 3.4 ms whatever its size, and leaves a fragment that slows every filtered search. So
-rows are joined for up to `batch_ms`. Two merges that run at once double rows without an error, so
-nothing else merges. Cancelling a caller does not cancel its write, so callers wait for a promise.
+rows are joined while others come within `batch_ms`. Two merges that run at once double rows without
+an error, so nothing else merges. Cancelling a caller does not cancel its write, so callers wait for
+a promise.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import MemoryRow, Vector
 
 __all__ = ["LanceWriter"]
+
+
+_LONGEST_JOIN_S = 2.0
 
 
 class _Add(msgspec.Struct):
@@ -91,9 +95,18 @@ class LanceWriter:
             if not self._queue:
                 self._event, self._full = anyio.Event(), anyio.Event()
                 await self._event.wait()
-            with anyio.move_on_after(self._tables.config.batch_ms / 1000):
-                await self._full.wait()
+            await self._wait_for_more()
             await self.commit_queued()
+
+    async def _wait_for_more(self) -> None:
+        """Return when enough rows wait, or when none have come for a moment."""
+        pause_s = self._tables.config.batch_ms / 1000
+        with anyio.move_on_after(_LONGEST_JOIN_S):
+            joined = 0
+            while not self._full.is_set() and joined < len(self._queue):
+                joined = len(self._queue)
+                with anyio.move_on_after(pause_s):
+                    await self._full.wait()
 
     async def wait_for_commit(self) -> None:
         """Return after the next commit."""
@@ -180,8 +193,6 @@ class LanceWriter:
         else:
             await shard.add(table)
         self.commits += 1
-        if not shard.searchable:
-            await shard.make_searchable()
 
     def _by_table(
         self, batch: Sequence[_Add]
