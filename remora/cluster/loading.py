@@ -33,7 +33,7 @@ def load_ahead(target: Target) -> Target:
     config, given = target.config, options_of(target.runtime)
     if config.long_term.enabled and given.store is None:
         importlib.import_module("remora.storage.lance.store")
-        importlib.import_module("lancedb")
+        importlib.import_module("remora.storage.lance.loading").import_lancedb()
     if config.models.embedder == "wordllama" and given.embedder is None:
         embedder = importlib.import_module("remora.models.static").WordLlamaEmbedder()
         anyio.run(embedder.embed, ["warm"])

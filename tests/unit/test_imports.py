@@ -107,3 +107,18 @@ def test_a_line_is_written_without_a_runtime() -> None:
     assert lines[1].startswith("remora.test ERROR event=failed")
     assert "ZeroDivisionError" in lines[1]
     assert not any("quiet" in line for line in lines)
+
+
+def test_the_client_of_a_cloud_that_nobody_uses_is_not_made() -> None:
+    """LanceDB imports it, which takes as long as all the rest; whoever asks for it has it."""
+    client = "lance_namespace_urllib3_client"
+    found = ran(
+        "import sys\n"
+        "from remora.storage.lance.loading import import_lancedb\n"
+        "lancedb = import_lancedb()\n"
+        f"print('{client}' in sys.modules, '{client}.api' in sys.modules)\n"
+        f"from {client} import TableApi\n"
+        f"import {client}\n"
+        f"print(TableApi.__module__, {client}.TableApi is TableApi, {client}.__version__ != '')\n"
+    )
+    assert found == f"True False\n{client}.api.table_api True True"

@@ -58,6 +58,7 @@ ALLOWED = {
     "runtime/switching.py switch_often": "too early or late an end costs time alone",
     "services/answering.py": "once, at import",
     "storage/forks.py": "once, at import",
+    "storage/lance/loading.py import_lancedb": "the real module, which runs its code later",
     "storage/forks.py _give_up": "in a child that was forked",
     "storage/lance/allocators.py limit_arenas": "once, and for good",
     "storage/lance/allocators.py set_arrow_pool": "once, and for good",

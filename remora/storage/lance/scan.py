@@ -17,8 +17,8 @@ import msgspec
 from remora.config import ObjectStoreConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
-from remora.runtime.switching import load_module
 from remora.runtime.threads import run_in_thread
+from remora.storage.lance.loading import load_lancedb
 from remora.storage.lance.naming import TABLE_PREFIX, table_of
 from remora.storage.lance.objects import is_object_store, lance_options
 
@@ -177,7 +177,7 @@ async def open_scan(
         LongTermError: the directory cannot be read. A table that cannot is no error, but in
             `TableScan.broken`.
     """
-    lancedb = await run_in_thread(load_module, "lancedb")
+    lancedb = await load_lancedb()
     try:
         options = None if config is None or not is_object_store(place) else lance_options(config)
         database = await lancedb.connect_async(str(place), storage_options=options)

@@ -26,11 +26,11 @@ import anyio
 from remora.config import LongTermConfig, ObjectStoreConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
-from remora.runtime.switching import load_module
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.allocators import limit_arenas, set_arrow_pool
 from remora.storage.lance.directory import clear_refill, refill_needed, remove_store
 from remora.storage.lance.errors import map_errors
+from remora.storage.lance.loading import load_lancedb
 from remora.storage.lance.objects import ObjectStore, is_object_store, lance_options
 from remora.storage.lance.rows import RowFormat
 from remora.storage.lance.search import LanceSearch
@@ -130,7 +130,7 @@ class LanceStore:
         words_from: int,
         versions: TableVersions | None,
     ) -> LanceStore:
-        lancedb = await _load_lancedb()
+        lancedb = await load_lancedb()
         base = None if path is None or (isinstance(path, str) and "://" in path) else Path(path)
         with map_errors("opening"):
             if base is not None:
@@ -202,7 +202,7 @@ class LanceStore:
                 if "://" not in address:
                     await run_in_thread(remove_store, Path(address))
                     return
-                lancedb = await _load_lancedb()
+                lancedb = await load_lancedb()
                 options = lance_options(config) if is_object_store(address) else None
                 database = await lancedb.connect_async(address, storage_options=options)
                 for name in await table_names(database):
@@ -351,8 +351,3 @@ class LanceStore:
                 )
                 ids.extend(found.column("id").to_pylist())
         return ids
-
-
-async def _load_lancedb() -> Any:
-    """The module, whose import takes a second or more: who closes need not wait."""
-    return await run_in_thread(load_module, "lancedb", abandon_on_cancel=True)
