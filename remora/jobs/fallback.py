@@ -49,11 +49,15 @@ class Fallback(msgspec.Struct, frozen=True):
     """A fallback summary; see `remora.storage.records.Summary`.
 
     Attributes:
+        tokens: of the text behind the first words of a summary.
+        brief_tokens: of the brief form behind them.
         failed: the summarizer failed, and this is what there was before.
     """
 
     text: str
+    tokens: int
     brief: str
+    brief_tokens: int
     prose: int
     lost: tuple[MessageRange, ...]
     verbatim: tuple[MessageRange, ...]
@@ -88,12 +92,20 @@ class FallbackWriter:
     Args:
         journal: has the messages.
         counter: for their size.
-        brief_tokens: longest brief form.
+        prefix: the first words of every summary.
+        brief_tokens: longest brief form, without them.
+
+    Attributes:
+        prefix_tokens: what the first words count for.
     """
 
-    def __init__(self, journal: Journal, counter: TokenCounter, brief_tokens: int) -> None:
+    def __init__(
+        self, journal: Journal, counter: TokenCounter, prefix: str, brief_tokens: int
+    ) -> None:
+        self.prefix_tokens = counter.count(prefix)
         self._journal = journal
         self._counter = counter
+        self._prefix = prefix
         self._brief_tokens = brief_tokens
 
     async def write(
@@ -118,12 +130,12 @@ class FallbackWriter:
         given = sum(one.tokens for one in priors) + sum(entry.tokens for entry in entries)
         source = _Source(summarizer, earlier, lines, given - prose_tokens)
         text, tokens, failed = await self._extract(source, prose, max_tokens)
-        brief = ""
-        if tokens > self._brief_tokens:
+        brief, brief_tokens = "", 0
+        if tokens > self._brief_tokens + self.prefix_tokens:
             if prose:
                 whole = "\n".join(part for part in (prose, earlier) if part)
                 source = _Source(summarizer, whole, lines, given)
-            brief, _, _ = await self._extract(source, "", self._brief_tokens)
+            brief, brief_tokens, _ = await self._extract(source, "", self._brief_tokens)
         groups = [entries]
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
@@ -141,12 +153,21 @@ class FallbackWriter:
         if not covered:  # tells it from a fallback that does not say what it covers
             first, last = _bounds(priors, entries)
             covered = (MessageRange(first, last, 0),)
-        return Fallback(text, brief, len(prose), merge_ranges(lost), covered, failed)
+        return Fallback(
+            text,
+            tokens,
+            brief,
+            brief_tokens if brief else 0,
+            len(prose),
+            merge_ranges(lost),
+            covered,
+            failed,
+        )
 
     async def _extract(self, source: _Source, prose: str, max_tokens: int) -> tuple[str, int, bool]:
-        """The prose and the lines, within `max_tokens`; their tokens; whether that failed."""
+        """The prose and the lines, within `max_tokens`; their size; whether that failed."""
         above = await self.count(prose + "\n") if prose else 0
-        room = max_tokens - above
+        most, room = max_tokens + self.prefix_tokens, max_tokens - above
         text, tokens, failed = source.earlier, 0, False
         for _ in range(_TRIES):
             try:
@@ -156,18 +177,23 @@ class FallbackWriter:
                 _logger.exception("fallback_summary_failed")
                 text, failed = source.earlier, True
             text = without_surrogates("\n".join(part for part in (prose, text.strip()) if part))
-            tokens = await self.count(text)
+            tokens = await self.size(text)
             if not failed:
-                add_tokens(source.summarizer, source.tokens, max(tokens - above, 0))
-            if failed or tokens <= max_tokens:
+                made = tokens - above - self.prefix_tokens
+                add_tokens(source.summarizer, source.tokens, max(made, 0))
+            if failed or tokens <= most:
                 break
             room -= max(room // 10, 1)
-        if tokens > max_tokens:
+        if tokens > most:
             text = await run_in_thread_if(
                 len(text) > _INLINE, shorten, text, max_tokens, self._counter
             )
-            tokens = await self.count(text)
+            tokens = await self.size(text)
         return text, tokens, failed
+
+    async def size(self, text: str) -> int:
+        """Tokens of a text behind the first words of a summary: as it is stored."""
+        return await self.count(self._prefix + text)
 
     async def count(self, text: str) -> int:
         """Tokens of a text; a long one is counted in a thread."""

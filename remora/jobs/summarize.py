@@ -131,11 +131,12 @@ class SummarizeHandler:
         self._durations = durations
         self._timeout_s = timeout_s
         self._model = model_name(summarizer.name)
-        self._overhead = counter.message_overhead + counter.count(buffer.summary_prefix)
+        prefix = buffer.summary_prefix
+        self._overhead = counter.message_overhead + counter.count(prefix)
         self._max_tokens = max(buffer.most_summary_tokens - self._overhead, 1)
         self._extracts = bool(getattr(summarizer, "extracts", False)) or summarizer is fallback
         """What it leaves out is lost."""
-        self._writer = FallbackWriter(journal, counter, self._max_tokens)
+        self._writer = FallbackWriter(journal, counter, prefix, self._max_tokens)
 
     async def __call__(self, attempt: JobAttempt) -> JobResult:
         """Run one attempt.
@@ -323,7 +324,7 @@ class SummarizeHandler:
                         summary,
                         through=entries[-1].seq,
                         text=made.text,
-                        tokens=await self._size(made.text),
+                        tokens=self._message_size(made.tokens),
                         model=summarizer.name,
                         lost=made.lost,
                         verbatim=made.verbatim,
@@ -353,12 +354,15 @@ class SummarizeHandler:
         most = self._within(most, attempt.job.payload)
         priors = [*given.priors, *given.condensed]
         written = await self._writer.write(summarizer, key, priors, given.entries, most)
-        # A fallback summary of tool output may be empty; a summary must not be.
-        text = written.text or f"{len(given.entries)} messages without text."
+        text, tokens = written.text, written.tokens
+        if not text:  # a fallback summary of tool output may be empty; a summary must not be
+            text = f"{len(given.entries)} messages without text."
+            tokens = await self._writer.size(text)
         return await self._result(
             attempt,
             text,
             summarizer.name,
+            tokens=tokens,
             degraded=replaces or written.failed,
             hurried=replaces and attempt.expedited and not self._breaker.open,
             input_tokens=replaced,
@@ -366,21 +370,28 @@ class SummarizeHandler:
             verbatim=written.verbatim,
             prose=written.prose,
             brief=written.brief,
-            brief_tokens=await self._size(written.brief) if written.brief else 0,
+            brief_tokens=self._message_size(written.brief_tokens) if written.brief else 0,
         )
 
     async def _result(
-        self, attempt: JobAttempt, text: str, model: str, *, degraded: bool = False, **rest: Any
+        self,
+        attempt: JobAttempt,
+        text: str,
+        model: str,
+        *,
+        tokens: int | None = None,
+        degraded: bool = False,
+        **rest: Any,
     ) -> JobResult:
+        """The result; `tokens` of the text behind a summary's first words, if they are known."""
         job, prefix = attempt.job, self._buffer.summary_prefix
-        tokens = await self._size(text)
-        ready = SummaryReady(job.payload, job.id, prefix, text, tokens, degraded, model, **rest)
+        size = self._message_size(await self._writer.size(text) if tokens is None else tokens)
+        ready = SummaryReady(job.payload, job.id, prefix, text, size, degraded, model, **rest)
         return JobResult(message=ready)
 
-    async def _size(self, text: str) -> int:
-        """Tokens of the message that carries a summary."""
-        content = self._buffer.summary_prefix + text
-        return self._counter.message_overhead + await self._writer.count(content)
+    def _message_size(self, tokens: int) -> int:
+        """Tokens of a message with so many in its text."""
+        return self._counter.message_overhead + tokens
 
     def _room(self, given: _Input, attempts: int) -> int:
         """Tokens of the model's window for messages.

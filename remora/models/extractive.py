@@ -48,7 +48,7 @@ _DAY_US = 86_400_000_000
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"[A-Z](?<=[a-z,;] .)[\w-]+")  # a capital first: so `re` skips the rest
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
-_BEGINNING = re.compile("[A-Za-z0-9]{1,40}")  # no sentence ends within these
+_HEAD_AND_BEGINNING = re.compile("- .*?: [A-Za-z0-9]{1,40}")  # no sentence ends within the last
 _LAMBDA = 0.8
 _MAX_CANDIDATES = 2_000
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
@@ -183,6 +183,7 @@ class _Extract:
         self._count = count
         self._calling = threading.Lock()
         self._read: _Read | None = None
+        self._head_tokens: dict[str, int] = {}
 
     def __call__(self, max_tokens: int) -> str:
         with self._calling:
@@ -230,9 +231,16 @@ class _Extract:
         return [read.shortened[place] for place in sorted(candidates.chosen)]
 
     def _cost(self, sentence: _Sentence) -> int:
-        """Tokens of a sentence's line, which are counted once."""
+        """Tokens of a sentence's line, which are counted once.
+
+        Many lines have the same head. No token of tiktoken's reaches over the blank behind it.
+        """
         if sentence.tokens < 0:
-            sentence.tokens = self._count(sentence.line + "\n")
+            head = sentence.head
+            above = self._head_tokens.get(head)
+            if above is None:
+                above = self._head_tokens[head] = self._count(f"- {head}:")
+            sentence.tokens = above + self._count(f" {sentence.text}\n")
         return sentence.tokens
 
 
@@ -242,6 +250,7 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     It knows the lines of all three: `extractive`, `lead` and `tail`.
     """
     lines, bounded = {*text.split("\n")}, f"\n{text}\n"
+    beginnings = {match[0] for line in lines if (match := _HEAD_AND_BEGINNING.match(line))}
 
     def is_whole(line: Line) -> bool:
         if not line.text.strip():
@@ -251,8 +260,8 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
             return True
         head, found = _head(line), False
         # the first sentence of most messages was not extracted: then none need be found
-        beginning = _BEGINNING.match(line.text.lstrip())
-        if beginning and f"\n- {head}: {beginning[0]}" not in bounded:
+        beginning = _HEAD_AND_BEGINNING.match(f"- {head}: {line.text.lstrip()}")
+        if beginning and beginning[0] not in beginnings:
             return False
         for sentence in cut_sentences(line.text, _language_of(line.text)):
             if f"- {head}: {sentence}" not in lines:
