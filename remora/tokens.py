@@ -297,6 +297,10 @@ class CheckedCounter:
         return tokens
 
 
+def _make_counter(encoding: str, media: Mapping[str, int], family: Family) -> TiktokenCounter:
+    return TiktokenCounter(encoding, media_tokens=media, media_family=family)
+
+
 class TiktokenCounter:
     """Exact counts by a tiktoken encoding; special tokens in a text are counted as text."""
 
@@ -329,6 +333,10 @@ class TiktokenCounter:
         self._separator = -1
         if not _later or encoding not in _ENCODINGS:
             self._load()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A counter is made again where a process computes for another: the vocabulary stays."""
+        return _make_counter, (self._encoding, dict(self.media_tokens), self.media_family)
 
     def _load(self) -> None:
         loaded = load_encoding(self._encoding)

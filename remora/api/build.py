@@ -64,6 +64,7 @@ from remora.runtime.supervisor import Supervisor
 from remora.runtime.threads import CallingThread, asyncio_loop, run_in_thread
 from remora.services.appending import LocalAppends
 from remora.services.archive import LocalArchive
+from remora.services.computing import shared_process
 from remora.services.contexts import LocalContexts, read_synopsis
 from remora.services.counting import CountingThread
 from remora.services.erasure import Eraser
@@ -80,6 +81,7 @@ from remora.tokens import BatchCounter, TokenCounter, count_message
 __all__ = ["Internals", "build"]
 
 _logger = get_logger(__name__)
+_IDLE_CHECK_S = 15.0  # of the process that computes
 
 
 class Internals(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +167,10 @@ async def build(options: Options, journal: Journal, closers: list[Callable[[], A
         _retry_policy(config),
         CompactionDurations(),
     )
+    if config.background.process == "auto":
+        shared_process.join()
+        closers.append(shared_process.leave)
+        base.schedule.every(_IDLE_CHECK_S, "computing", shared_process.end_if_idle)
     breaker = add_summaries(base)
     schedule_upkeep(base)
     writers = SharedLocks()
@@ -228,7 +234,10 @@ def _build_kernel(
         carry_out,
         attrgetter("user"),
     )
-    supervisor = Supervisor(journal, registry.ask_control, options.clock, options.rng)
+    elsewhere = shared_process.call if config.background.process == "auto" else None
+    supervisor = Supervisor(
+        journal, registry.ask_control, options.clock, options.rng, elsewhere=elsewhere
+    )
     return registry, supervisor
 
 

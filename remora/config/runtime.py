@@ -4,7 +4,7 @@ from typing import Literal
 
 from remora.config.section import Section
 
-__all__ = ["ActivationConfig", "MailboxConfig", "SupervisorConfig"]
+__all__ = ["ActivationConfig", "BackgroundConfig", "MailboxConfig", "SupervisorConfig"]
 
 
 class MailboxConfig(Section, frozen=True, kw_only=True):
@@ -36,6 +36,14 @@ class ActivationConfig(Section, frozen=True, kw_only=True):
     """Sessions in memory; the longest idle leave first."""
     max_bytes: int = 2_147_483_648
     """Bytes of session state; the longest idle leave first."""
+
+
+class BackgroundConfig(Section, frozen=True, kw_only=True):
+    """Where background jobs compute."""
+
+    process: Literal["auto", "never"] = "auto"
+    """`auto`: in a process of its own while jobs have computed for more than two seconds, which
+    takes 100 MB and a second core; it ends after a minute without work. `never`: in a thread."""
 
 
 class SupervisorConfig(Section, frozen=True, kw_only=True):

@@ -22,7 +22,12 @@ from remora.config.memory import (
 )
 from remora.config.models import ModelConfig
 from remora.config.reading import build, decode_file
-from remora.config.runtime import ActivationConfig, MailboxConfig, SupervisorConfig
+from remora.config.runtime import (
+    ActivationConfig,
+    BackgroundConfig,
+    MailboxConfig,
+    SupervisorConfig,
+)
 from remora.config.section import Section
 from remora.config.storage import JournalConfig, LongTermConfig, RetentionConfig
 
@@ -57,6 +62,7 @@ class Config(Section, frozen=True, kw_only=True):
     context: ContextConfig = ContextConfig()
     models: ModelConfig = ModelConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
+    background: BackgroundConfig = BackgroundConfig()
     tokens: TokensConfig = TokensConfig()
     attachments: AttachmentsConfig = AttachmentsConfig()
     cluster: ClusterConfig = ClusterConfig()

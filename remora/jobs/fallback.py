@@ -30,7 +30,7 @@ from remora.models.ports import Line, Summarizer
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
-from remora.runtime.threads import compute_in_thread
+from remora.runtime.threads import compute_apart
 from remora.storage.ports import Journal
 from remora.storage.records import MessageRange, Summary, find_lost, merge_ranges
 from remora.tokens import TokenCounter
@@ -72,18 +72,24 @@ class _Source:
         earlier: the lines before.
         lines: what is new.
         tokens: of all that.
+        sizes: most tokens of each text that may be asked for.
 
     Attributes:
         summarize: takes the most tokens.
     """
 
     def __init__(
-        self, summarizer: Summarizer, earlier: str, lines: Sequence[Line], tokens: int
+        self,
+        summarizer: Summarizer,
+        earlier: str,
+        lines: Sequence[Line],
+        tokens: int,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.summarizer = summarizer
         self.earlier = earlier
         self.tokens = tokens
-        self.summarize = prepare(summarizer, earlier or None, lines)
+        self.summarize = prepare(summarizer, earlier or None, lines, sizes)
 
 
 class FallbackWriter:
@@ -128,7 +134,8 @@ class FallbackWriter:
             prose, prose_tokens = "", 0
         lines = await lines_of(entries)
         given = sum(one.tokens for one in priors) + sum(entry.tokens for entry in entries)
-        source = _Source(summarizer, earlier, lines, given - prose_tokens)
+        sizes = () if prose else (self._brief_tokens,)
+        source = _Source(summarizer, earlier, lines, given - prose_tokens, sizes)
         text, tokens, failed = await self._extract(source, prose, max_tokens)
         brief, brief_tokens = "", 0
         if tokens > self._brief_tokens + self.prefix_tokens:
@@ -140,7 +147,7 @@ class FallbackWriter:
         for one in priors:
             groups.extend([await self._read(key, part) for part in one.verbatim])
         if getattr(summarizer, "extracts", False):
-            kept = await compute_in_thread(_find_kept, lines, groups[1:], text[len(prose) :])
+            kept = await compute_apart(_find_kept, lines, groups[1:], text[len(prose) :])
         else:  # nobody knows what it keeps
             kept = [[False] * len(group) for group in groups]
         verbatim: list[MessageRange] = []

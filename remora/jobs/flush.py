@@ -15,16 +15,23 @@ from remora.actors.policies.units import batches
 from remora.errors import JournalDamaged
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.facts import Tell, remove_unsupported
-from remora.jobs.rows import IndexAccess, KnownVectors, entry_row, message_rows
+from remora.jobs.rows import (
+    IndexAccess,
+    KnownVectors,
+    entry_row,
+    message_rows,
+    searchable_message_rows,
+)
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import JobAttempt, JobResult
 from remora.runtime.locks import KeyedLocks
 from remora.runtime.probes import probe
+from remora.runtime.threads import compute_apart
 from remora.storage.damage import read_undamaged
 from remora.storage.pending import pending_flushes
-from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope
+from remora.storage.ports import NEIGHBOURS, MemoryRow, Scope, Vector
 from remora.storage.records import (
     ENTRY_KIND,
     DiscardSpec,
@@ -152,7 +159,7 @@ class FlushHandler:
                 if wanted:
                     damage = await self._write_readable(key, wanted)
                 for start in range(0, len(rows), _BATCH_ENTRIES):
-                    await self._add(rows[start : start + _BATCH_ENTRIES], may_exist=True)
+                    await self._add(rows[start : start + _BATCH_ENTRIES])
             finally:
                 self._access.changed(key.user)
         if damage is not None:
@@ -193,7 +200,7 @@ class FlushHandler:
         probe("windows_completed")
         entries = await self._read_around(key, min(near), max(near))
         rows = await self._rows(key, entries, min(near), max(near))
-        prepared, vectors = await self._access.prepare([row for row in rows if row.seq in near])
+        prepared, vectors = await self._prepare([row for row in rows if row.seq in near])
         # last, because a failure up to here must not cost the rows that are there
         await self._access.delete(key.user, [row.id for row in prepared])
         await (await self._access.store()).add(prepared, vectors, may_exist=True)
@@ -244,18 +251,18 @@ class FlushHandler:
         *,
         may_be_pruned: bool = True,
     ) -> list[MemoryRow]:
-        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours."""
+        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours.
+
+        What is not redacted can be searched already.
+        """
+        make = message_rows
+        if self._access.redact is None:
+            make = partial(searchable_message_rows, self._access.language)
         build = partial(
-            message_rows,
-            key,
-            entries,
-            first,
-            through,
-            self._counter,
-            window_chars=self._window_chars,
+            make, key, entries, first, through, self._counter, window_chars=self._window_chars
         )
-        size = sum(len(entry.chat) for entry in entries)
-        rows = await run_in_thread_if(size > INLINE_CHARACTERS, build)
+        large = sum(len(entry.chat) for entry in entries) > INLINE_CHARACTERS
+        rows = await compute_apart(build) if large else build()
         if rows and may_be_pruned:
             pruned = set(await self._access.journal.pruned_seqs(key))
             rows = [row for row in rows if row.seq not in pruned]
@@ -271,7 +278,7 @@ class FlushHandler:
             # that is away need not be asked for each.
             if not any(getattr(e, "retryable", False) for e in failed):
                 try:
-                    await self._add(batch, may_exist=may_exist)
+                    await self._store(*await self._prepare(batch), may_exist=may_exist)
                 except Exception as e:
                     failed.append(e)
 
@@ -287,7 +294,7 @@ class FlushHandler:
         items = await self._access.journal.state_items(key)
         if any(one.kind == ENTRY_KIND and one.name == str(spec.entry.through) for one in items):
             # An entry that returned to its list and left it again has a row.
-            await self._add([entry_row(key, spec.entry, spec.at_us)], may_exist=True)
+            await self._add([entry_row(key, spec.entry, spec.at_us)])
 
     async def _remove(self, key: SessionKey, spec: UnflushSpec) -> None:
         """Remove messages' rows, and rewrite their neighbours', whose windows hold their text."""
@@ -296,8 +303,19 @@ class FlushHandler:
         if near:
             await self._flush(key, min(near), max(near), may_exist=True, among=near)
 
-    async def _add(self, rows: Sequence[MemoryRow], *, may_exist: bool) -> None:
-        rows, vectors = await self._access.prepare(rows)
+    async def _add(self, rows: Sequence[MemoryRow]) -> None:
+        """Write rows that are not of messages; some may exist."""
+        await self._store(*await self._access.prepare(rows), may_exist=True)
+
+    async def _prepare(
+        self, rows: Sequence[MemoryRow]
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
+        """Rows of messages, which `_rows` made, and their vectors."""
+        return await self._access.prepare(rows, redacted=self._access.redact is None)
+
+    async def _store(
+        self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool
+    ) -> None:
         await (await self._access.store()).add(rows, vectors, may_exist=may_exist or self.merging)
 
 

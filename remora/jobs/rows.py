@@ -33,6 +33,7 @@ __all__ = [
     "memory_row",
     "message_rows",
     "redact_row",
+    "searchable_message_rows",
     "searchable_rows",
     "vectors_by_text",
 ]
@@ -103,6 +104,11 @@ def message_rows(
             )
         )
     return rows
+
+
+def searchable_message_rows(language: str, *arguments: Any, **options: Any) -> list[MemoryRow]:
+    """`message_rows`, which nothing redacts, as full-text search is to have them."""
+    return searchable_rows(message_rows(*arguments, **options), language)
 
 
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
@@ -253,9 +259,9 @@ class IndexAccess(msgspec.Struct, frozen=True):
             RedactionFailed: the hook raised or returned no text.
             ModelError: the embedder failed.
         """
-        if self.redact is not None and not redacted:
-            rows = [redact_row(row, self.redact) for row in rows]
         if not redacted:
+            if self.redact is not None:
+                rows = [redact_row(row, self.redact) for row in rows]
             rows = await self.make_searchable(rows)
         if self.embedder is None:
             return rows, None

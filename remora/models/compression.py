@@ -156,10 +156,10 @@ class CompressionMeter:
         return text
 
     def prepare(
-        self, previous: str | None, lines: Sequence[Line]
+        self, previous: str | None, lines: Sequence[Line], sizes: Sequence[int] = ()
     ) -> Callable[[int], Awaitable[str]]:
         """See `prepare` of this module. Who calls the function counts the tokens, for `add`."""
-        ask = prepare(self._summarizer, previous, lines)
+        ask = prepare(self._summarizer, previous, lines, sizes)
 
         async def summarize(max_tokens: int) -> str:
             self._calls += 1
@@ -185,7 +185,10 @@ class CompressionMeter:
 
 
 def prepare(
-    summarizer: Summarizer, previous: str | None, lines: Sequence[Line]
+    summarizer: Summarizer,
+    previous: str | None,
+    lines: Sequence[Line],
+    sizes: Sequence[int] = (),
 ) -> Callable[[int], Awaitable[str]]:
     """`summarize` for several sizes of one summary; the embedded summarizer reads the lines once.
 
@@ -193,12 +196,13 @@ def prepare(
         summarizer: writes the summaries.
         previous: the summary before, if any.
         lines: what is new.
+        sizes: most tokens of each summary that may be asked for.
 
     Returns:
         A function that takes the most tokens.
     """
     if isinstance(summarizer, CompressionMeter | ExtractiveSummarizer):
-        return summarizer.prepare(previous, lines)
+        return summarizer.prepare(previous, lines, sizes)
 
     async def summarize(max_tokens: int) -> str:
         return await summarizer.summarize(previous, [*lines], max_tokens=max_tokens)

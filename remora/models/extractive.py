@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from remora.languages.search_words import pair_characters
 from remora.models.ports import Line
 from remora.models.sentences import cut_sentences
 from remora.models.turn_list import TurnList, is_turn_list, without_calls
-from remora.runtime.threads import compute_in_thread
+from remora.runtime.threads import compute_apart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,21 +142,26 @@ class ExtractiveSummarizer:
         return await self.prepare(previous, lines)(max_tokens)
 
     def prepare(
-        self, previous: str | None, lines: Sequence[Line]
+        self, previous: str | None, lines: Sequence[Line], sizes: Sequence[int] = ()
     ) -> Callable[[int], Awaitable[str]]:
         """`summarize` for several sizes: sentences are cut and scored once.
 
         Args:
             previous: the summary before, if any.
             lines: what is new.
+            sizes: most tokens of each summary that may be asked for.
 
         Returns:
             A function that takes the most tokens. As long as it is held, so are the texts.
         """
-        extract = _Extract(previous, lines, self._count)
+        made: dict[int, str] = {}
 
         async def summarize(max_tokens: int) -> str:
-            return await compute_in_thread(extract, max_tokens)
+            if max_tokens not in made:
+                wanted = list(dict.fromkeys([max_tokens, *sizes]))
+                texts = await compute_apart(_extract_all, previous, lines, self._count, wanted)
+                made.update(zip(wanted, texts, strict=True))
+            return made[max_tokens]
 
         return summarize
 
@@ -167,7 +171,7 @@ class ExtractiveSummarizer:
 
 
 class _Extract:
-    """Extracts from some lines, within any number of tokens; blocking, one call after the other.
+    """Extracts from some lines, within any number of tokens; blocking, for one thread.
 
     Args:
         previous: the summary before, if any.
@@ -178,25 +182,19 @@ class _Extract:
     def __init__(
         self, previous: str | None, lines: Sequence[Line], count: Callable[[str], int]
     ) -> None:
-        self._previous = previous
-        self._lines = lines
         self._count = count
-        self._calling = threading.Lock()
-        self._read: _Read | None = None
+        self._read = _read(previous, lines)
         self._head_tokens: dict[str, int] = {}
 
     def __call__(self, max_tokens: int) -> str:
-        with self._calling:
-            if self._read is None:
-                self._read = _read(self._previous, self._lines)
-            read = self._read
-            if self._fit(read, max_tokens):
-                return "\n".join([one.line for one in read.sentences])
-            turns: list[str] = []
-            if read.turns is not None:
-                turns = read.turns.fit(max_tokens, self._count)
-                max_tokens -= self._count("\n".join([*turns, ""])) if turns else 0
-            return "\n".join([*turns, *[one.line for one in self._choose(read, max_tokens)]])
+        read = self._read
+        if self._fit(read, max_tokens):
+            return "\n".join([one.line for one in read.sentences])
+        turns: list[str] = []
+        if read.turns is not None:
+            turns = read.turns.fit(max_tokens, self._count)
+            max_tokens -= self._count("\n".join([*turns, ""])) if turns else 0
+        return "\n".join([*turns, *[one.line for one in self._choose(read, max_tokens)]])
 
     def _fit(self, read: _Read, max_tokens: int) -> bool:
         """Whether all sentences do. The best are counted first: they may be chosen."""
@@ -242,6 +240,12 @@ class _Extract:
                 above = self._head_tokens[head] = self._count(f"- {head}:")
             sentence.tokens = above + self._count(f" {sentence.text}\n")
         return sentence.tokens
+
+
+def _extract_all(
+    previous: str | None, lines: Sequence[Line], count: Callable[[str], int], sizes: Sequence[int]
+) -> list[str]:
+    return [*map(_Extract(previous, lines, count), sizes)]
 
 
 def extracted_lines(text: str) -> Callable[[Line], bool]:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from remora.languages.search_words import cut_text
 from remora.runtime.switching import frequent_switches
-from remora.runtime.threads import compute_in_thread, run_in_thread
+from remora.runtime.threads import compute_apart, run_in_thread
 
 __all__ = ["WordLlamaEmbedder"]
 
@@ -65,10 +65,7 @@ class WordLlamaEmbedder:
                     self._model = await run_in_thread(_load_with_words, abandon_on_cancel=True)
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return _average(self._model, texts)
-        vectors: npt.NDArray[np.float32] = await compute_in_thread(
-            _average, self._model, list(texts), abandon_on_cancel=True
-        )
-        return vectors
+        return await compute_apart(_embed, list(texts), abandon_on_cancel=True)
 
     def near_words(self, word: str) -> Sequence[tuple[str, float]]:
         """The words of a fixed vocabulary that are nearest in meaning, and their cosines.
@@ -165,6 +162,10 @@ def _average(model: Any, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     # wordllama's own `embed` pads all texts of a batch to the longest, which takes a third more
     # time, and gigabytes where one is long; its normalization divides by zero.
     return _average_tokens(model, len(texts), _encode(_words(), texts))
+
+
+def _embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    return _average(_load(), texts)
 
 
 def _encode(words: _Words, texts: Sequence[str]) -> Iterator[tuple[int, Sequence[int]]]:

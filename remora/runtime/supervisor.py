@@ -67,6 +67,7 @@ class Supervisor:
         tell: sends a control message to an actor; returns when its records are durable.
         clock: for back-off.
         rng: for jitter.
+        elsewhere: where jobs compute, if not here; see `compute_apart`.
 
     Attributes:
         dead: the dead letters that the log has.
@@ -79,8 +80,11 @@ class Supervisor:
         tell: Callable[[Hashable, Any], Awaitable[Any]],
         clock: Clock,
         rng: random.Random,
+        *,
+        elsewhere: Callable[..., Any] | None = None,
     ) -> None:
         self.dead = DeadJobs()
+        self._elsewhere = elsewhere
         self._log = log
         self._tell = tell
         self._clock = clock
@@ -331,7 +335,7 @@ class Supervisor:
         token = _working_for.set(job.key)
         try:
             # somebody waits for an expedited job: it computes at once
-            place = nullcontext() if attempt.expedited else in_background()
+            place = nullcontext() if attempt.expedited else in_background(self._elsewhere)
             with anyio.CancelScope() as scope, place:
                 self._scopes[job.id] = scope
                 return await call_guarded(queue.handler, attempt)

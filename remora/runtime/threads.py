@@ -18,8 +18,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
@@ -34,6 +35,7 @@ __all__ = [
     "CallingThread",
     "asyncio_loop",
     "call_function",
+    "compute_apart",
     "compute_in_thread",
     "in_background",
     "run_in_thread",
@@ -47,16 +49,43 @@ _AT_ONCE = 40
 _limiters = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("remora.runtime.threads")
 _background_limiters = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("remora.runtime.background")
 _background: ContextVar[bool] = ContextVar("remora_background", default=False)
+_elsewhere: ContextVar[Callable[..., Any] | None] = ContextVar("remora_elsewhere", default=None)
 
 
 @contextmanager
-def in_background() -> Iterator[None]:
-    """For the body, and tasks that it starts, `compute_in_thread` computes in the background."""
-    token = _background.set(True)
+def in_background(elsewhere: Callable[..., Any] | None = None) -> Iterator[None]:
+    """For the body, and tasks that it starts, `compute_in_thread` computes in the background.
+
+    Args:
+        elsewhere: what `compute_apart` has call functions there; it takes one and its arguments.
+    """
+    token, other = _background.set(True), _elsewhere.set(elsewhere)
     try:
         yield
     finally:
         _background.reset(token)
+        _elsewhere.reset(other)
+
+
+async def compute_apart(
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    abandon_on_cancel: bool = False,
+) -> Result:
+    """As `compute_in_thread`; what the background computes may run in another process.
+
+    Args:
+        function: of a module of remora. It depends on nothing but its arguments, and changes
+            nothing.
+        arguments: its positional arguments, which can be pickled, or it is called here.
+        abandon_on_cancel: as with `compute_in_thread`.
+    """
+    elsewhere = _elsewhere.get()
+    if elsewhere is None:
+        return await compute_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel)
+    limiter = _get_limiter(_background_limiters, 1)
+    found: Result = await run_in_thread(partial(elsewhere, function, *arguments), limiter=limiter)
+    return found
 
 
 async def compute_in_thread(

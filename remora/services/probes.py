@@ -7,6 +7,10 @@ from collections.abc import Mapping
 __all__ = ["PROBES"]
 
 PROBES: Mapping[str, str] = {
+    # computing
+    "computing_process_started": "jobs have computed for a while: a process of its own begins to",
+    "computing_process_gone": "the process that computes was killed or stopped: a thread computes",
+    "computing_process_unable": "the process that computes does not start: threads compute",
     # counting
     "counted_in_thread": "many appends are on their way: a thread counts an append's tokens",
     "batch_counted_one_by_one": "the tokenizer failed on several texts: each is counted by itself",

@@ -57,6 +57,7 @@ ALLOWED = {
     "runtime/switching.py switch_as_before": "restores what it set, but for those who are counted",
     "runtime/switching.py switch_often": "too early or late an end costs time alone",
     "services/answering.py": "once, at import",
+    "services/computing.py": "once, at import",
     "storage/forks.py": "once, at import",
     "storage/lance/loading.py import_lancedb": "the real module, which runs its code later",
     "storage/forks.py _give_up": "in a child that was forked",

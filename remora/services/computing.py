@@ -1,0 +1,300 @@
+"""A process that computes for background jobs, so that they do not hold the server's interpreter.
+
+It has no state and opens no file: it reads a function and its arguments, calls it, and writes the
+result. So it may be killed or stopped at any time: what it does not answer is computed in a thread,
+as without it. It is started by its own command when jobs have computed for some seconds, and ended
+when they have not for a minute; it ends by itself when the process that started it is gone.
+
+All runtimes of a process share it. Only functions of remora are called in it, with arguments that
+are remora's own: pickles go both ways over a pair of sockets that no other process has.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar, TypeVarTuple
+
+from remora.logging import get_logger
+from remora.runtime.probes import probe
+from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import run_in_thread
+from remora.storage.forks import give_up_in_children, keep_in_children
+
+__all__ = ["ComputingProcess", "main", "shared_process"]
+
+_logger = get_logger(__name__)
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+_BUSY_S = 2.0  # of computing, without a pause, before it is started
+_PAUSE_S = 1.0
+_IDLE_S = 60.0
+_ANSWER_S = 20.0  # what takes longer is computed here: it may be stopped
+_START_S = 30.0
+_READY = b"\n"
+_MODULES = frozenset({"remora", "builtins", "functools", "numpy", "operator"})
+"""Whose functions and objects are sent."""
+_length = struct.Struct("<Q")
+
+
+class ComputingProcess:
+    """Calls functions in another process while there is much to compute; for any thread.
+
+    Args:
+        command: starts it; its last argument is the number of its socket.
+        busy_s: how long is computed here before it is started.
+        answer_s: how long an answer may take.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...] = (sys.executable, "-P", "-m", "remora.services.computing"),
+        *,
+        busy_s: float = _BUSY_S,
+        answer_s: float = _ANSWER_S,
+    ) -> None:
+        self._command = command
+        self._busy_after_s = busy_s
+        self._answer_s = answer_s
+        self._lock = threading.Lock()
+        self._users = 0
+        self._busy_s = self._ended_s = self._started_s = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._ready = False
+        self._unable = os.name != "posix"
+
+    @property
+    def pid(self) -> int | None:
+        """The process that answers now; None if none does."""
+        process = self._process
+        return process.pid if process is not None and self._ready else None
+
+    def join(self) -> None:
+        """It may run until as many have left."""
+        with self._lock:
+            self._users += 1
+
+    async def leave(self) -> None:
+        """One has left; the last one ends it."""
+        await run_in_thread(self._leave)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users <= 0:
+                self._end()
+
+    async def end_if_idle(self) -> None:
+        """End it if nobody has asked for a while."""
+        idle = time.monotonic() - self._ended_s > _IDLE_S
+        if idle and self._process is not None:
+            await run_in_thread(self._end_now)
+
+    def _end_now(self) -> None:
+        with self._lock:
+            self._end()
+
+    def call(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """The function's result: from the process, or computed here. It blocks.
+
+        Args:
+            function: of a module of remora; called again with the same arguments, it returns the
+                same.
+            arguments: what can be pickled without naming a module of the application.
+        """
+        if self._lock.acquire(blocking=False):  # another thread may be asking
+            try:
+                if self._answers():
+                    answer = self._ask(function, arguments)
+                    if answer is not None:
+                        return answer[0]
+            finally:
+                self._lock.release()
+        began = time.monotonic()
+        with frequent_switches():
+            result = function(*arguments)
+        self._note(began, time.monotonic())
+        return result
+
+    def forget(self) -> None:
+        """In a child that was forked: the process is the parent's, and so are those who use it."""
+        self._lock, self._users = threading.Lock(), 0
+        self._process = self._socket = None
+        self._ready, self._busy_s = False, 0.0
+
+    # -- under the lock ----------------------------------------------------------------------------
+
+    def _answers(self) -> bool:
+        """Whether the process is there, and has loaded what it needs."""
+        if self._socket is None:
+            return False
+        if not self._ready and select.select([self._socket], (), (), 0)[0]:
+            self._ready = self._socket.recv(1) == _READY
+            if not self._ready:
+                self._give_up("it ended while it started")
+        elif not self._ready and time.monotonic() - self._started_s > _START_S:
+            self._give_up("it does not start")
+        return self._ready
+
+    def _ask(
+        self, function: Callable[..., Result], arguments: tuple[Any, ...]
+    ) -> list[Result] | None:
+        """Its answer; None if there is none."""
+        assert self._socket is not None
+        try:
+            asked = _pickled((function, arguments))
+        except Exception:  # a counter of the application's, for instance
+            return None
+        try:
+            _write(self._socket, asked)
+            answer: list[Result] = pickle.loads(_read(self._socket))  # noqa: S301 -- its own process
+        except Exception as e:
+            probe("computing_process_gone")
+            _logger.info("computing_process_gone", error=type(e).__name__)
+            self._busy_after_s = min(2 * self._busy_after_s, _IDLE_S)  # somebody may kill each
+            self._end()
+            return None
+        self._ended_s = time.monotonic()
+        return answer or None  # it raised: so will this process
+
+    def _note(self, began: float, ended: float) -> None:
+        """Something was computed here; start the process if that was much."""
+        if not self._lock.acquire(blocking=False):  # another thread is asking it
+            return
+        try:
+            paused = began - self._ended_s > _PAUSE_S
+            self._busy_s = (0.0 if paused else self._busy_s) + ended - began
+            self._ended_s = ended
+            if self._busy_s >= self._busy_after_s and self._users and not self._unable:
+                self._busy_s = 0.0
+                if self._process is None:
+                    self._start()
+        finally:
+            self._lock.release()
+
+    def _start(self) -> None:
+        if "python" not in Path(self._command[0]).name:  # the executable of an embedding program
+            self._give_up("sys.executable is not an interpreter")
+            return
+        ours, its = socket.socketpair()
+        path = os.pathsep.join(one for one in sys.path if one)
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 -- this interpreter
+                (*self._command, str(its.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(its.fileno(),),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as e:
+            ours.close()
+            self._give_up(type(e).__name__)
+            return
+        finally:
+            its.close()
+        probe("computing_process_started")
+        _logger.info("computing_process_started", pid=self._process.pid)
+        give_up_in_children(ours.fileno())
+        ours.settimeout(self._answer_s)
+        self._socket, self._started_s, self._ready = ours, time.monotonic(), False
+
+    def _give_up(self, why: str) -> None:
+        """Compute in threads from now on."""
+        probe("computing_process_unable")
+        _logger.warning("computing_process_unable", error=why)
+        self._unable = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            keep_in_children(self._socket.fileno())
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._socket = None
+        self._ready, self._busy_s = False, 0.0
+
+
+shared_process = ComputingProcess()
+"""That of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shared_process.forget)
+
+
+class _OwnPickler(pickle.Pickler):
+    """Refuses what only a module of the application could make again."""
+
+    def reducer_override(self, one: Any) -> Any:
+        kind = one if isinstance(one, type | FunctionType) else type(one)
+        if str(kind.__module__).partition(".")[0] not in _MODULES:
+            raise pickle.PicklingError(f"{kind.__module__} may not be loaded elsewhere")
+        return NotImplemented
+
+
+def _pickled(one: Any) -> bytes:
+    data = io.BytesIO()
+    _OwnPickler(data, pickle.HIGHEST_PROTOCOL).dump(one)
+    return data.getvalue()
+
+
+def _write(to: socket.socket, data: bytes) -> None:
+    to.sendall(_length.pack(len(data)))
+    to.sendall(data)
+
+
+def _read(of: socket.socket) -> bytearray:
+    """The next message.
+
+    Raises:
+        EOFError: the other end has closed.
+    """
+    (length,) = _length.unpack(_read_bytes(of, _length.size))
+    return _read_bytes(of, length)
+
+
+def _read_bytes(of: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        some = of.recv_into(view[done:])
+        if not some:
+            raise EOFError
+        done += some
+    return data
+
+
+def main() -> None:
+    """Answer what comes over the socket whose number is the last argument, until it is closed."""
+    with socket.socket(fileno=int(sys.argv[-1])) as asker:
+        asker.sendall(_READY)
+        while True:
+            try:
+                function, arguments = pickle.loads(_read(asker))  # noqa: S301 -- its parent's
+            except (EOFError, OSError):
+                return
+            try:
+                answer = pickle.dumps([function(*arguments)], pickle.HIGHEST_PROTOCOL)
+            except Exception:
+                answer = pickle.dumps([])
+            _write(asker, answer)
+
+
+if __name__ == "__main__":
+    main()
