@@ -225,6 +225,8 @@ def _build_kernel(
         supervisor.cancel(decision.cancel)
         supervisor.submit(decision.jobs)
         supervisor.expedite(decision.expedite)
+        if decision.urgent:
+            supervisor.begin_gathered()
 
     registry = ActorRegistry(
         {SessionKey: sessions, UserKey: users},

@@ -32,7 +32,7 @@ from remora.jobs.durations import CompactionDurations
 from remora.jobs.fact_answers import KnownFact
 from remora.jobs.facts import FactsHandler
 from remora.jobs.feed_blocks import BlocksHandler
-from remora.jobs.flush import FlushHandler
+from remora.jobs.flush import FlushHandler, count_new_messages
 from remora.jobs.memories import RecordHandler
 from remora.jobs.prune import PruneHandler
 from remora.jobs.repair import Resummarizer
@@ -46,7 +46,7 @@ from remora.recall.fit import profile_room
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
 from remora.recall.reranking import Reranking
-from remora.runtime.jobs import JobQueue, RetryPolicy
+from remora.runtime.jobs import Gathering, JobQueue, RetryPolicy
 from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
@@ -72,6 +72,8 @@ _logger = get_logger(__name__)
 
 _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
+_QUIET_S = 0.5  # without a commit: messages are indexed
+_UNINDEXED_ROWS = 1_000
 _KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
@@ -96,6 +98,7 @@ class Foundation(msgspec.Struct, frozen=True):
         line: Callable[[Any], Hashable] | None = None,
         *,
         hurries: bool = True,
+        gathering: Gathering | None = None,
     ) -> None:
         """Have the supervisor run the jobs of this queue; see `JobQueue` for the rest."""
         queue = JobQueue(
@@ -106,6 +109,7 @@ class Foundation(msgspec.Struct, frozen=True):
             line=line,
             owner=attrgetter("user"),
             hurries=hurries,
+            gathering=gathering,
         )
         self.supervisor.add_queue(queue)
 
@@ -239,7 +243,16 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         now=options.clock.time,
         importance=config.importance,
     )
-    base.add_queue(FLUSH_QUEUE, flush, config.supervisor.flush_concurrency)
+    gathering = Gathering(
+        size=count_new_messages,
+        most=config.long_term.batch_rows,
+        # half of what a recall reads that is not indexed
+        most_of_owner=(config.recall.unindexed_rows or _UNINDEXED_ROWS) // 2,
+        age_s=config.long_term.gather_s,
+        quiet_s=min(_QUIET_S, config.long_term.gather_s),
+    )
+    at_once = config.supervisor.flush_concurrency
+    base.add_queue(FLUSH_QUEUE, flush, at_once, gathering=gathering)
     base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)
     index.serve(base.registry, flush, record, base.retry)
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)

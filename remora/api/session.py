@@ -280,7 +280,7 @@ class Session(OldSessionNames):
         Recall finds messages before they are indexed, so this is seldom needed: an idle session
         does it by itself. `settle` waits for the end.
         """
-        count: int = await self._ask(Flush(), timeout_s)
+        count: int = await self._ask(Flush(now=True), timeout_s)
         return count
 
     async def forget(self) -> ErasureReceipt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import msgspec
@@ -25,8 +26,8 @@ from remora.jobs.rows import (
 from remora.logging import get_logger
 from remora.messages import Entry
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
-from remora.runtime.jobs import JobAttempt, JobResult
-from remora.runtime.locks import KeyedLocks
+from remora.runtime.jobs import Job, JobAttempt, JobResult
+from remora.runtime.locks import SharedLocks
 from remora.runtime.probes import probe
 from remora.runtime.threads import compute_apart
 from remora.storage.damage import read_undamaged
@@ -42,7 +43,7 @@ from remora.storage.records import (
 )
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
-__all__ = ["FlushHandler"]
+__all__ = ["FlushHandler", "count_new_messages"]
 
 _logger = get_logger(__name__)
 
@@ -52,6 +53,12 @@ _IN_THREAD = 500  # rows whose ids or batches are a thread's work
 _MESSAGES_AT_ONCE = 2_000  # of one job: 10 MB
 _PARTS_AT_ONCE = 2  # while the rows of one are written, those of the next are made
 _BATCHES_AT_ONCE = 16  # of one part: enough for a large commit of long-term memory
+
+
+def count_new_messages(job: Job) -> int:
+    """How many messages a job indexes for the first time; 0 of another job."""
+    spec = job.payload
+    return spec.through - spec.first + 1 if isinstance(spec, FlushSpec) else 0
 
 
 class FlushHandler:
@@ -80,7 +87,7 @@ class FlushHandler:
         self._window_chars = window_chars
         self._batch_tokens = batch_tokens
         self._tell = tell
-        self._sessions = KeyedLocks()
+        self._sessions = SharedLocks()
         self.merging = False
         """Treat every row as one that may exist: long-term memory is being rebuilt."""
 
@@ -95,9 +102,7 @@ class FlushHandler:
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
         began = time.monotonic()
-        # A flush must not write back what was removed after it was read, and a job that is run
-        # again must not write while its first run does: each would take the rows for new.
-        async with self._sessions(key):
+        async with self._alone(key, spec, may_exist=may_exist):
             try:
                 match spec:
                     case FlushSpec():
@@ -128,6 +133,18 @@ class FlushHandler:
         )
         return JobResult(records=(Flushed(spec.sid, spec.through),))
 
+    def _alone(
+        self, key: SessionKey, spec: object, *, may_exist: bool
+    ) -> AbstractAsyncContextManager[None]:
+        """Keeps jobs of a session apart, but those that write new rows, which share a commit.
+
+        A flush must not write back what was removed after it was read, and a job that is run again
+        must not write while its first run does: each would take the rows for new.
+        """
+        if isinstance(spec, FlushSpec) and not (may_exist or spec.completes):
+            return self._sessions.shared(key)
+        return self._sessions.exclusive(key)
+
     async def rebuild(self, key: SessionKey, through: int) -> None:
         """Write the missing rows of messages up to `through`, and of summary entries.
 
@@ -137,7 +154,7 @@ class FlushHandler:
         Raises:
             JournalDamaged: some messages cannot be read; the rows of the others are written.
         """
-        async with self._sessions(key), self._access.users.shared(key.user):
+        async with self._sessions.exclusive(key), self._access.users.shared(key.user):
             # The session may have been forgotten, and started again, since `through` was read.
             through = min(through, await self._access.journal.session_indexed_through(key))
             scope = Scope(session=key.session, types=("message", "summary"))

@@ -30,6 +30,7 @@ class Decision(msgspec.Struct, eq=False):
         jobs: submitted to the supervisor once the records are durable; the records contain them.
         cancel: ids of jobs that these records made pointless.
         expedite: ids of jobs that must end soon.
+        urgent: somebody waits for the jobs: they do not wait for others.
         size: bytes of the records, for the bounds of the log and the mailboxes.
     """
 
@@ -39,6 +40,7 @@ class Decision(msgspec.Struct, eq=False):
     jobs: Sequence[Job] = ()
     cancel: Sequence[str] = ()
     expedite: Sequence[str] = ()
+    urgent: bool = False
     size: int = 0
 
 

@@ -16,6 +16,7 @@ from remora.runtime.probes import probe
 __all__ = [
     "DeadJobs",
     "DeadLetterRetried",
+    "Gathering",
     "Handler",
     "Job",
     "JobAttempt",
@@ -184,6 +185,24 @@ class DeadJobs:
         return len(self._keys.get(queue, ()))
 
 
+class Gathering(msgspec.Struct, frozen=True, kw_only=True):
+    """When jobs begin that are cheaper together.
+
+    Attributes:
+        size: of a job; 0 for one that does not wait, nor has others wait.
+        most: they begin when they have this size together.
+        most_of_owner: or when those of one owner have this.
+        age_s: or when the oldest has waited for so long.
+        quiet_s: or when nothing was written for so long.
+    """
+
+    size: Callable[[Job], int]
+    most: int
+    most_of_owner: int
+    age_s: float
+    quiet_s: float
+
+
 _STALLED_S = 5.0
 
 
@@ -201,6 +220,9 @@ class JobQueue:
     them, the first in `stalled`, tries more often, and when it succeeds the others run, too:
     otherwise they would wait for a minute and more on a store that works.
 
+    With `gathering`, jobs wait for each other, unless somebody waits for them. A job that is run
+    again, or for which `Gathering.size` is 0, begins at once, after those that came before it.
+
     With `hurries`, the handler has a quicker way than its usual one: an attempt that runs is ended
     when its job is expedited. Without it that would only cost what the attempt has done.
     """
@@ -215,6 +237,7 @@ class JobQueue:
         line: Callable[[Any], Hashable] | None = None,
         owner: Callable[[Any], Hashable] | None = None,
         hurries: bool = True,
+        gathering: Gathering | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
@@ -231,6 +254,15 @@ class JobQueue:
         """By owner, the one whose turn it is first."""
         self._running: Counter[Hashable] = Counter()
         """By owner."""
+        self.gathered: deque[Job] = deque()
+        """Jobs that wait for each other."""
+        self._gathering = gathering
+        self._sizes: Counter[Hashable] = Counter()
+        """Of gathered jobs, by owner."""
+        self._first_s = 0.0
+        """When the first of them came; monotonic."""
+        self.waited_for = 0
+        """So many wait for jobs: none is gathered."""
         self.delayed: list[tuple[float, int, Job]] = []
         """A heap of jobs in back-off: when due, ticket, job."""
         self.stalled: dict[str, None] = {}
@@ -251,7 +283,42 @@ class JobQueue:
             self.on_job(job)
 
     def push(self, job: Job) -> None:
-        """Add a job at the end of its line."""
+        """Add a job at the end of its line, or to those that are gathered."""
+        gathering = self._gathering
+        size = 0 if gathering is None else gathering.size(job)
+        if gathering is None or not size or job.attempts or job.resumed or self.waited_for:
+            self.release()
+            self._push(job)
+            return
+        if not self.gathered:
+            self._first_s = self.came_s.get(job.id, 0.0)
+        self.gathered.append(job)
+        owner = self._owner(job.key)
+        self._sizes[owner] += size
+        if self._sizes[owner] >= gathering.most_of_owner or self._sizes.total() >= gathering.most:
+            self.release()
+
+    def release(self) -> None:
+        """Have the gathered jobs begin."""
+        if not self.gathered:
+            return
+        probe("gathered_jobs_begin")
+        jobs, self.gathered = self.gathered, deque()
+        self._sizes.clear()
+        for job in jobs:
+            self._push(job)
+
+    def due_s(self, written_s: float) -> float | None:
+        """When the gathered jobs are to begin; None if there are none.
+
+        Args:
+            written_s: when something was written last; both are monotonic.
+        """
+        if self._gathering is None or not self.gathered:
+            return None
+        return min(self._first_s + self._gathering.age_s, written_s + self._gathering.quiet_s)
+
+    def _push(self, job: Job) -> None:
         if self._line is not None:
             line = self._line(job.key)
             if (behind := self._behind.get(line)) is not None:
@@ -326,6 +393,11 @@ class JobQueue:
     def pull(self, job: Job) -> bool:
         """Take a job out of its line or its back-off; False if it is in neither."""
         owner = self._owner(job.key)
+        if one := _find(self.gathered, job):
+            self.gathered.remove(one)
+            assert self._gathering is not None
+            self._sizes[owner] -= self._gathering.size(one)
+            return True
         ready = self._ready.get(owner, ())
         if ready and (one := _find(ready, job)):
             probe("job_pulled_from_queue")
@@ -366,7 +438,7 @@ class JobQueue:
     def statistics(self, now_s: float, dead: int) -> QueueStatistics:
         """Counters; any thread may ask."""
         return QueueStatistics(
-            waiting=sum(map(len, [*self._ready.values(), *self._behind.values()])),
+            waiting=sum(map(len, [self.gathered, *self._ready.values(), *self._behind.values()])),
             delayed=len(self.delayed),
             running=self.running,
             done=self.done,

@@ -41,43 +41,32 @@ class KeyedLocks:
 
 
 class SharedLocks:
-    """For each key many shared holders or one exclusive holder; a waiting exclusive one is next."""
+    """For each key many shared holders or one exclusive holder, in the order of asking."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, _Lock] = {}
 
     @asynccontextmanager
     async def shared(self, key: Hashable) -> AsyncIterator[None]:
-        """Hold the key's lock together with others, when no exclusive holder has it or waits."""
+        """Hold the key's lock together with others."""
         async with self._lock(key) as lock:
-            async with lock.changed:
-                while lock.exclusive:
-                    await lock.changed.wait()
+            async with lock.turn:
                 lock.sharing += 1
             try:
                 yield
             finally:
-                with anyio.CancelScope(shield=True):
-                    async with lock.changed:
-                        lock.sharing -= 1
-                        lock.changed.notify_all()
+                lock.sharing -= 1
+                if not lock.sharing:
+                    lock.free.set()
 
     @asynccontextmanager
     async def exclusive(self, key: Hashable) -> AsyncIterator[None]:
         """Hold the key's lock alone."""
-        async with self._lock(key) as lock:
-            lock.exclusive += 1
-            try:
-                async with lock.turn:
-                    async with lock.changed:
-                        while lock.sharing:
-                            await lock.changed.wait()
-                    yield
-            finally:
-                lock.exclusive -= 1
-                with anyio.CancelScope(shield=True):
-                    async with lock.changed:
-                        lock.changed.notify_all()
+        async with self._lock(key) as lock, lock.turn:
+            if lock.sharing:
+                lock.free = anyio.Event()
+                await lock.free.wait()
+            yield
 
     @asynccontextmanager
     async def _lock(self, key: Hashable) -> AsyncIterator[_Lock]:
@@ -98,11 +87,9 @@ class SharedLocks:
 class _Lock:
     """The lock of one key: who holds it, and who waits for it."""
 
-    __slots__ = ("changed", "exclusive", "sharing", "turn", "users")
+    __slots__ = ("free", "sharing", "turn", "users")
 
     def __init__(self) -> None:
         self.users = self.sharing = 0
-        self.exclusive = 0
-        """Exclusive holders, and those that wait."""
-        self.changed = anyio.Condition()
+        self.free = anyio.Event()
         self.turn = anyio.Lock()

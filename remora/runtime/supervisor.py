@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -106,7 +106,8 @@ class Supervisor:
         self._drain_waiters: dict[Hashable, list[Promise]] = {}
         self._job_waiters: dict[str, list[Promise]] = {}
         self._timer_event = anyio.Event()
-        self._ticket = 0
+        self._ticket = self._commits = 0
+        self._committed_s = 0.0
         self._abandoned: Exception | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -133,6 +134,7 @@ class Supervisor:
             self._job_counts[job.key] = self._job_counts.get(job.key, 0) + 1
             queue = self.queues[job.queue]
             queue.note(job, self._clock.monotonic())
+            gathered = len(queue.gathered)
             wait_s = job.not_before - self._clock.time() if job.not_before else 0.0
             if job.resumed:
                 probe("job_resumed")
@@ -141,6 +143,8 @@ class Supervisor:
                 self._delay(queue, job, wait_s)
             else:
                 queue.push(job)
+                if queue.gathered and not gathered:
+                    self._timer_event.set()
 
     async def retry_dead_letters(self, dead: Sequence[Job]) -> None:
         """Run dead letters again, with no attempts counted; return when that is durable.
@@ -192,6 +196,11 @@ class Supervisor:
             await self.wait_for_job(id_)
         return len(ids)
 
+    def begin_gathered(self) -> None:
+        """Have jobs begin that wait for others to join them."""
+        for queue in self.queues.values():
+            queue.release()
+
     def expedite(self, ids: Iterable[str]) -> None:
         """Run jobs at once, the quick way: end a back-off, or an attempt that takes another way."""
         for id_ in ids:
@@ -237,17 +246,31 @@ class Supervisor:
             raise ReentrantAsk(
                 f"a background job of {words_of(key)} waits until it has no background job left"
             )
-        while self._job_counts.get(key):
-            if self._abandoned is not None:
-                raise self._abandoned
-            promise = new_promise()
-            self._drain_waiters.setdefault(key, []).append(promise)
-            await promise.wait()
+        with self._waited_for():
+            while self._job_counts.get(key):
+                if self._abandoned is not None:
+                    raise self._abandoned
+                promise = new_promise()
+                self._drain_waiters.setdefault(key, []).append(promise)
+                await promise.wait()
 
     async def drain_all(self) -> None:
         """Return when no actor has a job queued, delayed or running."""
-        while self._job_counts:
-            await self.drain(next(iter(self._job_counts)))
+        with self._waited_for():
+            while self._job_counts:
+                await self.drain(next(iter(self._job_counts)))
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Jobs do not wait for each other during the body."""
+        for queue in self.queues.values():
+            queue.waited_for += 1
+        self.begin_gathered()
+        try:
+            yield
+        finally:
+            for queue in self.queues.values():
+                queue.waited_for -= 1
 
     async def wait_for_job(self, id_: str) -> None:
         """Return when this job is done, cancelled or a dead letter.
@@ -266,6 +289,7 @@ class Supervisor:
             raise self._abandoned
         promise = new_promise()
         self._job_waiters.setdefault(id_, []).append(promise)
+        self.begin_gathered()
         try:
             await promise.wait()
         finally:
@@ -468,6 +492,11 @@ class Supervisor:
                     queue.push(heapq.heappop(queue.delayed)[2])
                 if queue.delayed and (next_due is None or queue.delayed[0][0] < next_due):
                     next_due = queue.delayed[0][0]
+                due = queue.due_s(self._written_s(now))
+                if due is not None and due <= now:
+                    queue.release()
+                elif due is not None and (next_due is None or due < next_due):
+                    next_due = due
             if next_due is None:
                 await self._timer_event.wait()
             else:
@@ -476,6 +505,13 @@ class Supervisor:
                     race.start_soon(self._cancel_after, next_due - now, race.cancel_scope)
                     await event.wait()
                     race.cancel_scope.cancel()
+
+    def _written_s(self, now: float) -> float:
+        """When the log was seen to have a commit more than before; monotonic."""
+        commits = self._log.statistics().commits
+        if commits != self._commits:
+            self._commits, self._committed_s = commits, now
+        return self._committed_s
 
     async def _cancel_after(self, seconds: float, scope: anyio.CancelScope) -> None:
         await self._clock.sleep(seconds)

@@ -180,8 +180,10 @@ class SessionBehavior:
                 return turns.find(state, root)
             case Inspect():
                 return Decision(self._view(state))
-            case Flush():
-                return self._flush(state)
+            case Flush(now=now):
+                decision = self._flush(state)
+                decision.urgent = now
+                return decision
             case SummaryReady():
                 return take_summary(state, self._rules, message)
             case Resummarize():

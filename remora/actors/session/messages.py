@@ -123,7 +123,13 @@ class Clear(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Flush(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Index the messages that have no index job yet. Replies their number."""
+    """Index the messages that have no index job yet. Replies their number.
+
+    Attributes:
+        now: somebody asked for it: the job does not wait for others.
+    """
+
+    now: bool = False
 
 
 class Inspect(msgspec.Struct, frozen=True, array_like=True, tag=6):
