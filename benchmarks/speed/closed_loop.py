@@ -74,10 +74,12 @@ async def measured(
     Returns:
         ``per_s``, ``p50_ms`` and ``p99_ms`` of an operation, ``cpu_us_per`` (processor time of the
         process and of its server by operation), ``lag_p99_ms`` (how late a task wakes that sleeps 1
-        ms), ``rows_per_commit`` where it is known, ``behind_s`` with `warm_s` (how long work in the
-        background goes on when the last caller has ended); and where they are not as they should be
-        ``sessions_done``, ``errors`` (operations that raised) and ``lost`` (messages that were
-        acknowledged and are not there).
+        ms), ``rows_per_commit`` where it is known. With `warm_s` also ``settled_cpu_us_per`` and
+        ``apart_cpu_us_per`` (processor time of this process, and of others that it started, by
+        operation, from the first until nothing is left to do), ``rss_mb`` (the most memory of this
+        process) and ``behind_s`` (how long work in the background goes on when the last caller has
+        ended); and where they are not as they should be ``sessions_done``, ``errors`` (operations
+        that raised) and ``lost`` (messages that were acknowledged and are not there).
     """
     pool = texts(seed)
     numbers = itertools.count()
@@ -112,6 +114,7 @@ async def measured(
             end = time.perf_counter() + seconds
             await asyncio.gather(*(caller(session, end) for session in ready))
 
+        first, cpu_of_all = acknowledged, _cpu_s(store)
         if warm_s:
             await call_for(warm_s)
             latencies.clear()
@@ -128,6 +131,7 @@ async def measured(
             ended = time.perf_counter()
             await store.settle()
             behind_s = time.perf_counter() - ended
+            cpu_of_all = _cpu_s(store) - cpu_of_all
         closed = True
         stored = await store.close()
     finally:
@@ -146,6 +150,11 @@ async def measured(
     if commits:
         figures["rows_per_commit"] = (acknowledged - before) / commits
     if warm_s:
+        each = 1e6 / (acknowledged - first)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)  # which ended with the store
+        figures["settled_cpu_us_per"] = cpu_of_all * each
+        figures["apart_cpu_us_per"] = (children.ru_utime + children.ru_stime) * each
+        figures["rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         figures["behind_s"] = behind_s
     if len(ready) < sessions:
         figures["sessions_done"] = len(ready)

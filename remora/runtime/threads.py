@@ -84,7 +84,8 @@ async def compute_apart(
     if elsewhere is None:
         return await compute_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel)
     limiter = _get_limiter(_background_limiters, 1)
-    found: Result = await run_in_thread(partial(elsewhere, function, *arguments), limiter=limiter)
+    call = frequent_switches()(elsewhere)
+    found: Result = await run_in_thread(partial(call, function, *arguments), limiter=limiter)
     return found
 
 

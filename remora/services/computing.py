@@ -28,7 +28,6 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from remora.logging import get_logger
 from remora.runtime.probes import probe
-from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
 
@@ -124,8 +123,7 @@ class ComputingProcess:
             finally:
                 self._lock.release()
         began = time.monotonic()
-        with frequent_switches():
-            result = function(*arguments)
+        result = function(*arguments)
         self._note(began, time.monotonic())
         return result
 

@@ -21,7 +21,7 @@ from remora.errors import LongTermError, StorageError
 from remora.runtime.guard import call_guarded
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import MemoryRow, Vector
@@ -175,7 +175,7 @@ class LanceWriter:
         shard = await tables.get_or_create(name)
         async with shard.lock:
             with tables.map_errors("writing", shard, writing=True):
-                table = await run_in_thread(
+                table = await compute_in_thread(
                     partial(tables.rows.table, rows.values(), checked=shard.checked)
                 )
                 write = partial(self._write_table, shard, table, may_exist=may_exist)
