@@ -9,19 +9,20 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from remora.actors.policies.units import batches
-from remora.errors import JournalDamaged
+from remora.errors import JournalDamaged, LongTermError
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.facts import Tell, remove_unsupported
 from remora.jobs.rows import (
     IndexAccess,
     KnownVectors,
+    embedded_message_rows,
     entry_row,
     message_rows,
-    searchable_message_rows,
 )
 from remora.logging import get_logger
 from remora.messages import Entry
@@ -246,9 +247,20 @@ class FlushHandler:
         async def flush_some(start: int) -> None:
             end = min(start + _MESSAGES_AT_ONCE - 1, through)
             entries = await self._read_around(key, start, end)
-            rows = await self._rows(key, entries, start, end, may_be_pruned=may_be_pruned)
-            if among is not None:
-                rows = [row for row in rows if row.seq in among]
+            rows, vectors = await self._made(key, entries, start, end, embedded=True)
+            places = await self._wanted(key, rows, among, may_be_pruned=may_be_pruned)
+            if places is not None:
+                rows = [rows[place] for place in places]
+                vectors = None if vectors is None else vectors[places]
+            if vectors is not None:
+                try:
+                    await self._store(rows, vectors, may_exist=may_exist)
+                except LongTermError as e:
+                    if e.retryable:
+                        raise
+                else:
+                    return
+            # some of them may never be written
             await self._add_in_batches(entries, rows, may_exist=may_exist)
 
         # A job may have all of a long conversation, whose rows would fill memory.
@@ -260,30 +272,56 @@ class FlushHandler:
         return await self._access.journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
 
     async def _rows(
+        self, key: SessionKey, entries: Sequence[Entry], first: int, through: int
+    ) -> list[MemoryRow]:
+        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours."""
+        rows, _ = await self._made(key, entries, first, through, embedded=False)
+        places = await self._wanted(key, rows, None, may_be_pruned=True)
+        return rows if places is None else [rows[place] for place in places]
+
+    async def _made(
         self,
         key: SessionKey,
         entries: Sequence[Entry],
         first: int,
         through: int,
         *,
-        may_be_pruned: bool = True,
-    ) -> list[MemoryRow]:
-        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours.
+        embedded: bool,
+    ) -> tuple[list[MemoryRow], Vector | None]:
+        """The rows of messages `first`…`through`; `entries` has neighbours.
 
-        What is not redacted can be searched already.
+        What is not redacted can be searched already. Of many messages it has vectors, if they are
+        to be embedded and the embedder computes here.
         """
-        make = message_rows
-        if self._access.redact is None:
-            make = partial(searchable_message_rows, self._access.language)
-        build = partial(
-            make, key, entries, first, through, self._counter, window_chars=self._window_chars
-        )
+        access = self._access
+        embed = getattr(access.embedder, "compute", None) if embedded else None
+        rules: Any = {"window_chars": self._window_chars}
+        messages = (key, entries, first, through, self._counter)
         large = sum(len(entry.chat) for entry in entries) > INLINE_CHARACTERS
-        rows = await compute_apart(build) if large else build()
-        if rows and may_be_pruned:
-            pruned = set(await self._access.journal.pruned_seqs(key))
-            rows = [row for row in rows if row.seq not in pruned]
-        return rows
+        if access.redact is not None:
+            build = partial(message_rows, *messages, **rules)
+            return await run_in_thread_if(large, build), None
+        make = partial(embedded_message_rows, embed if large else None, access.language)
+        make = partial(make, *messages, **rules)
+        return await compute_apart(make) if large else make()
+
+    async def _wanted(
+        self,
+        key: SessionKey,
+        rows: Sequence[MemoryRow],
+        among: Collection[int] | None,
+        *,
+        may_be_pruned: bool,
+    ) -> list[int] | None:
+        """The places of the rows among these messages that were not pruned; None for all."""
+        pruned = set(await self._access.journal.pruned_seqs(key)) if rows and may_be_pruned else ()
+        if among is None and not pruned:
+            return None
+        return [
+            place
+            for place, row in enumerate(rows)
+            if row.seq not in pruned and (among is None or row.seq in among)
+        ]
 
     async def _add_in_batches(
         self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True

@@ -28,12 +28,12 @@ __all__ = [
     "IndexAccess",
     "KnownVectors",
     "embed_items",
+    "embedded_message_rows",
     "embedding_text",
     "entry_row",
     "memory_row",
     "message_rows",
     "redact_row",
-    "searchable_message_rows",
     "searchable_rows",
     "vectors_by_text",
 ]
@@ -106,9 +106,17 @@ def message_rows(
     return rows
 
 
-def searchable_message_rows(language: str, *arguments: Any, **options: Any) -> list[MemoryRow]:
-    """`message_rows`, which nothing redacts, as full-text search is to have them."""
-    return searchable_rows(message_rows(*arguments, **options), language)
+def embedded_message_rows(
+    embed: Callable[[Sequence[str]], Vector] | None, language: str, *arguments: Any, **options: Any
+) -> tuple[list[MemoryRow], Vector | None]:
+    """`message_rows`, which nothing redacts, as full-text search is to have them.
+
+    And their vectors, if there is something that embeds at once.
+    """
+    rows = searchable_rows(message_rows(*arguments, **options), language)
+    if embed is None:
+        return rows, None
+    return rows, embed([embedding_text(row) for row in rows])
 
 
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,11 @@ class WordLlamaEmbedder:
         if sum(map(len, texts)) <= _INLINE_CHARS:
             return _average(self._model, texts)
         return await compute_apart(_embed, list(texts), abandon_on_cancel=True)
+
+    @property
+    def compute(self) -> Callable[[Sequence[str]], npt.NDArray[np.float32]]:
+        """A function that embeds texts where it is called, also in another process. It blocks."""
+        return _embed
 
     def near_words(self, word: str) -> Sequence[tuple[str, float]]:
         """The words of a fixed vocabulary that are nearest in meaning, and their cosines.

@@ -3,10 +3,12 @@
 Results of tools have most of the words of such a conversation, and least of what it is about. So an
 extract begins with what the user asked, turn by turn, none missing while a few words fit: the
 identifiers, numbers, names and dates that the user said, then the words that are rare. Newer turns
-get more words. Calls of tools follow, by name and identifiers, where there is room.
+get more words. Calls of tools follow, by name and identifiers, where there is room, and then what
+was answered, in half of the rest: an answer says again what a tool found.
 
 A line holds the turns of one day: ``- 8 May 2026, User: [asked] flight New York Seattle May 20th;
-user ID mia_li_3668``, and ``- 8 May 2026, Assistant: [called] get_user_details mia_li_3668``.
+user ID mia_li_3668``, ``- 8 May 2026, Assistant: [called] get_user_details mia_li_3668``, and
+``- 8 May 2026, Assistant: [answered] booked HAT190 May 20th``.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from remora.models.ports import Line
 __all__ = ["TurnList", "is_turn_list", "without_calls"]
 
 _SEPARATOR = "; "
-_ASKED, _CALLED = "[asked] ", "[called] "
+_ASKED, _CALLED, _ANSWERED = "[asked] ", "[called] ", "[answered] "
+_KINDS = (_ASKED, _CALLED, _ANSWERED)
 _LEVELS = (16, 12, 9, 7, 5, 4, 3, 2)  # words of a turn
 _SHARES = {16: 0.7, 12: 0.7, 9: 0.75, 7: 0.8, 5: 0.85}  # of the room; the rest is for sentences
 _LEAST_SHARE = 0.95
+_ANSWER_LEVELS = (9, 6, 4, 3)  # words of an answer
 _LEGIBLE = 9  # words of a turn from which on those that tell nothing are among them
 _WITH_CALLS = 5  # words of a turn from which on calls are listed as well
 _LONGEST_WORD = 40  # characters
@@ -59,7 +63,7 @@ class _Turn(msgspec.Struct, gc=False):
     """What was asked, or called.
 
     Attributes:
-        head: the day and the speaker, and whether it was asked or called.
+        head: the day and the speaker, and whether it was asked, called or answered.
         words: in their order.
         ranked: places of the words, the most telling first.
         marked: how many of `ranked` are identifiers that nobody had said before.
@@ -85,7 +89,7 @@ def is_turn_list(text: str) -> bool:
 
     A message that begins so is read as a list of what its speaker asked.
     """
-    return text.startswith((_ASKED, _CALLED))
+    return text.startswith(_KINDS)
 
 
 def without_calls(line: Line) -> str:
@@ -118,7 +122,7 @@ class TurnList:
     ) -> None:
         given = []
         for said_by, text in earlier:
-            kind = _ASKED if text.startswith(_ASKED) else _CALLED
+            kind = next(one for one in _KINDS if text.startswith(one))
             told = text.removeprefix(kind).split(_SEPARATOR)
             given += [(said_by, kind, gist) for gist in told]
         self.continues = bool(given)
@@ -126,16 +130,20 @@ class TurnList:
             if line.role == "user":
                 given.append((head(line), _ASKED, line.text))
             given += [(head(line), _CALLED, _show_call(*call)) for call in line.calls]
+            if line.role == "assistant" and (said := without_calls(line)):
+                given.append((head(line), _ANSWERED, said))
         self._stop_words = stop_words
         self._said: set[str] = set()
         split = [(head, kind, _split(text)) for head, kind, text in given]
         self._often = Counter(one.text for _, _, words in split for one in {*words})
         self._turns: list[_Turn] = []
+        self._answers: list[_Turn] = []
         for said_by, kind, words in split:
             turn = self._turn((said_by, kind), words)
-            last = self._turns[-1] if self._turns else None
+            turns = self._answers if kind is _ANSWERED else self._turns
+            last = turns[-1] if turns else None
             if words and not (last and (last.head, last.words) == (turn.head, turn.words)):
-                self._turns.append(turn)
+                turns.append(turn)
 
     def fit(self, most: int, count: Callable[[str], int]) -> list[str]:
         """The lines, in at most `most` tokens: each turn in as many words as that leaves.
@@ -148,8 +156,9 @@ class TurnList:
             return []
         for words in _LEVELS:
             lines = self._lines(words, self._turns)
-            if count("\n".join(lines)) <= most * _SHARES.get(words, _LEAST_SHARE):
-                return lines
+            tokens = count("\n".join(lines))
+            if tokens <= most * _SHARES.get(words, _LEAST_SHARE):
+                return lines + self._fit_answers((most - tokens) // 2, count)
         telling = [one for one in self._turns if one.marked and one.head[1] == _ASKED]
         left = len(telling)
         while left > 0:  # the newest that say what nothing else says
@@ -160,11 +169,24 @@ class TurnList:
             left = min(left * most // tokens, left - 1)
         return []
 
+    def _fit_answers(self, most: int, count: Callable[[str], int]) -> list[str]:
+        """Lines of answers: of all, or of the newest that fit in a few words each."""
+        lines: list[str] = []
+        for words in _ANSWER_LEVELS:
+            lines = self._lines(words, self._answers)
+            if count("\n".join(lines)) <= most:
+                return lines
+        left = len(self._answers)
+        while left > 0 and (tokens := count("\n".join(lines))) > most:
+            left = min(left * most // tokens, left - 1)
+            lines = self._lines(_ANSWER_LEVELS[-1], self._answers[len(self._answers) - left :])
+        return lines
+
     def _lines(self, words: int, turns: Sequence[_Turn]) -> list[str]:
         newest = len(turns) * 3 // 4
         told: dict[tuple[str, str], list[str]] = {}
         for place, one in enumerate(turns):
-            if words >= _WITH_CALLS or one.head[1] == _ASKED:
+            if words >= _WITH_CALLS or one.head[1] != _CALLED:
                 gist = one.gist(2 * words if place >= newest else words)
                 told.setdefault(one.head, []).append(gist)
         return [f"- {head}: {kind}{_SEPARATOR.join(gists)}" for (head, kind), gists in told.items()]

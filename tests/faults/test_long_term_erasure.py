@@ -258,7 +258,7 @@ async def test_a_crash_at_any_step(tmp_path: Path) -> None:
         base = await copied(original, tmp_path / str(step))
         plan = [step]
         try:
-            async with lance(base, index_user_rows=1) as store:
+            async with lance(base, index_user_rows=1, words_from=1) as store:
                 (shard,) = store.tables.shards.values()
                 _watch(shard, plan)
                 await store.erase(VICTIM)

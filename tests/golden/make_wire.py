@@ -60,7 +60,7 @@ MESSAGES: tuple[Any, ...] = (
     session.FindTurn(b"\x02" * 16),
     session.Load(4_000, 8, 3, True, True),
     session.Clear(),
-    session.Flush(),
+    session.Flush(now=True),
     session.Inspect(),
     session.Remove((0, -1), ("mine",)),
     session.Truncate(4),

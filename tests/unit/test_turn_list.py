@@ -57,6 +57,24 @@ def test_newer_turns_are_told_in_more_words() -> None:
     assert "find_booking REF039" in extract(conversation(40), 2_000)
 
 
+def test_answers_follow_where_there_is_room() -> None:
+    """In a few words, with what only they say; the newest ones, where not all have room."""
+    lines = conversation(40)
+    for n, one in enumerate(lines):
+        if one.text.startswith("I found"):
+            lines[n] = line("assistant", f"Your new seat is Z{n:03}, and the fee is waived.")
+    answers = {f"Z{n:03}" for n in range(3, 160, 4)}
+
+    def found(text: str) -> set[str]:
+        return {one for one in answers if one in text}
+
+    assert found(extract(lines, 2_000)) == answers
+    few = extract(lines, 500)
+    assert "Z159" in found(few) < answers
+    assert all(f"REF{number:03}" in few for number in range(40))
+    assert found(extract(lines[80:], 2_000, extract(lines[:80], 2_000))) == answers
+
+
 def test_an_outline_is_continued() -> None:
     """Compaction after compaction: no turn is lost that has an identifier."""
     previous = None

@@ -230,11 +230,14 @@ class LanceUpkeep:
         somebody searches a table of small users, and does it again.
 
         Raises:
+            OwnershipLost: the directory was removed or replaced.
             LongTermError: it failed.
         """
         shard = self._tables.of_user(self._tables.digests.user(user))
         if shard is None or shard.searchable:
             return
+        async with self._tables.reading("searching", shard):
+            pass  # another directory in its place is no answer
         async with self._writing("indexing words", shard):
             if not shard.searchable:
                 shard.asked = True
