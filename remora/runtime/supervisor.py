@@ -42,7 +42,7 @@ from remora.runtime.log import Log, commit_records
 from remora.runtime.outage import OutageLog
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise, new_promise
-from remora.runtime.threads import in_background
+from remora.runtime.threads import in_background, with_process
 
 __all__ = [
     "Supervisor",
@@ -359,8 +359,8 @@ class Supervisor:
         token = _working_for.set(job.key)
         try:
             # somebody waits for an expedited job: it computes at once
-            place = nullcontext() if attempt.expedited else in_background(self._elsewhere)
-            with anyio.CancelScope() as scope, place:
+            place = nullcontext() if attempt.expedited else in_background()
+            with anyio.CancelScope() as scope, place, with_process(self._elsewhere):
                 self._scopes[job.id] = scope
                 return await call_guarded(queue.handler, attempt)
         except Exception as e:

@@ -40,6 +40,7 @@ __all__ = [
     "in_background",
     "run_in_thread",
     "run_plugin_in_thread",
+    "with_process",
 ]
 
 Result = TypeVar("Result")
@@ -53,18 +54,27 @@ _elsewhere: ContextVar[Callable[..., Any] | None] = ContextVar("remora_elsewhere
 
 
 @contextmanager
-def in_background(elsewhere: Callable[..., Any] | None = None) -> Iterator[None]:
-    """For the body, and tasks that it starts, `compute_in_thread` computes in the background.
-
-    Args:
-        elsewhere: what `compute_apart` has call functions there; it takes one and its arguments.
-    """
-    token, other = _background.set(True), _elsewhere.set(elsewhere)
+def in_background() -> Iterator[None]:
+    """For the body, and tasks that it starts, `compute_in_thread` computes in the background."""
+    token = _background.set(True)
     try:
         yield
     finally:
         _background.reset(token)
-        _elsewhere.reset(other)
+
+
+@contextmanager
+def with_process(elsewhere: Callable[..., Any] | None) -> Iterator[None]:
+    """For the body, and tasks that it starts, `compute_apart` may have another process compute.
+
+    Args:
+        elsewhere: calls a function, with its arguments, there or here; None for here.
+    """
+    token = _elsewhere.set(elsewhere)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 async def compute_apart(
@@ -72,7 +82,7 @@ async def compute_apart(
     *arguments: *Arguments,
     abandon_on_cancel: bool = False,
 ) -> Result:
-    """As `compute_in_thread`; what the background computes may run in another process.
+    """As `compute_in_thread`; within `with_process` another process may compute.
 
     Args:
         function: of a module of remora. It depends on nothing but its arguments, and changes
@@ -83,7 +93,7 @@ async def compute_apart(
     elsewhere = _elsewhere.get()
     if elsewhere is None:
         return await compute_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel)
-    limiter = _get_limiter(_background_limiters, 1)
+    limiter = _get_limiter(_background_limiters, 1) if _background.get() else None
     call = frequent_switches()(elsewhere)
     found: Result = await run_in_thread(partial(call, function, *arguments), limiter=limiter)
     return found

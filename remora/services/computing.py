@@ -42,6 +42,7 @@ _PAUSE_S = 1.0
 _IDLE_S = 60.0
 _ANSWER_S = 20.0  # what takes longer is computed here: it may be stopped
 _START_S = 30.0
+_TURN_S = 0.5  # for others' answers: to compute here would hold the interpreter
 _READY = b"\n"
 _MODULES = frozenset({"remora", "builtins", "functools", "numpy", "operator"})
 """Whose functions and objects are sent."""
@@ -114,7 +115,7 @@ class ComputingProcess:
                 same.
             arguments: what can be pickled without naming a module of the application.
         """
-        if self._lock.acquire(blocking=False):  # another thread may be asking
+        if self._lock.acquire(timeout=_TURN_S if self._ready else 0):  # others may be asking
             try:
                 if self._answers():
                     answer = self._ask(function, arguments)
