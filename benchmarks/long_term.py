@@ -206,7 +206,7 @@ async def flushes(directory: Path, seconds: float, bar: Progress) -> dict[str, d
             while time.perf_counter() < end or not took["LanceDB"]:
                 rows = batch()
                 arrow = store.tables.rows.table(
-                    zip(rows, vectors[: len(rows)], strict=True), checked=True
+                    zip(rows, vectors[: len(rows)], strict=True), shard.schema
                 )
                 for name, one in zip(WRITERS, (store, unsynced), strict=False):
                     begun = time.perf_counter()

@@ -174,8 +174,9 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     """Memory for the rows and vectors of the users who recalled last (the user index), which are
     searched there and not in the store: 2.5 to 3.5 kB per row of a conversation. 0 always searches
     the store: for one that other processes write to, or that searches in its own way."""
-    hot_rows: int = 5_000
-    """A user with more rows than this is always searched in the store."""
+    hot_rows: int = 20_000
+    """A user with more rows than this is always searched in the store, without the words of a
+    message's neighbours."""
 
     def room(self, budget: int) -> int:
         """The tokens of a context's budget that are reserved for recalled memories."""

@@ -14,14 +14,15 @@ from typing import Any
 import msgspec
 
 from remora.actors.policies.units import batches
-from remora.errors import JournalDamaged, LongTermError
+from remora.errors import JournalDamaged, LongTermError, RedactionFailed
 from remora.ids import SessionKey, entry_id, row_id
 from remora.jobs.facts import Tell, remove_unsupported
 from remora.jobs.rows import (
     IndexAccess,
     KnownVectors,
-    embedded_message_rows,
     entry_row,
+    finish_message_rows,
+    make_message_rows,
     message_rows,
 )
 from remora.logging import get_logger
@@ -42,6 +43,7 @@ from remora.storage.records import (
     FlushSpec,
     UnflushSpec,
 )
+from remora.storage.windows import makes_windows
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
 __all__ = ["FlushHandler", "count_new_messages"]
@@ -60,6 +62,36 @@ def count_new_messages(job: Job) -> int:
     """How many messages a job indexes for the first time; 0 of another job."""
     spec = job.payload
     return spec.through - spec.first + 1 if isinstance(spec, FlushSpec) else 0
+
+
+class _Made(msgspec.Struct, frozen=True):
+    """Rows that were made of messages.
+
+    Attributes:
+        rows: redacted, as long-term memory has them.
+        vectors: theirs, shape (rows, dimension); None if they were not embedded.
+        failed: why others could not be redacted, by number.
+    """
+
+    rows: list[MemoryRow]
+    vectors: Vector | None
+    failed: dict[int, RedactionFailed]
+
+    def without(self, pruned: Collection[int], among: Collection[int] | None) -> _Made:
+        """Those among these messages that were not pruned."""
+        if among is None and not pruned:
+            return self
+        gone = set(pruned)
+
+        def wanted(seq: int) -> bool:
+            return seq not in gone and (among is None or seq in among)
+
+        places = [place for place, row in enumerate(self.rows) if wanted(row.seq)]
+        return _Made(
+            [self.rows[place] for place in places],
+            None if self.vectors is None else self.vectors[places],
+            {seq: error for seq, error in self.failed.items() if wanted(seq)},
+        )
 
 
 class FlushHandler:
@@ -218,7 +250,9 @@ class FlushHandler:
         probe("windows_completed")
         entries = await self._read_around(key, min(near), max(near))
         rows = await self._rows(key, entries, min(near), max(near))
-        prepared, vectors = await self._prepare([row for row in rows if row.seq in near])
+        prepared, vectors = await self._access.prepare(
+            [row for row in rows if row.seq in near], redacted=True
+        )
         # last, because a failure up to here must not cost the rows that are there
         await self._access.delete(key.user, [row.id for row in prepared])
         await (await self._access.store()).add(prepared, vectors, may_exist=True)
@@ -247,21 +281,10 @@ class FlushHandler:
         async def flush_some(start: int) -> None:
             end = min(start + _MESSAGES_AT_ONCE - 1, through)
             entries = await self._read_around(key, start, end)
-            rows, vectors = await self._made(key, entries, start, end, embedded=True)
-            places = await self._wanted(key, rows, among, may_be_pruned=may_be_pruned)
-            if places is not None:
-                rows = [rows[place] for place in places]
-                vectors = None if vectors is None else vectors[places]
-            if vectors is not None:
-                try:
-                    await self._store(rows, vectors, may_exist=may_exist)
-                except LongTermError as e:
-                    if e.retryable:
-                        raise
-                else:
-                    return
-            # some of them may never be written
-            await self._add_in_batches(entries, rows, may_exist=may_exist)
+            made = await self._made(key, entries, start, end, embedded=True)
+            pruned = await self._access.journal.pruned_seqs(key) if may_be_pruned else ()
+            made = made.without(pruned, among)
+            await self._write_made(entries, made, may_exist=may_exist)
 
         # A job may have all of a long conversation, whose rows would fill memory.
         starts = range(first, through + 1, _MESSAGES_AT_ONCE)
@@ -274,10 +297,30 @@ class FlushHandler:
     async def _rows(
         self, key: SessionKey, entries: Sequence[Entry], first: int, through: int
     ) -> list[MemoryRow]:
-        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours."""
-        rows, _ = await self._made(key, entries, first, through, embedded=False)
-        places = await self._wanted(key, rows, None, may_be_pruned=True)
-        return rows if places is None else [rows[place] for place in places]
+        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours.
+
+        Raises:
+            RedactionFailed: the hook raised or returned no text.
+        """
+        made = await self._made(key, entries, first, through, embedded=False)
+        made = made.without(await self._access.journal.pruned_seqs(key), None)
+        for error in made.failed.values():
+            raise error
+        return made.rows
+
+    async def _write_made(self, entries: Sequence[Entry], made: _Made, *, may_exist: bool) -> None:
+        """Write rows; those that never can be do not keep the others out."""
+        if made.vectors is None:
+            await self._add_in_batches(entries, made.rows, may_exist=may_exist)
+        else:
+            try:
+                await self._store(made.rows, made.vectors, may_exist=may_exist)
+            except LongTermError as e:
+                if e.retryable:
+                    raise
+                await self._add_in_batches(entries, made.rows, may_exist=True)
+        for error in made.failed.values():
+            raise error
 
     async def _made(
         self,
@@ -287,41 +330,32 @@ class FlushHandler:
         through: int,
         *,
         embedded: bool,
-    ) -> tuple[list[MemoryRow], Vector | None]:
+    ) -> _Made:
         """The rows of messages `first`…`through`; `entries` has neighbours.
 
-        What is not redacted can be searched already. Of many messages it has vectors, if they are
-        to be embedded and the embedder computes here.
+        Of many messages they have vectors, if they are to be embedded and the embedder computes
+        here.
         """
         access = self._access
-        embed = getattr(access.embedder, "compute", None) if embedded else None
-        rules: Any = {"window_chars": self._window_chars}
-        messages = (key, entries, first, through, self._counter)
+        store = await access.store()
         large = sum(len(entry.chat) for entry in entries) > INLINE_CHARACTERS
-        if access.redact is not None:
-            build = partial(message_rows, *messages, **rules)
-            return await run_in_thread_if(large, build), None
-        make = partial(embedded_message_rows, embed if large else None, access.language)
-        make = partial(make, *messages, **rules)
-        return await compute_apart(make) if large else make()
-
-    async def _wanted(
-        self,
-        key: SessionKey,
-        rows: Sequence[MemoryRow],
-        among: Collection[int] | None,
-        *,
-        may_be_pruned: bool,
-    ) -> list[int] | None:
-        """The places of the rows among these messages that were not pruned; None for all."""
-        pruned = set(await self._access.journal.pruned_seqs(key)) if rows and may_be_pruned else ()
-        if among is None and not pruned:
-            return None
-        return [
-            place
-            for place, row in enumerate(rows)
-            if row.seq not in pruned and (among is None or row.seq in among)
-        ]
+        embed = getattr(access.embedder, "compute", None) if embedded and large else None
+        how: Any = {
+            "language": access.language,
+            "window_chars": None if makes_windows(store) else self._window_chars,
+            "embed": embed,
+        }
+        messages = (key, entries, first, through, self._counter)
+        if access.redact is None:
+            make = partial(make_message_rows, *messages, **how)
+            return _Made(*(await compute_apart(make) if large else make()), {})
+        rows, failed = access.redacted(
+            await run_in_thread_if(large, partial(message_rows, *messages))
+        )
+        finish = partial(finish_message_rows, rows, first, through, **how)
+        rows, vectors = await compute_apart(finish) if large else finish()
+        there = {seq: error for seq, error in failed.items() if first <= seq <= through}
+        return _Made(rows, vectors, there)
 
     async def _add_in_batches(
         self, entries: Sequence[Entry], rows: Sequence[MemoryRow], *, may_exist: bool = True
@@ -333,7 +367,8 @@ class FlushHandler:
             # that is away need not be asked for each.
             if not any(getattr(e, "retryable", False) for e in failed):
                 try:
-                    await self._store(*await self._prepare(batch), may_exist=may_exist)
+                    prepared = await self._access.prepare(batch, redacted=True)
+                    await self._store(*prepared, may_exist=may_exist)
                 except Exception as e:
                     failed.append(e)
 
@@ -361,12 +396,6 @@ class FlushHandler:
     async def _add(self, rows: Sequence[MemoryRow]) -> None:
         """Write rows that are not of messages; some may exist."""
         await self._store(*await self._access.prepare(rows), may_exist=True)
-
-    async def _prepare(
-        self, rows: Sequence[MemoryRow]
-    ) -> tuple[Sequence[MemoryRow], Vector | None]:
-        """Rows of messages, which `_rows` made, and their vectors."""
-        return await self._access.prepare(rows, redacted=self._access.redact is None)
 
     async def _store(
         self, rows: Sequence[MemoryRow], vectors: Vector | None, *, may_exist: bool

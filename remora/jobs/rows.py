@@ -12,14 +12,16 @@ import msgspec
 
 from remora.actors.policies.redaction import redact_text
 from remora.actors.user.working import WorkingItem, pack_vector
+from remora.errors import RedactionFailed
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_of
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
-from remora.storage.ports import NEIGHBOURS, Journal, LongTermStore, MemoryRow, Vector
+from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
 from remora.storage.records import MemoryItem, Summary
+from remora.storage.windows import with_windows
 from remora.tokens import TokenCounter
 
 __all__ = [
@@ -28,9 +30,10 @@ __all__ = [
     "IndexAccess",
     "KnownVectors",
     "embed_items",
-    "embedded_message_rows",
     "embedding_text",
     "entry_row",
+    "finish_message_rows",
+    "make_message_rows",
     "memory_row",
     "message_rows",
     "redact_row",
@@ -44,10 +47,6 @@ MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 """The types of rows in long-term memory, except those of memory blocks."""
 
-_OWN_CHARS = 600
-"""Of a message in its own window. Whole, an assistant's long answer counted twice, and a user's
-facts around it came after it (BEAM: recall@10 .504, and .547 with this)."""
-
 _READ_ON_LOOP = 20  # rows; of short messages in another language than English 100 take 5 ms
 _CHARACTERS = 10_000  # of messages, likewise
 _KEPT_BYTES = 16 << 20  # vectors of some 16 000 texts by the embedded embedder
@@ -57,35 +56,18 @@ _KEPT_BYTES = 16 << 20  # vectors of some 16 000 texts by the embedded embedder
 
 
 def message_rows(
-    key: SessionKey,
-    entries: Sequence[Entry],
-    first: int,
-    through: int,
-    counter: TokenCounter,
-    *,
-    window_chars: int,
+    key: SessionKey, entries: Sequence[Entry], first: int, through: int, counter: TokenCounter
 ) -> list[MemoryRow]:
-    """The rows of messages `first`…`through`, of those that say something.
+    """The rows of messages that say something, without their windows.
 
-    `entries` also has their neighbours, for the windows.
+    Of messages before `first` and after `through` nobody asks for the tokens.
     """
-    chats = decode_chats(entries)
-    texts = [said_text(entry, chat) for entry, chat in zip(entries, chats, strict=True)]
-    speakers = [speaker_of(chat) for chat in chats]
-    short = [f"{one}: {text[:window_chars]}" for one, text in zip(speakers, texts, strict=True)]
-    numbers = [entry.seq for entry in entries]
     rows = []
-    for i, (entry, chat) in enumerate(zip(entries, chats, strict=True)):
-        if not (first <= entry.seq <= through and texts[i]):
+    for entry, chat in zip(entries, decode_chats(entries), strict=True):
+        text = said_text(entry, chat)
+        if not text:
             continue
-        turn = dated_line(entry.at_us, f"{speakers[i]}: {texts[i]}")
-        own = dated_line(entry.at_us, f"{speakers[i]}: {texts[i][:_OWN_CHARS]}")
-        window = [
-            own if j == i else short[j]
-            for j in range(max(i - NEIGHBOURS, 0), min(i + NEIGHBOURS + 1, len(entries)))
-            # by number, not by place: a removal rewrites the rows whose numbers are this near
-            if abs(numbers[j] - entry.seq) <= NEIGHBOURS and texts[j]
-        ]
+        turn = dated_line(entry.at_us, f"{speaker_of(chat)}: {text}")
         rows.append(
             MemoryRow(
                 id=row_id(key, entry.seq),
@@ -94,29 +76,57 @@ def message_rows(
                 seq=entry.seq,
                 role=entry.role,
                 speaker=str(chat.get("name") or "") if entry.role != "tool" else "",
-                content=texts[i],
+                content=text,
                 turn=turn,
-                window="\n".join(window),
+                window="",
                 memory_type="message",
                 importance=entry.importance,
                 created_us=entry.at_us,
-                tokens=counter.count(turn),
+                tokens=counter.count(turn) if first <= entry.seq <= through else 0,
             )
         )
     return rows
 
 
-def embedded_message_rows(
-    embed: Callable[[Sequence[str]], Vector] | None, language: str, *arguments: Any, **options: Any
+def finish_message_rows(
+    rows: Sequence[MemoryRow],
+    first: int,
+    through: int,
+    *,
+    language: str,
+    window_chars: int | None,
+    embed: Callable[[Sequence[str]], Vector] | None,
 ) -> tuple[list[MemoryRow], Vector | None]:
-    """`message_rows`, which nothing redacts, as full-text search is to have them.
+    """The rows of messages `first`…`through`, as long-term memory has them, and their vectors.
 
-    And their vectors, if there is something that embeds at once.
+    Args:
+        rows: redacted; with those of neighbours, for the windows.
+        first: number of the first message.
+        through: number of the last.
+        language: see `searchable_rows`.
+        window_chars: most characters of a neighbour in a window; None to make no windows.
+        embed: makes vectors; None to make none.
     """
-    rows = searchable_rows(message_rows(*arguments, **options), language)
+    rows = searchable_rows(rows, language)
+    if window_chars is not None:
+        rows = with_windows(rows, window_chars)
+    rows = [row for row in rows if first <= row.seq <= through]
     if embed is None:
         return rows, None
     return rows, embed([embedding_text(row) for row in rows])
+
+
+def make_message_rows(
+    key: SessionKey,
+    entries: Sequence[Entry],
+    first: int,
+    through: int,
+    counter: TokenCounter,
+    **how: Any,
+) -> tuple[list[MemoryRow], Vector | None]:
+    """`finish_message_rows` of messages that nothing redacts."""
+    rows = message_rows(key, entries, first, through, counter)
+    return finish_message_rows(rows, first, through, **how)
 
 
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:
@@ -138,7 +148,7 @@ def _standalone_row(
     id_: str, user: str, session: str, content: str, turn: str, **rest: Any
 ) -> MemoryRow:
     """A row without neighbours and without a speaker, even if it names a session."""
-    return MemoryRow(id_, user, session, 0, "system", "", content, turn, turn, **rest)
+    return MemoryRow(id_, user, session, 0, "system", "", content, turn, "", **rest)
 
 
 def memory_row(user: str, item: MemoryItem) -> MemoryRow:
@@ -270,14 +280,28 @@ class IndexAccess(msgspec.Struct, frozen=True):
         if not redacted:
             if self.redact is not None:
                 rows = [redact_row(row, self.redact) for row in rows]
-            rows = await self.make_searchable(rows)
+            rows = with_windows(await self.make_searchable(rows), 0)
         if self.embedder is None:
             return rows, None
         texts = [embedding_text(row) for row in rows]
         return rows, await self.known.embed(self.embedder, texts)
 
+    def redacted(
+        self, rows: Sequence[MemoryRow]
+    ) -> tuple[list[MemoryRow], dict[int, RedactionFailed]]:
+        """Rows of messages as the hook leaves them, and why it failed on others, by number."""
+        if self.redact is None:
+            return [*rows], {}
+        kept, failed = [], {}
+        for row in rows:
+            try:
+                kept.append(redact_row(row, self.redact))
+            except RedactionFailed as e:
+                failed[row.seq] = e
+        return kept, failed
+
     async def make_searchable(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
-        """Redacted rows with their searched texts by the language of each."""
+        """Redacted rows with the texts that are searched, by the language of each."""
         size = reading_size([row.turn for row in rows])
         large = len(rows) > _READ_ON_LOOP or size > _CHARACTERS
         return await run_in_thread_if(large, searchable_rows, rows, self.language)
@@ -300,8 +324,7 @@ def redact_row(row: MemoryRow, redact: Callable[[str], str]) -> MemoryRow:
     Raises:
         RedactionFailed: the hook raised or returned no text.
     """
-    names = ("content", "turn", "window")
-    texts = {name: redact_text(getattr(row, name), redact) for name in names}
+    texts = {name: redact_text(getattr(row, name), redact) for name in ("content", "turn")}
     return msgspec.structs.replace(row, **texts)
 
 
@@ -312,12 +335,10 @@ def searchable_rows(rows: Sequence[MemoryRow], language: str) -> list[MemoryRow]
         rows: redacted: in stems a hook would not find what it removes.
         language: of texts that do not show theirs, as an ISO 639-1 code.
     """
-    texts = iter(search_texts([text for row in rows for text in (row.turn, row.window)], language))
+    turns = search_texts([row.turn for row in rows], language)
     return [
-        row
-        if turn == row.turn and window == row.window
-        else msgspec.structs.replace(row, turn=turn, window=window)
-        for row, turn, window in zip(rows, texts, texts, strict=True)
+        row if turn == row.turn else msgspec.structs.replace(row, turn=turn)
+        for row, turn in zip(rows, turns, strict=True)
     ]
 
 

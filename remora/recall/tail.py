@@ -191,6 +191,8 @@ def add_tail(
     near = UserIndex([one.row for one in found], None)
     lists: dict[str, ScoreList] = {}
     for name in _TEXTS:
+        if found and not any(name in one.scores for one in found):
+            continue  # a list that the store does not have
         texts = near.texts[name], more.texts[name]
         there = [one.look_up(one.find(terms.hashes)) for one in texts]
         theirs, ours = scores_together(there, terms)

@@ -32,9 +32,9 @@ from typing import TypeAlias
 import anyio.abc
 import msgspec
 
-from remora.errors import JournalDamaged, ModelError, RedactionFailed
+from remora.errors import JournalDamaged, ModelError
 from remora.ids import SessionKey, UserKey, entry_id, row_id
-from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows, redact_row
+from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows
 from remora.languages.search_words import reading_size
 from remora.logging import get_logger
 from remora.recall.tail import EMPTY_TAIL, Tail
@@ -47,6 +47,7 @@ from remora.storage.damage import read_undamaged
 from remora.storage.pending import NEIGHBOURS, first_row_written
 from remora.storage.ports import MemoryRow, Vector
 from remora.storage.records import DiscardSpec, FlushSpec, RecordSpec, UnflushSpec
+from remora.storage.windows import with_windows
 from remora.tokens import INLINE_CHARACTERS, TokenCounter
 
 __all__ = ["UnindexedRows"]
@@ -231,10 +232,7 @@ class UnindexedRows:
             except JournalDamaged:
                 start = max(first - NEIGHBOURS, 1)
                 entries, _ = await read_undamaged(self._journal, key, start, last + NEIGHBOURS)
-            window_chars = self._window_chars
-            build = partial(
-                message_rows, key, entries, first, last, self._counter, window_chars=window_chars
-            )
+            build = partial(message_rows, key, entries, first, last, self._counter)
             size = sum(len(entry.chat) for entry in entries)
             made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
             rows.update((row.seq, row) for row in made if row.seq in seqs)
@@ -242,19 +240,10 @@ class UnindexedRows:
 
     async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """The rows as long-term memory would have them, without those that cannot be redacted."""
-        return await self._access.make_searchable(self._redact(rows))
-
-    def _redact(self, rows: Sequence[MemoryRow]) -> list[MemoryRow]:
-        redact = self._access.redact
-        if redact is None:
-            return list(rows)
-        kept = []
-        for row in rows:
-            try:
-                kept.append(redact_row(row, redact))
-            except RedactionFailed:  # its index job says so
-                probe("tail_not_redacted")
-        return kept
+        redacted, failed = self._access.redacted(rows)
+        if failed:  # their index jobs say so
+            probe("tail_not_redacted")
+        return with_windows(await self._access.make_searchable(redacted), self._window_chars)
 
     # -- searching ---------------------------------------------------------------------------------
 

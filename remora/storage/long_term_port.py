@@ -43,7 +43,8 @@ class MemoryRow(msgspec.Struct, frozen=True, gc=False):
         speaker: the sender's name if several share a role, else empty.
         content: the text.
         turn: the text that is searched: "(8 May 2023) Speaker: text".
-        window: the message and its neighbours in the session, each shortened.
+        window: the message and its neighbours in the session, each shortened; empty where the store
+            has `makes_windows`.
         memory_type: ``message``; ``summary``, an entry that left a session's summary list; the type
             of a recorded memory: ``fact``, ``preference``, ``context``, ``procedural``,
             ``message_batch``; or `BLOCK_TYPE`.
@@ -93,7 +94,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
     Attributes:
         row: the row.
-        scores: its score in each list that found it (``turn``, ``window``, ``vector``).
+        scores: its score in each list that found it (``turn``, ``vector``, and ``window`` where the
+            store keeps windows).
     """
 
     row: MemoryRow

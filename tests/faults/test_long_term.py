@@ -46,9 +46,9 @@ def ids(rows: list[MemoryRow]) -> list[str]:
     return sorted(row.id for row in rows)
 
 
-def table_of(store: LanceStore, rows: list[MemoryRow], *, checked: bool = True) -> Any:
+def table_of(store: LanceStore, rows: list[MemoryRow], schema: Any = None) -> Any:
     """Rows with their vectors, as LanceDB takes them."""
-    return store.tables.rows.table(zip(rows, vectors_of(rows), strict=True), checked=checked)
+    return store.tables.rows.table(zip(rows, vectors_of(rows), strict=True), schema)
 
 
 async def first_found(store: LanceStore, user: str, text: str) -> list[str]:
@@ -337,12 +337,13 @@ async def test_temporary_files_are_removed(tmp_path: Path) -> None:
 # -- directories of before -------------------------------------------------------------------------
 
 
-async def test_a_directory_from_before_there_were_records(tmp_path: Path) -> None:
-    """S2.16, G6: tables without a record, whose rows carry no check, are read, recorded, and
-    checked once rewritten.
+@pytest.mark.parametrize("age", [0, 1], ids=["with windows", "and without checks"])
+async def test_a_directory_from_before_there_were_records(tmp_path: Path, age: int) -> None:
+    """S2.16, G6: tables without a record, of an older version, are read, recorded, and rewritten:
+    then rows carry a check, and no window.
     """
     base, rows = tmp_path / "lance", everybody(range(5))
-    await _as_before(base, rows)
+    await _as_before(base, rows, age)
     async with lance(base, compact_fragments=1) as store:
         assert await held(store) == ids(rows)
         assert not store.refill_needed
@@ -353,7 +354,8 @@ async def test_a_directory_from_before_there_were_records(tmp_path: Path) -> Non
         await store.compact()
         assert await held(store) == ids(rows + more)
         (shard,) = store.tables.shards.values()
-        assert "check" in (await shard.table.schema()).names
+        names = (await shard.table.schema()).names
+        assert ("check" in names, "window" in names) == (True, False)
         assert await first_found(store, "bob", "number6") == ["bob-6"]
     async with lance(base) as store:
         assert await held(store) == ids(rows + more)
@@ -392,18 +394,24 @@ async def test_another_schema_is_put_aside(tmp_path: Path) -> None:
         assert len(await held(store)) == 3
 
 
-async def _as_before(base: Path, rows: list[MemoryRow]) -> list[Path]:
-    """A table as it was made before there were records and checks; returns its versions' files, the
-    newest first.
+async def _as_before(base: Path, rows: list[MemoryRow], age: int = 1) -> list[Path]:
+    """A table as it was made before there were records; returns its versions' files, the newest
+    first.
+
+    Args:
+        base: where.
+        rows: its rows.
+        age: 1 for a table of a time when there were no checks either.
     """
     import lancedb  # noqa: PLC0415
 
     store = await LanceStore.open(None, dimension=32, config=LongTermConfig(shards=1))
     database = await lancedb.connect_async(str(base))
-    table = await database.create_table("mem_000", schema=store.tables.rows.schema_before)
+    schema = store.tables.rows.older_schemas[age]
+    table = await database.create_table("mem_000", schema=schema)
     await table.set_unenforced_primary_key("id")
     for some in (rows[:-1], rows[-1:]):
-        await table.add(table_of(store, some, checked=False))
+        await table.add(table_of(store, some, schema))
     table.close()
     await store.aclose()
     return sorted((base / "mem_000.lance" / "_versions").glob("*.manifest"))

@@ -88,7 +88,7 @@ async def _lived_in(base: Path) -> list[MemoryRow]:
         await put(store, REST)
         (shard,) = store.tables.shards.values()
         lost = zip(LOST, vectors_of(LOST), strict=True)  # never acknowledged: what a crash leaves
-        await shard.table.add(store.tables.rows.table(lost, checked=True))
+        await shard.table.add(store.tables.rows.table(lost))
     (base / "mem_000.lance" / "data" / ".tmpX1y2Z3").write_text(f"{RARE} {VICTIM}")
     return others
 

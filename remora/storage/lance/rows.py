@@ -2,7 +2,11 @@
 
 LanceDB does not detect a flipped bit. So each row has a column `check` with a digest of its values
 and a digest of its vector. Every read compares them; a damaged row is reported and left out of the
-answer. An older table has no such column, and gets it when it is rewritten.
+answer.
+
+A row's `window` is not stored, since its neighbours have the same words: where all rows of a user
+are read it is made again (`storage/windows.py`). Older tables have it, and still older ones
+have no `check`; both are rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +24,16 @@ from remora.ids import Digests
 from remora.runtime.threads import run_in_thread
 from remora.storage.ports import Finding, MemoryRow, Vector
 
-__all__ = ["CHECK", "COLUMNS", "ORDERED", "SEARCHED", "OwnerFilter", "Read", "RowFormat"]
+__all__ = [
+    "CHECK",
+    "COLUMNS",
+    "ORDERED",
+    "SEARCHED",
+    "WINDOW",
+    "OwnerFilter",
+    "Read",
+    "RowFormat",
+]
 
 COLUMNS = (
     "id",
@@ -31,18 +44,20 @@ COLUMNS = (
     "speaker",
     "content",
     "turn",
-    "window",
     "memory_type",
     "importance",
     "created_at",
     "tokens",
     "agent_id",
 )
-"""The columns of a `MemoryRow`, in the order of its fields."""
-SEARCHED = ("turn", "window")
+"""The columns of a `MemoryRow`, in the order of its fields; older tables have `WINDOW` as well."""
+SEARCHED = ("turn",)
 """Columns with a full-text index."""
+WINDOW = "window"
 CHECK = "check"
-_IMPORTANCE = COLUMNS.index("importance")
+_FIELDS = tuple(name for name in MemoryRow.__struct_fields__ if name != WINDOW)
+_PLACE_OF_WINDOW = MemoryRow.__struct_fields__.index(WINDOW)
+_IMPORTANCE = MemoryRow.__struct_fields__.index("importance")
 _SORTED = ("user_key", "created_at", "session_id", "seq")
 ORDERED = ("user_id", *_SORTED)
 """The columns that a rewrite is decided by."""
@@ -65,18 +80,19 @@ class Read(msgspec.Struct, frozen=True):
     damaged: list[str]
 
 
-def _content_digest(row: MemoryRow) -> int:
+def _content_digest(row: MemoryRow, *, windowed: bool = False) -> int:
     """A digest of a row's values, in the precision in which they are stored."""
     values = list(msgspec.structs.astuple(row))
     values[_IMPORTANCE] = _float.pack(row.importance)
+    if not windowed:
+        del values[_PLACE_OF_WINDOW]
     return zlib.crc32(_encode(values))
 
 
-def _check(row: MemoryRow, vector: bytes) -> int:
+def _check(row: MemoryRow, vector: bytes, *, windowed: bool = False) -> int:
     """The value of `check`: the digest of the values above that of the vector (0 for none)."""
-    (check,) = _whole.unpack(
-        _halves.pack(zlib.crc32(vector) if vector else 0, _content_digest(row))
-    )
+    digest = _content_digest(row, windowed=windowed)
+    (check,) = _whole.unpack(_halves.pack(zlib.crc32(vector) if vector else 0, digest))
     return int(check)
 
 
@@ -103,7 +119,6 @@ class RowFormat:
             "speaker": text,
             "content": text,
             "turn": text,
-            "window": text,
             "memory_type": text,
             "importance": pa.float32(),
             "created_at": pa.timestamp("us", tz="UTC"),
@@ -112,35 +127,46 @@ class RowFormat:
         }
         if dimension is not None:
             types["vector"] = pa.list_(pa.float32(), dimension)
-        self.schema_before = pa.schema(
-            [pa.field(name, type_, nullable=False) for name, type_ in types.items()]
-        )
-        """The schema of tables without the column `check`."""
-        self.schema = self.schema_before.append(pa.field(CHECK, pa.int64(), nullable=False))
+        check = pa.field(CHECK, pa.int64(), nullable=False)
+        plain = pa.schema([pa.field(name, type_, nullable=False) for name, type_ in types.items()])
+        window = pa.field(WINDOW, text, nullable=False)
+        windowed = plain.insert(plain.get_field_index("memory_type"), window)
+        self.schema = plain.append(check)
+        self.older_schemas = (windowed.append(check), windowed)
+        """Of tables that are to be rewritten."""
 
     @property
     def embedded(self) -> bool:
         """Rows have vectors."""
         return self.dimension is not None
 
-    def fits(self, found: Any) -> bool | None:
-        """True if a table has this schema, False if the one without `check`, None if neither."""
-        for schema, answer in ((self.schema, True), (self.schema_before, False)):
+    def known(self, found: Any) -> Any:
+        """The schema of these that a table has; None if it has another."""
+        for schema in (self.schema, *self.older_schemas):
             if found.names == schema.names and found.types == schema.types:
-                return answer
+                return schema
         return None
 
-    def table(self, pairs: Iterable[tuple[MemoryRow, Vector | None]], *, checked: bool) -> Any:
-        """Rows and their vectors as a `pyarrow.Table`, with the column `check` if `checked`."""
+    def table(self, pairs: Iterable[tuple[MemoryRow, Vector | None]], schema: Any = None) -> Any:
+        """Rows and their vectors as a `pyarrow.Table`.
+
+        Args:
+            pairs: each row with its vector.
+            schema: one that `known` returned; that of new tables by default.
+        """
         import numpy as np  # noqa: PLC0415
 
         pa = self._pa
+        schema = self.schema if schema is None else schema
         pairs = list(pairs)
         plain = [row for row, _ in pairs]
         columns: dict[str, Any] = {
             name: [getattr(row, field) for row in plain]
-            for name, field in zip(COLUMNS, MemoryRow.__struct_fields__, strict=True)
+            for name, field in zip(COLUMNS, _FIELDS, strict=True)
         }
+        windowed = WINDOW in schema.names
+        if windowed:
+            columns[WINDOW] = [row.window for row in plain]
         keys = {user: self.digests.user(user) for user in {row.user for row in plain}}
         columns["user_key"] = [keys[row.user] for row in plain]
         vectors = [b""] * len(pairs)
@@ -152,20 +178,22 @@ class RowFormat:
             columns["vector"] = pa.FixedSizeListArray.from_arrays(
                 pa.array(matrix.reshape(-1)), self.dimension
             )
-        if checked:
+        if CHECK in schema.names:
             columns[CHECK] = [
-                _check(row, vector) for row, vector in zip(plain, vectors, strict=True)
+                _check(row, vector, windowed=windowed)
+                for row, vector in zip(plain, vectors, strict=True)
             ]
-        return pa.table(columns, schema=self.schema if checked else self.schema_before)
+        return pa.table(columns, schema=schema)
 
     def read(self, user: str | None, found: Any) -> Read:
         """The rows of a table.
 
         Args:
             user: the expected owner; None for any.
-            found: a table with `COLUMNS`, and perhaps `check` and `vector`.
+            found: a table with `COLUMNS`, and perhaps `window`, `check` and `vector`.
         """
         records = self._records(found)
+        windowed = WINDOW in found.column_names
         checks = found.column(CHECK).to_pylist() if CHECK in found.column_names else None
         vectors = (
             self._matrix(found) if checks is not None and "vector" in found.column_names else None
@@ -175,7 +203,7 @@ class RowFormat:
             row = MemoryRow(*record)
             if checks is not None:
                 of_vector, says = _halves.unpack(_whole.pack(checks[place]))
-                if says != _content_digest(row) or (
+                if says != _content_digest(row, windowed=windowed) or (
                     vectors is not None and of_vector != zlib.crc32(vectors[place].tobytes())
                 ):
                     read.damaged.append(row.id)
@@ -216,7 +244,7 @@ class RowFormat:
         return flat.reshape(len(found), self.dimension)
 
     def _records(self, found: Any) -> Iterator[tuple[Any, ...]]:
-        """The values of `COLUMNS`, a tuple for each row."""
+        """The values of a `MemoryRow`'s fields, a tuple for each row."""
         columns = []
         for name in COLUMNS:
             column = found.column(name)
@@ -224,6 +252,10 @@ class RowFormat:
                 # A zoned timestamp needs the machine's time zone files, read on the event loop.
                 column = column.cast(self._pa.int64())
             columns.append(column.to_pylist())
+        windows = [""] * len(found)
+        if WINDOW in found.column_names:
+            windows = found.column(WINDOW).to_pylist()
+        columns.insert(_PLACE_OF_WINDOW, windows)
         return zip(*columns, strict=True)
 
     # -- whole tables ------------------------------------------------------------------------------
@@ -308,20 +340,23 @@ class RowFormat:
         """
         place_of = {row_id: place for place, row_id in enumerate(found["_rowid"].to_pylist())}
         found = self.take(found, [place_of[row_id] for row_id in row_ids])
-        if CHECK in found.column_names:
-            return found.select(self.schema.names).cast(self.schema)
+        if WINDOW in found.column_names:
+            checks = self._pa.array(self._new_checks(found), self._pa.int64())
+            if CHECK in found.column_names:
+                found = found.drop_columns([CHECK])
+            found = found.append_column(CHECK, checks)
+        return found.select(self.schema.names).cast(self.schema)
+
+    def _new_checks(self, found: Any) -> list[int]:
+        """The checks of an older table's rows; those of damaged ones show that they are."""
         read = self.read(None, found)
         vectors = (
             [one.tobytes() for one in self._matrix(found)] if self.embedded else [b""] * len(found)
         )
-        checks = [
-            _check(row, vectors[place]) for row, place in zip(read.rows, read.places, strict=True)
-        ]
-        return (
-            found.append_column(CHECK, self._pa.array(checks, self._pa.int64()))
-            .select(self.schema.names)
-            .cast(self.schema)
-        )
+        checks = [~_check(MemoryRow(*one), b"") for one in self._records(found)]
+        for row, place in zip(read.rows, read.places, strict=True):
+            checks[place] = _check(row, vectors[place])
+        return checks
 
 
 class OwnerFilter:

@@ -14,10 +14,11 @@ from remora.logging import get_logger
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.indices import MANY_ROWS, REFINE
-from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, Read
+from remora.storage.lance.rows import SEARCHED, Read
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, Scope, Vector
+from remora.storage.windows import with_windows
 
 __all__ = ["LanceSearch"]
 
@@ -72,7 +73,7 @@ class LanceSearch:
             # at once: the work is in LanceDB's own threads
             lists = await asyncio.gather(*[one(name, query) for name, query in queries.items()])
             scores, places = _scores(dict(zip(queries, lists, strict=True)))
-            found = await self.fetch(table, _columns(shard), places, mine)
+            found = await self.fetch(table, shard.columns, places, mine)
         async with self._turns:  # answers that come together have one turn of the event loop each
             large = len(found) > _READ_ON_LOOP
             read = await run_in_thread_if(large, self._tables.rows.read, user, found)
@@ -128,14 +129,16 @@ class LanceSearch:
         if found is None:
             found = form.schema.empty_table()
         read, vectors = await run_in_thread(form.read_with_vectors, user, found)
-        return self._report(read).rows, vectors
+        rows = self._report(read).rows
+        chars = self._tables.config.window_chars
+        return await run_in_thread_if(len(rows) > _READ_ON_LOOP, with_windows, rows, chars), vectors
 
     async def all_rows(self) -> AsyncIterator[tuple[Sequence[MemoryRow], Vector | None]]:
         """See `LanceStore.all_rows`."""
         form = self._tables.rows
         for shard in list(self._tables.shards.values()):
             async with self._tables.reading("reading", shard) as table:
-                columns = [*_columns(shard), "user_key", *(["vector"] if form.embedded else [])]
+                columns = [*shard.columns, "user_key", *(["vector"] if form.embedded else [])]
                 async for some in _gather(await table.query().select(columns).to_batches()):
                     read, vectors = await run_in_thread(form.read_batches, some)
                     yield self._report(read).rows, vectors
@@ -146,7 +149,7 @@ class LanceSearch:
         if shard is None:
             return None
         async with self._tables.reading("reading", shard) as table:
-            query = table.query().where(self.within(key, scope)).select([*_columns(shard), *more])
+            query = table.query().where(self.within(key, scope)).select([*shard.columns, *more])
             return await query.to_arrow(timeout=self._tables.read_timeout)
 
     def within(self, key: str, scope: Scope) -> Any:
@@ -203,10 +206,6 @@ def _scores(lists: dict[str, Any]) -> tuple[dict[str, dict[str, float]], dict[st
             scores.setdefault(id_, {})[name] = 1.0 - value if name == "vector" else value
             places[id_] = place
     return scores, places
-
-
-def _columns(shard: Shard) -> list[str]:
-    return [*COLUMNS, CHECK] if shard.checked else [*COLUMNS]
 
 
 async def _gather(batches: AsyncIterator[Any]) -> AsyncIterator[Sequence[Any]]:

@@ -49,7 +49,7 @@ from remora.storage.lance.indices import (
 from remora.storage.lance.manifest import Fragment, Manifest
 from remora.storage.lance.object_table import ForeignWrite, ObjectTable
 from remora.storage.lance.rewriting import copy_rows, sorted_row_ids
-from remora.storage.lance.rows import SEARCHED, RowFormat
+from remora.storage.lance.rows import CHECK, COLUMNS, SEARCHED, WINDOW, RowFormat
 
 __all__ = ["CLOCK_SLACK_S", "COMMIT_GRAIN_S", "MOST_UNINDEXED", "Shard"]
 
@@ -96,7 +96,7 @@ class Shard:
         reopen: opens another handle.
         rows: the columns.
         tools: for indices.
-        checked: the table has the column `check`.
+        schema: the table's.
         words_from: rows of a user from which on the words of the table are indexed.
 
     Attributes:
@@ -125,7 +125,7 @@ class Shard:
         reopen: Callable[[], Any],
         rows: RowFormat,
         tools: IndexTools,
-        checked: bool,
+        schema: Any,
         words_from: int,
         fragments: int = 0,
         searchable: bool = False,
@@ -137,7 +137,7 @@ class Shard:
         self.fragments = fragments
         self.searchable = searchable
         self.asked = False
-        self.checked = checked
+        self.schema = schema
         self._words_from = words_from
         self._uncounted = words_from  # rows that came since users' rows were counted
         self.unindexed = self._indexed = 0
@@ -169,6 +169,22 @@ class Shard:
         self._commits.append((changed_at, changed_at))
         pause_s = max(time.time() - changed_at, 0.0)
         self._written_at = self._changed_at = time.monotonic() - pause_s
+
+    @property
+    def columns(self) -> list[str]:
+        """What is read of a row, without its vector."""
+        more = [name for name in (WINDOW, CHECK) if name in self.schema.names]
+        return [*COLUMNS, *more]
+
+    @property
+    def checked(self) -> bool:
+        """Whether damaged rows can be told."""
+        return CHECK in self.schema.names
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the table is of an older version, and to be rewritten."""
+        return WINDOW in self.schema.names
 
     @property
     def table(self) -> Any:
@@ -358,6 +374,7 @@ class Shard:
         now = time.monotonic()
         return (
             self.fragments >= commits
+            or self.outdated
             or self.wants_indexing()
             or (
                 self._superseded
@@ -384,7 +401,7 @@ class Shard:
         rows = sum(one.rows for one in fragments)
         await index_users(self.table, self._tools, least_rows=index_rows)
         quiet = time.monotonic() - self._written_at > _QUIET_S
-        if not self.checked:
+        if self.outdated:
             await self.rewrite(None, index_rows=index_rows)
             await self._optimize(keep_s)
         elif manifest is None or rows <= _FEW_ROWS or len(fragments) == 1 or not self.fragments:
@@ -482,7 +499,7 @@ class Shard:
         self.rewritten_bytes += await self._record(work, began)
         self.replacements += 1
         await self._switch_table(work)
-        self.needs_rollback, self.checked = False, True
+        self.needs_rollback, self.schema = False, self._rows.schema
         self.fragments = 0
         return removed
 

@@ -66,6 +66,9 @@ class LanceStore:
             journal; until `clear_refill`.
     """
 
+    makes_windows = True
+    """See `remora.storage.windows.makes_windows`."""
+
     def __init__(self, tables: LanceTables) -> None:
         self.tables = tables
         self.writer = LanceWriter(tables)

@@ -202,7 +202,7 @@ class LanceTables:
         await objects.note(int(await writing.version()), refill=refill)
         reading = await self._open_table(name)
         await reading.checkout(objects.version)
-        return self._make_shard(name, reading, None, checked=True, objects=objects, writing=writing)
+        return self._make_shard(name, reading, None, objects=objects, writing=writing)
 
     async def _load_shard(
         self,
@@ -215,9 +215,9 @@ class LanceTables:
         writing: Any = None,
     ) -> None:
         found = await table.schema()
-        fits = self.rows.fits(found)
+        schema = self.rows.known(found)
         problem = ""
-        if fits is None:
+        if schema is None:
             problem = (
                 f"its columns are {found.names}, not {self.rows.schema.names}: it is damaged, or "
                 "another version's"
@@ -227,18 +227,20 @@ class LanceTables:
                 "its users' digests were made with another key than the journal has now, so none "
                 "of its rows would be found"
             )
-        if fits is None or problem:
+        if schema is None or problem:
             if files is None:
                 raise LongTermError(
                     f"the table {name}: {problem}; move it away and it is filled again",
                     retryable=False,
                 )
             table.close()
-            put_aside = partial(files.quarantine, problem, of_other_key=fits is not None)
+            put_aside = partial(files.quarantine, problem, of_other_key=schema is not None)
             await run_in_thread(put_aside)
             return
         statistics = await table.stats()
-        shard = self._make_shard(name, table, files, checked=fits, objects=objects, writing=writing)
+        shard = self._make_shard(
+            name, table, files, schema=schema, objects=objects, writing=writing
+        )
         shard.fragments = statistics["fragment_stats"]["num_fragments"]
         await shard.read_indices()
         if opened.indices:
@@ -264,7 +266,7 @@ class LanceTables:
         table: Any,
         files: ShardFiles | None,
         *,
-        checked: bool,
+        schema: Any = None,
         objects: ObjectTable | None = None,
         writing: Any = None,
     ) -> Shard:
@@ -277,7 +279,7 @@ class LanceTables:
             reopen=partial(self._open_table, name),
             rows=self.rows,
             tools=self._tools,
-            checked=checked,
+            schema=self.rows.schema if schema is None else schema,
             words_from=self._words_from,
         )
 
@@ -353,7 +355,7 @@ class LanceTables:
             return await self._make_empty(name, ObjectTable(name, *self._objects, None))
         table = await self._database.create_table(name, schema=self.rows.schema, exist_ok=True)
         await table.set_unenforced_primary_key("id")
-        shard = self._make_shard(name, table, self.files(name), checked=True)
+        shard = self._make_shard(name, table, self.files(name))
         await shard.record(time.time())
         return shard
 

@@ -20,7 +20,7 @@ from remora.logging import get_logger
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 from remora.storage.lance.allocators import return_free_memory
-from remora.storage.lance.rows import CHECK, COLUMNS, OwnerFilter
+from remora.storage.lance.rows import OwnerFilter
 from remora.storage.lance.shard import MOST_UNINDEXED, Shard
 from remora.storage.lance.tables import LanceTables
 from remora.storage.ports import Finding
@@ -308,9 +308,9 @@ class LanceUpkeep:
 
     async def _row_findings(self, shard: Shard, *, deep: bool) -> list[Finding]:
         tables = self._tables
-        columns = ["user_key", *(COLUMNS if deep else ("id", "user_id"))]
-        if deep and shard.checked:
-            columns += [CHECK, "vector"] if tables.rows.embedded else [CHECK]
+        columns = ["user_key", *(shard.columns if deep else ("id", "user_id"))]
+        if deep and shard.checked and tables.rows.embedded:
+            columns.append("vector")
         try:
             with tables.map_errors("verifying", shard), shard.reading() as table:
                 query = table.query().select(columns)
@@ -366,7 +366,7 @@ class LanceUpkeep:
 
     async def _find_damaged_row_ids(self, shard: Shard) -> list[int]:
         rows = self._tables.rows
-        columns = [*COLUMNS, CHECK, *(["vector"] if rows.embedded else [])]
+        columns = [*shard.columns, *(["vector"] if rows.embedded else [])]
         batches: Any = await shard.table.query().select(columns).with_row_id().to_batches()
         found: list[int] = []
         async for batch in batches:

@@ -176,7 +176,7 @@ class LanceWriter:
         async with shard.lock:
             with tables.map_errors("writing", shard, writing=True):
                 table = await compute_in_thread(
-                    partial(tables.rows.table, rows.values(), checked=shard.checked)
+                    partial(tables.rows.table, rows.values(), shard.schema)
                 )
                 write = partial(self._write_table, shard, table, may_exist=may_exist)
                 if shard.objects is not None:
