@@ -184,7 +184,6 @@ class _Extract:
     ) -> None:
         self._count = count
         self._read = _read(previous, lines)
-        self._head_tokens: dict[str, int] = {}
 
     def __call__(self, max_tokens: int) -> str:
         read = self._read
@@ -229,16 +228,9 @@ class _Extract:
         return [read.shortened[place] for place in sorted(candidates.chosen)]
 
     def _cost(self, sentence: _Sentence) -> int:
-        """Tokens of a sentence's line, which are counted once.
-
-        Many lines have the same head. No token of tiktoken's reaches over the blank behind it.
-        """
+        """Tokens of a sentence's line, which are counted once."""
         if sentence.tokens < 0:
-            head = sentence.head
-            above = self._head_tokens.get(head)
-            if above is None:
-                above = self._head_tokens[head] = self._count(f"- {head}:")
-            sentence.tokens = above + self._count(f" {sentence.text}\n")
+            sentence.tokens = self._count(sentence.line + "\n")
         return sentence.tokens
 
 
