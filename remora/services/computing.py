@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, TypeVarTuple
@@ -138,13 +139,16 @@ class ComputingProcess:
 
     def _answers(self) -> bool:
         """Whether the process is there, and has loaded what it needs."""
-        if self._socket is None:
-            return False
-        if not self._ready and select.select([self._socket], (), (), 0)[0]:
-            self._ready = self._socket.recv(1) == _READY
+        if self._socket is None or self._ready:
+            return self._ready
+        said = select.poll()
+        said.register(self._socket, select.POLLIN)
+        if said.poll(0):
+            with suppress(OSError):
+                self._ready = self._socket.recv(1) == _READY
             if not self._ready:
                 self._give_up("it ended while it started")
-        elif not self._ready and time.monotonic() - self._started_s > _START_S:
+        elif time.monotonic() - self._started_s > _START_S:
             self._give_up("it does not start")
         return self._ready
 
