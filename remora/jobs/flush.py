@@ -135,14 +135,15 @@ class FlushHandler:
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
         began = time.monotonic()
-        async with self._alone(key, spec, may_exist=may_exist):
+        windowed = not makes_windows(await self._access.store())
+        async with self._alone(key, spec, may_exist=may_exist, windowed=windowed):
             try:
                 match spec:
                     case FlushSpec():
-                        await self._index(key, spec, may_exist=may_exist)
+                        await self._index(key, spec, may_exist=may_exist, windowed=windowed)
                     case UnflushSpec():
                         async with self._access.users.shared(key.user):
-                            await self._remove(key, spec)
+                            await self._remove(key, spec, windowed=windowed)
                         if self._tell is not None:
                             await remove_unsupported(self._access.journal, self._tell, key)
                     case DiscardSpec(seqs=seqs):
@@ -167,14 +168,14 @@ class FlushHandler:
         return JobResult(records=(Flushed(spec.sid, spec.through),))
 
     def _alone(
-        self, key: SessionKey, spec: object, *, may_exist: bool
+        self, key: SessionKey, spec: object, *, may_exist: bool, windowed: bool
     ) -> AbstractAsyncContextManager[None]:
         """Keeps jobs of a session apart, but those that write new rows, which share a commit.
 
         A flush must not write back what was removed after it was read, and a job that is run again
         must not write while its first run does: each would take the rows for new.
         """
-        if isinstance(spec, FlushSpec) and not (may_exist or spec.completes):
+        if isinstance(spec, FlushSpec) and not (may_exist or (spec.completes and windowed)):
             return self._sessions.shared(key)
         return self._sessions.exclusive(key)
 
@@ -227,7 +228,9 @@ class FlushHandler:
         await self._add_in_batches(entries, [row for row in rows if row.seq in wanted])
         return next(iter(damaged.values()), None)
 
-    async def _index(self, key: SessionKey, spec: FlushSpec, *, may_exist: bool) -> None:
+    async def _index(
+        self, key: SessionKey, spec: FlushSpec, *, may_exist: bool, windowed: bool
+    ) -> None:
         """Run a flush job."""
         first, through = spec.first, spec.through
         if may_exist:
@@ -236,7 +239,7 @@ class FlushHandler:
                 await self._flush(key, first, through, may_exist=True)
         else:
             await self._flush(key, first, through, may_exist=False)
-        if spec.completes:
+        if spec.completes and windowed:
             async with self._access.users.shared(key.user):
                 await self._complete_windows(key, first)
 
@@ -386,9 +389,10 @@ class FlushHandler:
             # An entry that returned to its list and left it again has a row.
             await self._add([entry_row(key, spec.entry, spec.at_us)])
 
-    async def _remove(self, key: SessionKey, spec: UnflushSpec) -> None:
-        """Remove messages' rows, and rewrite their neighbours', whose windows hold their text."""
-        ids, near = await run_in_thread_if(len(spec.seqs) > _IN_THREAD, _touched_rows, key, spec)
+    async def _remove(self, key: SessionKey, spec: UnflushSpec, *, windowed: bool) -> None:
+        """Remove messages' rows; write those again that changed, or hold their text."""
+        touched = partial(_touched_rows, key, spec, windowed=windowed)
+        ids, near = await run_in_thread_if(len(spec.seqs) > _IN_THREAD, touched)
         await self._access.delete(key.user, ids)
         if near:
             await self._flush(key, min(near), max(near), may_exist=True, among=near)
@@ -412,10 +416,16 @@ def _batch_rows(
     return [[by_seq[entry.seq] for entry in batch] for batch in batches(mine, most_tokens)]
 
 
-def _touched_rows(key: SessionKey, spec: UnflushSpec) -> tuple[list[str], set[int]]:
-    """The ids of rows that hold the text of removed messages, and the neighbours among these."""
+def _touched_rows(
+    key: SessionKey, spec: UnflushSpec, *, windowed: bool
+) -> tuple[list[str], set[int]]:
+    """The ids of rows that hold the text of removed messages, and of those that are written again.
+
+    The latter also by their numbers: messages that were changed, and neighbours, if rows have
+    windows.
+    """
     removed = set(spec.seqs)
-    reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+    reach = range(-NEIGHBOURS, NEIGHBOURS + 1) if windowed else ()
     near = {seq + step for seq in removed for step in reach} - removed | set(spec.changed)
     near = {seq for seq in near if 0 < seq <= spec.flushing}
     entries = [entry_id(key, seq) for seq in {*removed, *spec.entries}]  # by their last messages
