@@ -3,8 +3,8 @@
 Results of tools have most of the words of such a conversation, and least of what it is about. So an
 extract begins with what the user asked, turn by turn, none missing while a few words fit: the
 identifiers, numbers, names and dates that the user said, then the words that are rare. Newer turns
-get more words. Calls of tools follow, by name and identifiers, where there is room, and then what
-was answered, in half of the rest: an answer says again what a tool found.
+get more words. What was answered follows, in a few words each, since an answer says again what a
+tool found; and where there is room, calls of tools by name and identifiers.
 
 A line holds the turns of one day: ``- 8 May 2026, User: [asked] flight New York Seattle May 20th;
 user ID mia_li_3668``, ``- 8 May 2026, Assistant: [called] get_user_details mia_li_3668``, and
@@ -31,7 +31,8 @@ _KINDS = (_ASKED, _CALLED, _ANSWERED)
 _LEVELS = (16, 12, 9, 7, 5, 4, 3, 2)  # words of a turn
 _SHARES = {16: 0.7, 12: 0.7, 9: 0.75, 7: 0.8, 5: 0.85}  # of the room; the rest is for sentences
 _LEAST_SHARE = 0.95
-_ANSWER_LEVELS = (9, 6, 4, 3)  # words of an answer
+_WITH_ANSWERS = 5  # words of a turn from which on all answers are listed
+_ANSWER_WORDS = 4  # of an answer
 _LEGIBLE = 9  # words of a turn from which on those that tell nothing are among them
 _WITH_CALLS = 5  # words of a turn from which on calls are listed as well
 _LONGEST_WORD = 40  # characters
@@ -154,12 +155,16 @@ class TurnList:
         """
         if not self._turns:
             return []
+        asked = [one for one in self._turns if one.head[1] == _ASKED]
         for words in _LEVELS:
-            lines = self._lines(words, self._turns)
-            tokens = count("\n".join(lines))
-            if tokens <= most * _SHARES.get(words, _LEAST_SHARE):
-                return lines + self._fit_answers((most - tokens) // 2, count)
-        telling = [one for one in self._turns if one.marked and one.head[1] == _ASKED]
+            room = most * _SHARES.get(words, _LEAST_SHARE)
+            answers = self._lines(_ANSWER_WORDS, self._answers) if words >= _WITH_ANSWERS else []
+            for turns in (self._turns, asked) if words >= _WITH_CALLS else (asked,):
+                lines = self._lines(words, turns) + answers
+                tokens = count("\n".join(lines))
+                if tokens <= room:
+                    return lines if answers else lines + self._fit_answers(most - tokens, count)
+        telling = [one for one in asked if one.marked]
         left = len(telling)
         while left > 0:  # the newest that say what nothing else says
             lines = self._lines(1, telling[-left:])
@@ -170,25 +175,22 @@ class TurnList:
         return []
 
     def _fit_answers(self, most: int, count: Callable[[str], int]) -> list[str]:
-        """Lines of answers: of all, or of the newest that fit in a few words each."""
-        lines: list[str] = []
-        for words in _ANSWER_LEVELS:
-            lines = self._lines(words, self._answers)
-            if count("\n".join(lines)) <= most:
-                return lines
+        """Lines of the newest answers, in half of the room."""
         left = len(self._answers)
-        while left > 0 and (tokens := count("\n".join(lines))) > most:
+        while left > 0:
+            lines = self._lines(_ANSWER_WORDS, self._answers[-left:])
+            tokens = 2 * count("\n".join(lines))
+            if tokens <= most:
+                return lines
             left = min(left * most // tokens, left - 1)
-            lines = self._lines(_ANSWER_LEVELS[-1], self._answers[len(self._answers) - left :])
-        return lines
+        return []
 
     def _lines(self, words: int, turns: Sequence[_Turn]) -> list[str]:
         newest = len(turns) * 3 // 4
         told: dict[tuple[str, str], list[str]] = {}
         for place, one in enumerate(turns):
-            if words >= _WITH_CALLS or one.head[1] != _CALLED:
-                gist = one.gist(2 * words if place >= newest else words)
-                told.setdefault(one.head, []).append(gist)
+            gist = one.gist(2 * words if place >= newest else words)
+            told.setdefault(one.head, []).append(gist)
         return [f"- {head}: {kind}{_SEPARATOR.join(gists)}" for (head, kind), gists in told.items()]
 
     def _turn(self, head: tuple[str, str], words: Sequence[_Word]) -> _Turn:
