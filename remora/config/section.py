@@ -70,6 +70,7 @@ _MAY_BE_ZERO = frozenset(
         "batch_ms",
         "cache",
         "dedup_window",
+        "gather_s",
         "hot_mb",
         "jitter",
         "linger_s",

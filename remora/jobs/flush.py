@@ -27,6 +27,7 @@ from remora.jobs.rows import (
 )
 from remora.logging import get_logger
 from remora.messages import Entry
+from remora.models.ports import function_of
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.jobs import Job, JobAttempt, JobResult
 from remora.runtime.locks import SharedLocks
@@ -342,7 +343,7 @@ class FlushHandler:
         access = self._access
         store = await access.store()
         large = sum(len(entry.chat) for entry in entries) > INLINE_CHARACTERS
-        embed = getattr(access.embedder, "compute", None) if embedded and large else None
+        embed = function_of(access.embedder) if embedded and large else None
         how: Any = {
             "language": access.language,
             "window_chars": None if makes_windows(store) else self._window_chars,

@@ -48,6 +48,7 @@ __all__ = [
     "check_answer_length",
     "embed_texts",
     "embedder_name",
+    "function_of",
     "in_an_embedder",
 ]
 
@@ -391,6 +392,15 @@ def as_reranker(reranker: RerankerLike) -> Reranker:
         "reranker must have an async rank(query, texts) or be callable, not "
         f"{type(reranker).__name__}"
     )
+
+
+def function_of(embedder: Embedder | None) -> Callable[[Sequence[str]], Any] | None:
+    """The function by which remora's own embedder computes, for any thread and process.
+
+    None of others, whatever attributes they have.
+    """
+    own = type(embedder).__module__ == "remora.models.static"
+    return getattr(embedder, "compute", None) if own else None
 
 
 def embedder_name(embedder: Embedder | None) -> str:

@@ -142,7 +142,7 @@ class _Words:
         """The tokens of a text."""
         if not text:
             return ()
-        if "<" in text and any(token in text for token in _SPECIAL_TOKENS):
+        if _WORD_BEGINS in text or ("<" in text and any(one in text for one in _SPECIAL_TOKENS)):
             ids: list[int] = self._encode(text).ids
             return ids
         words = text.split(" ")

@@ -30,6 +30,7 @@ from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.histogram import Histogram, HistogramMeter
 from remora.runtime.probes import probe
 from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
+from remora.storage.windows import makes_windows
 
 __all__ = ["Recall", "Tails"]
 
@@ -377,8 +378,16 @@ class Recall:
         candidates = [one for one in found if one.row.memory_type != BLOCK_TYPE]
         size = len(query) + sum(len(one.row.content) for one in candidates)
         if tail:
+            lists = ("turn",) if makes_windows(store) else ("turn", "window")
             add = partial(
-                add_tail, candidates, tail, asked, scope, depth=config.depth, without=shown
+                add_tail,
+                candidates,
+                tail,
+                asked,
+                scope,
+                depth=config.depth,
+                without=shown,
+                lists_of_words=lists,
             )
             candidates = await run_in_thread_if(True, add)
         rank = partial(fuse, candidates, config, query, gain=self._gain, periods=asked.periods)

@@ -169,6 +169,7 @@ def add_tail(
     *,
     depth: int,
     without: Collection[str] = (),
+    lists_of_words: Sequence[str] = _TEXTS,
 ) -> list[Candidate]:
     """What a store found, and what matches in the tail, with scores on the store's scale.
 
@@ -179,6 +180,7 @@ def add_tail(
         scope: which rows to search.
         depth: candidates of each list of the tail, at most.
         without: ids of rows of the tail to leave out.
+        lists_of_words: those that the store searches.
     """
     found = [one for one in candidates if one.row.id not in tail.hidden]
     more = tail.index
@@ -190,9 +192,7 @@ def add_tail(
     terms = make_terms(question.stems)
     near = UserIndex([one.row for one in found], None)
     lists: dict[str, ScoreList] = {}
-    for name in _TEXTS:
-        if found and not any(name in one.scores for one in found):
-            continue  # a list that the store does not have
+    for name in lists_of_words:
         texts = near.texts[name], more.texts[name]
         there = [one.look_up(one.find(terms.hashes)) for one in texts]
         theirs, ours = scores_together(there, terms)

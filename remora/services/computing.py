@@ -41,7 +41,7 @@ Arguments = TypeVarTuple("Arguments")
 _BUSY_S = 2.0  # of computing, without a pause, before it is started
 _PAUSE_S = 1.0
 _IDLE_S = 60.0
-_ANSWER_S = 20.0  # what takes longer is computed here: it may be stopped
+_ANSWER_S = 10.0  # what takes longer is computed here: it may be stopped
 _START_S = 30.0
 _TURN_S = 0.5  # for others' answers: to compute here would hold the interpreter
 _READY = b"\n"
@@ -93,6 +93,9 @@ class ComputingProcess:
         await run_in_thread(self._leave)
 
     def _leave(self) -> None:
+        process = self._process
+        if self._users <= 1 and process is not None:
+            process.kill()  # who is asking need not wait for a process that was stopped
         with self._lock:
             self._users -= 1
             if self._users <= 0:

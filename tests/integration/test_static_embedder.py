@@ -47,6 +47,7 @@ def model() -> Any:
 @given(text=st.text(st.sampled_from("ab ,.\n\té中😀\u0301\u00a0<s>/nk0"), max_size=60))
 @example(text="  two  words   and blanks at the end   ")
 @example(text="<s> is a token of its own, </s>, <unk> and  < s> are not")
+@example(text="\u2581a mark of the model itself \u2581")
 @example(text="a" * 60)
 @settings(max_examples=300)
 async def test_a_text_has_the_vector_of_the_tokens_that_the_model_reads(
