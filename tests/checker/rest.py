@@ -241,7 +241,7 @@ async def _check_long_term(
         if name[0] == "f"
     }
     for user in history.users:
-        rows = await store.rows(user)
+        rows, _ = await store.embedded_rows(user)  # with the windows that recalls search
         for row in rows:
             if row.memory_type == "message":
                 found.extend(_misheard(history, user, row, told.get((user, row.session), {})))

@@ -324,7 +324,7 @@ async def crash_states(
             # whether it pays depends on how long this disk takes
             with mock.patch.object(JournalWriter, "alternates", True), count_probes() as counts:
                 await workload.run(rounds)
-            assert counts["commit_behind"] >= 2, counts
+            assert counts["commit_behind"], counts
         first = next(n for n, step in enumerate(disk.steps) if step[0] == "note")
         by_loss: Counter[str] = Counter()
         other: Counter[str] = Counter()
