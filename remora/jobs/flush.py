@@ -225,8 +225,8 @@ class FlushHandler:
         entries, damaged = await read_undamaged(
             self._access.journal, key, max(first - NEIGHBOURS, 1), through + NEIGHBOURS
         )
-        rows = await self._rows(key, entries, first, through)
-        await self._add_in_batches(entries, [row for row in rows if row.seq in wanted])
+        made = await self._made_among(key, entries, wanted)
+        await self._write_made(entries, made, may_exist=True)
         return next(iter(damaged.values()), None)
 
     async def _index(
@@ -253,10 +253,10 @@ class FlushHandler:
             return
         probe("windows_completed")
         entries = await self._read_around(key, min(near), max(near))
-        rows = await self._rows(key, entries, min(near), max(near))
-        prepared, vectors = await self._access.prepare(
-            [row for row in rows if row.seq in near], redacted=True
-        )
+        made = await self._made_among(key, entries, near)
+        for error in made.failed.values():
+            raise error
+        prepared, vectors = await self._access.prepare(made.rows, redacted=True)
         # last, because a failure up to here must not cost the rows that are there
         await self._access.delete(key.user, [row.id for row in prepared])
         await (await self._access.store()).add(prepared, vectors, may_exist=True)
@@ -298,19 +298,12 @@ class FlushHandler:
         """Messages `first`…`through` with their neighbours."""
         return await self._access.journal.read(key, first - NEIGHBOURS, through + NEIGHBOURS)
 
-    async def _rows(
-        self, key: SessionKey, entries: Sequence[Entry], first: int, through: int
-    ) -> list[MemoryRow]:
-        """The rows of messages `first`…`through`, except pruned ones; `entries` has neighbours.
-
-        Raises:
-            RedactionFailed: the hook raised or returned no text.
-        """
-        made = await self._made(key, entries, first, through, embedded=False)
-        made = made.without(await self._access.journal.pruned_seqs(key), None)
-        for error in made.failed.values():
-            raise error
-        return made.rows
+    async def _made_among(
+        self, key: SessionKey, entries: Sequence[Entry], among: Collection[int]
+    ) -> _Made:
+        """The rows of these messages, except pruned ones; `entries` has neighbours."""
+        made = await self._made(key, entries, min(among), max(among), embedded=False)
+        return made.without(await self._access.journal.pruned_seqs(key), among)
 
     async def _write_made(self, entries: Sequence[Entry], made: _Made, *, may_exist: bool) -> None:
         """Write rows; those that never can be do not keep the others out."""
