@@ -229,6 +229,7 @@ MAY_BE_ZERO = {
     "cluster.linger_s",
     "importance.weight",
     "long_term.batch_ms",
+    "long_term.gather_s",
     "long_term.max_user_rows",
     "recall.answer_bonus",
     "recall.unindexed_rows",
