@@ -73,7 +73,6 @@ _logger = get_logger(__name__)
 _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
 _QUIET_S = 0.5  # without a commit: messages are indexed
-_UNINDEXED_ROWS = 1_000
 _KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
@@ -243,16 +242,8 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         now=options.clock.time,
         importance=config.importance,
     )
-    gathering = Gathering(
-        size=count_new_messages,
-        most=config.long_term.batch_rows,
-        # half of what a recall reads that is not indexed
-        most_of_owner=(config.recall.unindexed_rows or _UNINDEXED_ROWS) // 2,
-        age_s=config.long_term.gather_s,
-        quiet_s=min(_QUIET_S, config.long_term.gather_s),
-    )
     at_once = config.supervisor.flush_concurrency
-    base.add_queue(FLUSH_QUEUE, flush, at_once, gathering=gathering)
+    base.add_queue(FLUSH_QUEUE, flush, at_once, gathering=_gathering(config))
     base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)
     index.serve(base.registry, flush, record, base.retry)
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
@@ -261,6 +252,20 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         every(long_term.prune_interval_s, "prune", partial(index.prune, base.registry.ask_control))
     every(long_term.compact_interval_s, "compact", index.compact)
     return recall
+
+
+def _gathering(config: Config) -> Gathering | None:
+    """When jobs begin that index messages; None for at once: what waits would not be recalled."""
+    unindexed = config.recall.unindexed_rows
+    if not unindexed:
+        return None
+    return Gathering(
+        size=count_new_messages,
+        most=config.long_term.batch_rows,
+        most_of_owner=unindexed // 2,
+        age_s=config.long_term.gather_s,
+        quiet_s=_QUIET_S,
+    )
 
 
 def extracts_facts(config: Config, models: Models) -> bool:

@@ -109,7 +109,8 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     gather_s: float = 60.0
     """How long messages that left a buffer wait for others, to be indexed together: until there are
     `batch_rows`, half of `recall.unindexed_rows` of one user, or nothing was written for half a
-    second. They are recalled all the same. 0 indexes them one compaction at a time."""
+    second. They are recalled all the same; where `recall.unindexed_rows` is 0 they do not wait. 0
+    indexes them one compaction at a time."""
     compact_fragments: int = 20
     """Commits to a shard after which it is compacted: each slows every search a little."""
     compact_interval_s: float = 30.0

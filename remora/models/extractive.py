@@ -47,7 +47,7 @@ _DAY_US = 86_400_000_000
 _DIGIT = re.compile(r"\d")
 _INNER_NAME = re.compile(r"[A-Z](?<=[a-z,;] .)[\w-]+")  # a capital first: so `re` skips the rest
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
-_HEAD_AND_BEGINNING = re.compile("- .*?: [A-Za-z0-9]{1,40}")  # no sentence ends within the last
+_BEGINNING = re.compile("[A-Za-z0-9]{1,40}")  # no sentence ends within these
 _LAMBDA = 0.8
 _MAX_CANDIDATES = 2_000
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
@@ -246,7 +246,11 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
     It knows the lines of all three: `extractive`, `lead` and `tail`.
     """
     lines, bounded = {*text.split("\n")}, f"\n{text}\n"
-    beginnings = {match[0] for line in lines if (match := _HEAD_AND_BEGINNING.match(line))}
+    beginnings = {
+        (match["head"], beginning[0])
+        for line in lines
+        if (match := _LINE.match(line)) and (beginning := _BEGINNING.match(match["text"]))
+    }
 
     def is_whole(line: Line) -> bool:
         if not line.text.strip():
@@ -256,8 +260,8 @@ def extracted_lines(text: str) -> Callable[[Line], bool]:
             return True
         head, found = _head(line), False
         # the first sentence of most messages was not extracted: then none need be found
-        beginning = _HEAD_AND_BEGINNING.match(f"- {head}: {line.text.lstrip()}")
-        if beginning and beginning[0] not in beginnings:
+        beginning = _BEGINNING.match(line.text.lstrip())
+        if beginning and ": " not in head and (head, beginning[0]) not in beginnings:
             return False
         for sentence in cut_sentences(line.text, _language_of(line.text)):
             if f"- {head}: {sentence}" not in lines:

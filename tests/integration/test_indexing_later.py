@@ -9,6 +9,7 @@ import pytest
 from remora import Config, Runtime
 from remora.testing import HashEmbedder
 from tests.harness import user
+from tests.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,26 @@ async def test_words_that_only_unindexed_messages_have(
         for number in range(12):
             (first, *_) = await alice.recall(f"QX{number}ZV", limit=3)
             assert f"QX{number}ZV." in first.text
+
+
+async def test_what_would_not_be_recalled_does_not_wait(tmp_path: Path) -> None:
+    """Where only what is indexed is searched, messages that left a buffer are indexed at once, also
+    while others write without a pause.
+    """
+    settings = {
+        "buffer": {"token_limit": 200},
+        "recall": {"unindexed_rows": 0},
+        "long_term": {"gather_s": 3_600},
+    }
+    async with Runtime(tmp_path / "memory", config=Config.from_dict(settings)) as runtime:
+        said = [user(f"Alice's sentence {n}, of several words more.") for n in range(40)]
+        await runtime.session("alice", "chat").append(said)
+
+        async def indexed() -> bool:
+            await runtime.user("bob").state.set("colour", "blue")
+            return (await runtime.user("alice").stats()).long_term_rows > 0
+
+        await until(indexed, "some of them are indexed")
 
 
 class Computing(HashEmbedder):

@@ -185,7 +185,9 @@ async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interv
 ) -> None:
     """The writer has the words of a bulk indexed at once, while it runs."""
     async with aclosing(
-        await LanceStore.open(tmp_path / "lance", dimension=DIMENSION, config=config())
+        await LanceStore.open(
+            tmp_path / "lance", dimension=DIMENSION, config=config(), words_from=MOST_UNINDEXED
+        )
     ) as store:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(store.run)
@@ -194,7 +196,7 @@ async def test_rows_that_came_in_bulk_are_indexed_without_waiting_for_the_interv
             more = rows_of("alice", len(rows), MOST_UNINDEXED + 1)
             await store.add(more, vectors_of(more), may_exist=False)
             (shard,) = store.tables.shards.values()
-            await until(lambda: not shard.unindexed, "all rows are indexed")
+            await until(lambda: shard.searchable and not shard.unindexed, "all rows are indexed")
             tasks.cancel_scope.cancel()
 
 

@@ -54,6 +54,7 @@ def test_a_text_over_which_the_library_panics_is_cut_into_lines(
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([5, 20, 60, 1_000]))
 @example(["I came. I saw.", "I saw. I came.", "I saw."], 20)
+@example(["\u201cYes.\u201d Then: more. Good.", "« No. Then: less."], 1_000)
 def test_a_message_is_whole_if_each_of_its_sentences_is_in_the_extract(
     texts: list[str], tokens: int
 ) -> None:

@@ -122,6 +122,13 @@ class LanceSearch:
         self, user: str, scope: Scope
     ) -> tuple[Sequence[MemoryRow], Vector | None]:
         """See `LanceStore.embedded_rows`."""
+        rows, vectors = await self._rows_with_vectors(user, scope)
+        chars = self._tables.config.window_chars
+        return await run_in_thread_if(len(rows) > _READ_ON_LOOP, with_windows, rows, chars), vectors
+
+    async def _rows_with_vectors(
+        self, user: str, scope: Scope
+    ) -> tuple[Sequence[MemoryRow], Vector | None]:
         form = self._tables.rows
         if not form.embedded:
             return await self.rows(user, scope), None
@@ -129,9 +136,7 @@ class LanceSearch:
         if found is None:
             found = form.schema.empty_table()
         read, vectors = await run_in_thread(form.read_with_vectors, user, found)
-        rows = self._report(read).rows
-        chars = self._tables.config.window_chars
-        return await run_in_thread_if(len(rows) > _READ_ON_LOOP, with_windows, rows, chars), vectors
+        return self._report(read).rows, vectors
 
     async def all_rows(self) -> AsyncIterator[tuple[Sequence[MemoryRow], Vector | None]]:
         """See `LanceStore.all_rows`."""

@@ -23,7 +23,7 @@ from typing import Any
 
 import anyio
 
-from remora.config import LongTermConfig, ObjectStoreConfig
+from remora.config import LongTermConfig, ObjectStoreConfig, RecallConfig
 from remora.errors import LongTermError
 from remora.ids import UNKEYED, Digests
 from remora.runtime.threads import run_in_thread
@@ -86,7 +86,7 @@ class LanceStore:
         config: LongTermConfig,
         digests: Digests = UNKEYED,
         sync: bool = True,
-        words_from: int = 2_500,
+        words_from: int = RecallConfig().hot_rows // 2,
         versions: TableVersions | None = None,
     ) -> LanceStore:
         """Open or create a store.
