@@ -100,18 +100,14 @@ class FallbackWriter:
         counter: for their size.
         prefix: the first words of every summary.
         brief_tokens: longest brief form, without them.
-
-    Attributes:
-        prefix_tokens: what the first words count for.
     """
 
     def __init__(
         self, journal: Journal, counter: TokenCounter, prefix: str, brief_tokens: int
     ) -> None:
-        self.prefix_tokens = counter.count(prefix)
         self._journal = journal
         self._counter = counter
-        self._prefix = prefix
+        self._prefix, self._prefix_tokens = prefix, counter.count(prefix)
         self._brief_tokens = brief_tokens
 
     async def write(
@@ -138,7 +134,7 @@ class FallbackWriter:
         source = _Source(summarizer, earlier, lines, given - prose_tokens, sizes)
         text, tokens, failed = await self._extract(source, prose, max_tokens)
         brief, brief_tokens = "", 0
-        if tokens > self._brief_tokens + self.prefix_tokens:
+        if tokens > self._brief_tokens + self._prefix_tokens:
             if prose:
                 whole = "\n".join(part for part in (prose, earlier) if part)
                 source = _Source(summarizer, whole, lines, given)
@@ -174,7 +170,7 @@ class FallbackWriter:
     async def _extract(self, source: _Source, prose: str, max_tokens: int) -> tuple[str, int, bool]:
         """The prose and the lines, within `max_tokens`; their size; whether that failed."""
         above = await self.count(prose + "\n") if prose else 0
-        most, room = max_tokens + self.prefix_tokens, max_tokens - above
+        most, room = max_tokens + self._prefix_tokens, max_tokens - above
         text, tokens, failed = source.earlier, 0, False
         for _ in range(_TRIES):
             try:
@@ -186,7 +182,7 @@ class FallbackWriter:
             text = without_surrogates("\n".join(part for part in (prose, text.strip()) if part))
             tokens = await self.size(text)
             if not failed:
-                made = tokens - above - self.prefix_tokens
+                made = tokens - above - self._prefix_tokens
                 add_tokens(source.summarizer, source.tokens, max(made, 0))
             if failed or tokens <= most:
                 break

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -78,6 +77,15 @@ class _Made(msgspec.Struct, frozen=True):
     vectors: Vector | None
     failed: dict[int, RedactionFailed]
 
+    def check(self) -> None:
+        """Raise the first of the failures, if there are any.
+
+        Raises:
+            RedactionFailed: the hook raised or returned no text.
+        """
+        for error in self.failed.values():
+            raise error
+
     def without(self, pruned: Collection[int], among: Collection[int] | None) -> _Made:
         """Those among these messages that were not pruned."""
         if among is None and not pruned:
@@ -136,15 +144,19 @@ class FlushHandler:
         assert isinstance(key, SessionKey)
         may_exist = attempt.job.resumed or attempt.job.attempts > 0
         began = time.monotonic()
-        windowed = not makes_windows(await self._access.store())
-        async with self._alone(key, spec, may_exist=may_exist, windowed=windowed):
+        shared = isinstance(spec, FlushSpec) and not may_exist
+        shared = shared and not (spec.completes and await self._stores_windows())
+        # A flush must not write back what was removed after it was read, and a job that is run
+        # again must not write while its first run does: each would take the rows for new. Jobs that
+        # write new rows only share a commit.
+        async with self._sessions.shared(key) if shared else self._sessions.exclusive(key):
             try:
                 match spec:
                     case FlushSpec():
-                        await self._index(key, spec, may_exist=may_exist, windowed=windowed)
+                        await self._index(key, spec, may_exist=may_exist)
                     case UnflushSpec():
                         async with self._access.users.shared(key.user):
-                            await self._remove(key, spec, windowed=windowed)
+                            await self._remove(key, spec)
                         if self._tell is not None:
                             await remove_unsupported(self._access.journal, self._tell, key)
                     case DiscardSpec(seqs=seqs):
@@ -167,18 +179,6 @@ class FlushHandler:
             seconds=time.monotonic() - began,
         )
         return JobResult(records=(Flushed(spec.sid, spec.through),))
-
-    def _alone(
-        self, key: SessionKey, spec: object, *, may_exist: bool, windowed: bool
-    ) -> AbstractAsyncContextManager[None]:
-        """Keeps jobs of a session apart, but those that write new rows, which share a commit.
-
-        A flush must not write back what was removed after it was read, and a job that is run again
-        must not write while its first run does: each would take the rows for new.
-        """
-        if isinstance(spec, FlushSpec) and not (may_exist or (spec.completes and windowed)):
-            return self._sessions.shared(key)
-        return self._sessions.exclusive(key)
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
         """Write the missing rows of messages up to `through`, and of summary entries.
@@ -229,9 +229,10 @@ class FlushHandler:
         await self._write_made(entries, made, may_exist=True)
         return next(iter(damaged.values()), None)
 
-    async def _index(
-        self, key: SessionKey, spec: FlushSpec, *, may_exist: bool, windowed: bool
-    ) -> None:
+    async def _stores_windows(self) -> bool:
+        return not makes_windows(await self._access.store())
+
+    async def _index(self, key: SessionKey, spec: FlushSpec, *, may_exist: bool) -> None:
         """Run a flush job."""
         first, through = spec.first, spec.through
         if may_exist:
@@ -240,7 +241,7 @@ class FlushHandler:
                 await self._flush(key, first, through, may_exist=True)
         else:
             await self._flush(key, first, through, may_exist=False)
-        if spec.completes and windowed:
+        if spec.completes and await self._stores_windows():
             async with self._access.users.shared(key.user):
                 await self._complete_windows(key, first)
 
@@ -254,8 +255,7 @@ class FlushHandler:
         probe("windows_completed")
         entries = await self._read_around(key, min(near), max(near))
         made = await self._made_among(key, entries, near)
-        for error in made.failed.values():
-            raise error
+        made.check()
         prepared, vectors = await self._access.prepare(made.rows, redacted=True)
         # last, because a failure up to here must not cost the rows that are there
         await self._access.delete(key.user, [row.id for row in prepared])
@@ -316,8 +316,7 @@ class FlushHandler:
                 if e.retryable:
                     raise
                 await self._add_in_batches(entries, made.rows, may_exist=True)
-        for error in made.failed.values():
-            raise error
+        made.check()
 
     async def _made(
         self,
@@ -334,12 +333,11 @@ class FlushHandler:
         here.
         """
         access = self._access
-        store = await access.store()
         large = sum(len(entry.chat) for entry in entries) > INLINE_CHARACTERS
         embed = function_of(access.embedder) if embedded and large else None
         how: Any = {
             "language": access.language,
-            "window_chars": None if makes_windows(store) else self._window_chars,
+            "window_chars": self._window_chars if await self._stores_windows() else None,
             "embed": embed,
         }
         messages = (key, entries, first, through, self._counter)
@@ -383,9 +381,9 @@ class FlushHandler:
             # An entry that returned to its list and left it again has a row.
             await self._add([entry_row(key, spec.entry, spec.at_us)])
 
-    async def _remove(self, key: SessionKey, spec: UnflushSpec, *, windowed: bool) -> None:
+    async def _remove(self, key: SessionKey, spec: UnflushSpec) -> None:
         """Remove messages' rows; write those again that changed, or hold their text."""
-        touched = partial(_touched_rows, key, spec, windowed=windowed)
+        touched = partial(_touched_rows, key, spec, windowed=await self._stores_windows())
         ids, near = await run_in_thread_if(len(spec.seqs) > _IN_THREAD, touched)
         await self._access.delete(key.user, ids)
         if near:

@@ -128,7 +128,7 @@ class _Words:
     """The tokens of texts, word by word: the tokenizer takes a whole text for one word.
 
     It merges nothing across a blank, so a text's tokens are those of its words. To look words up
-    takes a quarter of the time, and gives other threads their turn.
+    takes a third of the time.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -31,10 +31,9 @@ _KINDS = (_ASKED, _CALLED, _ANSWERED)
 _LEVELS = (16, 12, 9, 7, 5, 4, 3, 2)  # words of a turn
 _SHARES = {16: 0.7, 12: 0.7, 9: 0.75, 7: 0.8, 5: 0.85}  # of the room; the rest is for sentences
 _LEAST_SHARE = 0.95
-_WITH_ANSWERS = 5  # words of a turn from which on all answers are listed
 _ANSWER_WORDS = 4  # of an answer
 _LEGIBLE = 9  # words of a turn from which on those that tell nothing are among them
-_WITH_CALLS = 5  # words of a turn from which on calls are listed as well
+_WITH_MORE = 5  # words of a turn from which on all answers are listed, and calls if they fit
 _LONGEST_WORD = 40  # characters
 _MOST_MARKED = 8  # of a turn, that are listed in any case
 _MARKED = 10.0  # the weight of an identifier that nobody had said before
@@ -158,8 +157,8 @@ class TurnList:
         asked = [one for one in self._turns if one.head[1] == _ASKED]
         for words in _LEVELS:
             room = most * _SHARES.get(words, _LEAST_SHARE)
-            answers = self._lines(_ANSWER_WORDS, self._answers) if words >= _WITH_ANSWERS else []
-            for turns in (self._turns, asked) if words >= _WITH_CALLS else (asked,):
+            answers = self._lines(_ANSWER_WORDS, self._answers) if words >= _WITH_MORE else []
+            for turns in (self._turns, asked) if words >= _WITH_MORE else (asked,):
                 lines = self._lines(words, turns) + answers
                 tokens = count("\n".join(lines))
                 if tokens <= room:

@@ -308,14 +308,13 @@ class JobQueue:
         for job in jobs:
             self._push(job)
 
-    def due_s(self, written_s: float) -> float | None:
-        """When the gathered jobs are to begin; None if there are none.
+    def due_s(self, written_s: float) -> float:
+        """When the gathered jobs are to begin.
 
         Args:
             written_s: when something was written last; both are monotonic.
         """
-        if self._gathering is None or not self.gathered:
-            return None
+        assert self._gathering is not None
         return min(self._first_s + self._gathering.age_s, written_s + self._gathering.quiet_s)
 
     def _push(self, job: Job) -> None:

@@ -492,10 +492,12 @@ class Supervisor:
                     queue.push(heapq.heappop(queue.delayed)[2])
                 if queue.delayed and (next_due is None or queue.delayed[0][0] < next_due):
                     next_due = queue.delayed[0][0]
+                if not queue.gathered:
+                    continue
                 due = queue.due_s(self._written_s(now))
-                if due is not None and due <= now:
+                if due <= now:
                     queue.release()
-                elif due is not None and (next_due is None or due < next_due):
+                elif next_due is None or due < next_due:
                     next_due = due
             if next_due is None:
                 await self._timer_event.wait()

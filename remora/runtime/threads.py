@@ -91,12 +91,10 @@ async def compute_apart(
         abandon_on_cancel: as with `compute_in_thread`.
     """
     elsewhere = _elsewhere.get()
-    if elsewhere is None:
-        return await compute_in_thread(function, *arguments, abandon_on_cancel=abandon_on_cancel)
-    limiter = _get_limiter(_background_limiters, 1) if _background.get() else None
-    call = frequent_switches()(elsewhere)
-    found: Result = await run_in_thread(partial(call, function, *arguments), limiter=limiter)
-    return found
+    call: Callable[[], Result] = partial(function, *arguments)
+    if elsewhere is not None:
+        call = partial(elsewhere, function, *arguments)
+    return await compute_in_thread(call, abandon_on_cancel=abandon_on_cancel)
 
 
 async def compute_in_thread(

@@ -45,6 +45,7 @@ _ANSWER_S = 10.0  # what takes longer is computed here: it may be stopped
 _START_S = 30.0
 _TURN_S = 0.5  # for others' answers: to compute here would hold the interpreter
 _READY = b"\n"
+_COMMAND = (sys.executable, "-P", "-c", f"from {__name__} import main; main()")
 _MODULES = frozenset({"remora", "builtins", "functools", "numpy", "operator"})
 """Whose functions and objects are sent."""
 _length = struct.Struct("<Q")
@@ -61,7 +62,7 @@ class ComputingProcess:
 
     def __init__(
         self,
-        command: tuple[str, ...] = (sys.executable, "-P", "-m", "remora.services.computing"),
+        command: tuple[str, ...] = _COMMAND,
         *,
         busy_s: float = _BUSY_S,
         answer_s: float = _ANSWER_S,
@@ -300,7 +301,3 @@ def main() -> None:
             except Exception:
                 answer = pickle.dumps([])
             _write(asker, answer)
-
-
-if __name__ == "__main__":
-    main()
