@@ -72,6 +72,7 @@ class CachingEmbedder:
         self._embedder = embedder
         if isinstance(embedder, NearWords):
             self.near_words = embedder.near_words
+            self.vocabulary = embedder.vocabulary
         self._size = size
         self._vectors: OrderedDict[bytes, npt.NDArray[np.float32]] = OrderedDict()
         self._in_flight: dict[bytes, _InFlight] = {}

@@ -110,11 +110,25 @@ class Embedder(Protocol):
 class NearWords(Protocol):
     """What an embedder may have besides: words that are near in meaning, of a fixed vocabulary."""
 
-    def near_words(self, word: str, /) -> Sequence[tuple[str, float]]:
-        """The nearest words and their cosines, nearest first, without the word itself.
+    def vocabulary(self) -> Sequence[str]:
+        """The words, in lower case, each once. It is called once, in a thread, after an `embed`."""
+        ...
 
-        It is called on the event loop or in a thread, after the first `embed`. It must take 0.2 ms
-        at most, and keep nothing of a word that is not of its vocabulary.
+    def near_words(
+        self, words: Sequence[str], among: npt.NDArray[np.int32], /
+    ) -> Sequence[Sequence[tuple[int, float]]]:
+        """For each word, which words of the vocabulary are near in meaning, and their cosines.
+
+        It is called on the event loop or in a thread, after the first `embed`. It must take 1 ms at
+        most, and keep nothing of a word that is not of its vocabulary.
+
+        Args:
+            words: in lower case, 32 at most.
+            among: the places, in `vocabulary`, of the words to look among; shape (n,).
+
+        Returns:
+            For each word pairs of a place in `vocabulary` and a cosine, nearest first, without the
+            word itself.
         """
         ...
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import math
 import re
 import sys
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import numpy as np
@@ -33,16 +32,17 @@ _WORD_BEGINS = "\u2581"  # in the names of tokens
 _SHORTEST = 3  # letters of a word that has near ones, and the mark before it
 _HEAD = 64  # dimensions
 _LEAST_HEAD = 0.26  # cosine of these dimensions: of 8,044 near words 8 have less
-_NEAREST = 60  # of a word, of which a user has said some
 _LEAST_COSINE = 0.4  # at 0.5 half of what near words bring is lost
 # Words that are compared at once. BLAS divides more than 9,216 numbers among threads, and waits
 # 10 ms for the last of them when cores are busy. In blocks it takes a third of `vecdot`'s time.
 _BLOCK = 128
+_FEW = 16  # of so many words one is few: they are compared with all dimensions at once
 _PIECE = 16_000  # characters of a text that are encoded at once
 _WORDS_WITH_BLANKS = re.compile(r" +[^ ]+| +$")
 _SPECIAL_TOKENS = ("<s>", "</s>", "<unk>")
 _MOST_KNOWN, _LONGEST_KNOWN = 50_000, 40  # words and letters: 8 MB
 _KNOWN_S = 600.0  # then they are forgotten: some are of users who were forgotten
+_Near: TypeAlias = "tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]]"
 _INLINE_CHARS = 400  # a question takes 0.1 ms on the event loop, and 0.4 in a thread
 
 
@@ -72,19 +72,15 @@ class WordLlamaEmbedder:
         """A function that embeds texts where it is called, also in another process. It blocks."""
         return _embed
 
-    def near_words(self, word: str) -> Sequence[tuple[str, float]]:
-        """The words of a fixed vocabulary that are nearest in meaning, and their cosines.
+    def vocabulary(self) -> Sequence[str]:
+        """The words that are one token of the model each: 10,000. It blocks at first use."""
+        return _vocabulary().words
 
-        Nearest first, without the word itself; none before the first `embed`. It takes 0.1 ms, and
-        next to nothing for a word of the vocabulary that was asked for before.
-        """
-        if self._model is None:
-            return ()
-        vocabulary = _vocabulary()
-        place = vocabulary.place_of.get(word)
-        if place is not None:
-            return vocabulary.near_known(place)
-        return vocabulary.near(_average(self._model, [word])[0])
+    def near_words(
+        self, words: Sequence[str], among: npt.NDArray[np.int32]
+    ) -> Sequence[Sequence[tuple[int, float]]]:
+        """Which words of `vocabulary` are near in meaning; see `remora.models.ports.NearWords`."""
+        return _vocabulary().near(words, among)
 
 
 _loading = threading.Lock()  # a caller that gave up has left its thread loading
@@ -197,10 +193,7 @@ def _average_tokens(
 
 
 class _Vocabulary:
-    """The words that are one token of the model each, whose vectors are at hand: 10,000.
-
-    What is kept of questions is about these words only: other words may be a user's.
-    """
+    """The words that are one token of the model each, whose vectors are at hand: 10,000."""
 
     def __init__(self, model: Any) -> None:
         tokens = {
@@ -209,36 +202,60 @@ class _Vocabulary:
             if token.startswith(_WORD_BEGINS) and len(token) > _SHORTEST and token[1:].islower()
         }
         self.words = [word for word in tokens if word.isalpha()]
-        self.place_of = {word: place for place, word in enumerate(self.words)}
+        self._model = model
+        self._place_of = {word: place for place, word in enumerate(self.words)}
         numbers = [tokens[word] for word in self.words]
         self._vectors = _unit(model.embedding[numbers].astype(np.float32))
         # The model's first dimensions are made to serve alone: they find the candidates.
-        blocks = -(-len(numbers) // _BLOCK)
-        heads = np.zeros((blocks * _BLOCK, _HEAD), np.float32)
-        heads[: len(numbers)] = _unit(self._vectors[:, :_HEAD])
-        self._heads = heads.reshape(blocks, _BLOCK, _HEAD)
-        self.near_known = functools.cache(self._near_known)  # of most words ten: 1 kB
+        heads = _unit(self._vectors[:, :_HEAD])
+        rows = -(-len(heads) // _BLOCK) * _BLOCK
+        padded = np.zeros((rows, _HEAD), np.float32)
+        padded[: len(heads)] = heads
+        self._heads = padded.reshape(-1, _BLOCK, _HEAD)
+        # what is kept of questions is about these words only: other words may be a user's
+        self._near_known = functools.cache(self._find_near_known)  # of most words ten: 1 kB
 
     def near(
-        self, vector: npt.NDArray[np.float32], without: int = -1
-    ) -> tuple[tuple[str, float], ...]:
-        vector = _scaled_to_one(vector)
-        heads = self._heads @ _scaled_to_one(vector[:_HEAD])
-        found = (heads.reshape(-1)[: len(self.words)] >= _LEAST_HEAD).nonzero()[0]
+        self, words: Sequence[str], among: npt.NDArray[np.int32]
+    ) -> list[list[tuple[int, float]]]:
+        wanted = np.zeros(len(self.words), np.bool_)
+        wanted[among] = True
+        near = []
+        for word in words:
+            place = self._place_of.get(word)
+            if place is None:
+                (vector,) = _unit(_average(self._model, [word]))
+                found: npt.NDArray[np.integer] = among
+                if len(among) > len(self.words) // _FEW:
+                    found = ((self._by_head(vector) >= _LEAST_HEAD) & wanted).nonzero()[0]
+                found, cosines = self._nearest(vector, found)
+            else:
+                found, cosines = self._near_known(place)
+                kept = wanted[found]
+                found, cosines = found[kept], cosines[kept]
+            near.append(list(zip(found.tolist(), cosines.tolist(), strict=True)))
+        return near
+
+    def _find_near_known(self, place: int) -> _Near:
+        """The words near a word of the vocabulary, nearest first."""
+        vector = self._vectors[place]
+        by_head = self._by_head(vector)
+        by_head[place] = 0
+        return self._nearest(vector, (by_head >= _LEAST_HEAD).nonzero()[0])
+
+    def _by_head(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The cosines of all words with a vector, by their first dimensions."""
+        (head,) = _unit(vector[None, :_HEAD])
+        cosines: npt.NDArray[np.float32] = (self._heads @ head).reshape(-1)
+        return cosines[: len(self.words)]
+
+    def _nearest(self, vector: npt.NDArray[np.float32], found: npt.NDArray[np.integer]) -> _Near:
+        """Of the words at these places those that are near a unit vector, nearest first."""
         cosines = np.vecdot(self._vectors.take(found, axis=0), vector)
-        kept = (cosines >= _LEAST_COSINE).nonzero()[0]
-        near = sorted(zip((-cosines[kept]).tolist(), found[kept].tolist(), strict=True))
-        nearest = near[:_NEAREST]
-        return tuple([(self.words[at], -cosine) for cosine, at in nearest if at != without])
-
-    def _near_known(self, place: int) -> tuple[tuple[str, float], ...]:
-        return self.near(self._vectors[place], place)
-
-
-def _scaled_to_one(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The vector with the length 1, or zeros."""
-    length = math.sqrt(float(vector @ vector))
-    return vector / length if length else vector
+        kept = cosines >= _LEAST_COSINE
+        found, cosines = found[kept], cosines[kept]
+        order = np.lexsort((found, -cosines))
+        return found[order], cosines[order]
 
 
 def _unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

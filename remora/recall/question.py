@@ -1,47 +1,37 @@
 """A question as searches take it: its text, its vector, and what each of its words counts.
 
 A message that says the same in other words is found by *near words*: each word of the question also
-looks for the words nearest to it in meaning that the user has said, and they count less. The words
-come from a fixed vocabulary and not from the user's, so nothing has to be made or held for a user.
+looks for the words nearest to it in meaning that the user has said, and they count less. See
+`remora.recall.near`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from remora.actors.policies.bm25 import stem_words, surface_words, words
-from remora.actors.policies.text_index import TextIndex
-from remora.errors import ModelError
+from remora.actors.policies.bm25 import surface_words, words
 from remora.languages.dates import Period, find_periods
 from remora.languages.detection import language_of
 from remora.languages.search_words import question_forms, reading_size
-from remora.models.ports import Embedder, NearWords, embed_texts
-from remora.runtime.concurrency import run_in_thread_if
+from remora.models.ports import Embedder, embed_texts
+from remora.recall.near import Vocabulary
 from remora.storage.ports import Vector
+
+if TYPE_CHECKING:  # loaded at first use
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["Question", "ask", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
 _MOST_WORDS = 32  # of a question, that have near ones, or several stems
 _LONG = 4_000  # characters of English, whose words take half a millisecond
-_ON_LOOP = 6  # words whose near ones are looked for on the event loop, in 0.6 ms at most
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
-
-
-class _Near(msgspec.Struct, frozen=True):
-    """The words near one word of a question.
-
-    Attributes:
-        stems: theirs, nearest first.
-        cosines: how near they are.
-    """
-
-    stems: Sequence[str]
-    cosines: Sequence[float]
 
 
 class Question(msgspec.Struct, frozen=True, dict=True):
@@ -50,13 +40,13 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     Attributes:
         text: the question.
         vector: its unit vector, shape (dimension,); None for the words alone.
-        near: the words near its words, by word.
+        vocabulary: in which the words near its words are looked for; None for no near words.
         periods: the days that it names.
     """
 
     text: str
     vector: Vector | None = None
-    near: Mapping[str, _Near] = {}
+    vocabulary: Vocabulary | None = None
     periods: Sequence[Period] = ()
 
     @cached_property
@@ -89,6 +79,13 @@ class Question(msgspec.Struct, frozen=True, dict=True):
         return [stems for stems in found if len(stems) > 1]
 
     @cached_property
+    def words_with_near_ones(self) -> Sequence[str]:
+        """The words for which near ones are looked for."""
+        names = {name.casefold() for name in _NAME.findall(self.text)}
+        wanted = [word for word in dict.fromkeys(surface_words(self.text)) if word not in names]
+        return wanted[:_MOST_WORDS]
+
+    @cached_property
     def _forms(self) -> Sequence[tuple[str, ...]] | None:
         return None if self.language == "en" else question_forms(self.text)
 
@@ -96,16 +93,16 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 async def ask(
     text: str,
     embedder: Embedder | None,
-    near_words: NearWords | None = None,
+    vocabulary: Vocabulary | None = None,
     *,
     today: int | None = None,
 ) -> Question:
-    """A question with its vector and, if an embedder is given for them, near words.
+    """A question with its vector and, if a vocabulary is given for them, near words.
 
     Args:
         text: the question.
         embedder: None for the words alone.
-        near_words: finds near words; None for none.
+        vocabulary: the embedder's; None for no near words.
         today: the day on which it is asked, as days since the epoch; None to look for no days.
 
     Raises:
@@ -121,58 +118,37 @@ async def ask(
         # without a word that the embedder knows it would be equally near to everything
         return question
     question = msgspec.structs.replace(question, vector=vector)
-    if near_words is None or question.language not in {"", "en"}:
+    if vocabulary is None or question.language not in {"", "en"}:
         return question  # the vocabularies of near words are English
-    wanted = await run_in_thread_if(question.is_long, _words_with_near_ones, text)
-    try:
-        near = await run_in_thread_if(len(wanted) > _ON_LOOP, _find_near, near_words, wanted)
-    except Exception as e:
-        raise ModelError(f"near_words of the embedder failed: {type(e).__name__}: {e}") from e
-    return msgspec.structs.replace(question, near=near)
+    await vocabulary.load()
+    return msgspec.structs.replace(question, vocabulary=vocabulary)
 
 
 def weigh_words(
-    question: Question, names: Collection[str], texts: Sequence[TextIndex], share: float
+    question: Question, names: Collection[str], said: npt.NDArray[np.int32], share: float
 ) -> dict[str, float]:
     """What each stem counts: 1 for the question's own, less for those near them.
 
     Args:
         question: the question.
         names: words of speakers' names, in lower case; nothing is near them.
-        texts: near words that are in none of these are of no use.
+        said: the places, in the question's vocabulary, of the words that the user said.
         share: what a near word counts, times its cosine.
-    """
-    import numpy as np  # noqa: PLC0415
 
+    Raises:
+        ModelError: the embedder failed.
+    """
+    own = frozenset(question.stems)
     weights = dict.fromkeys(question.stems, 1.0)
-    found = [near for word, near in question.near.items() if word not in names]
-    if not found:
+    if question.vocabulary is None or not share:
         return weights
-    stems = list(dict.fromkeys([stem for near in found for stem in near.stems]))
-    hashes = np.fromiter(map(hash, stems), np.int64, len(stems))
-    held = np.logical_or.reduce([one.find(hashes) < len(one.keys) for one in texts])
-    said = {stems[place] for place in held.nonzero()[0].tolist()} - set(weights)
-    for near in found:
+    asked = [word for word in question.words_with_near_ones if word not in names]
+    for near in question.vocabulary.near(asked, said):
         taken: set[str] = set()
-        for stem, cosine in zip(near.stems, near.cosines, strict=True):
-            if stem in said:
+        for stem, cosine in near:
+            if stem not in own:
                 weights[stem] = max(weights.get(stem, 0.0), share * cosine)
                 taken.add(stem)
-            if len(taken) == _NEAR_SAID:
-                break
+                if len(taken) == _NEAR_SAID:
+                    break
     return weights
-
-
-def _words_with_near_ones(text: str) -> list[str]:
-    names = {name.casefold() for name in _NAME.findall(text)}
-    wanted = [word for word in dict.fromkeys(surface_words(text)) if word not in names]
-    return wanted[:_MOST_WORDS]
-
-
-def _find_near(embedder: NearWords, wanted: Sequence[str]) -> dict[str, _Near]:
-    near = {word: found for word in wanted if (found := embedder.near_words(word))}
-    stems = iter(stem_words([other for found in near.values() for other, _ in found]))
-    return {
-        word: _Near([next(stems) for _ in found], [cosine for _, cosine in found])
-        for word, found in near.items()
-    }

@@ -21,6 +21,7 @@ from remora.recall.index_cache import (
     UserIndexStatistics,
 )
 from remora.recall.memory import FoundMemories, Memory, make_memory
+from remora.recall.near import Vocabulary
 from remora.recall.question import Question, ask
 from remora.recall.ranking import Ranked, Ranking, fuse
 from remora.recall.reranking import Reranking, RerankStatistics, reorder
@@ -100,7 +101,8 @@ class Recall:
         self._store = store
         self._admit = admit
         self._embedder = embedder
-        self._near_words = as_near_words(embedder) if config.near_words > 0 else None
+        near_words = as_near_words(embedder) if config.near_words > 0 else None
+        self._vocabulary = None if near_words is None else Vocabulary(near_words)
         self._config = config
         self._unindexed = unindexed
         self._gain = 1.0 + importance_weight
@@ -258,7 +260,7 @@ class Recall:
         Raises:
             ModelError: the embedder failed.
         """
-        return await ask(query, self._embedder, self._near_words, today=self._today())
+        return await ask(query, self._embedder, self._vocabulary, today=self._today())
 
     def _today(self) -> int | None:
         """The day, if questions are read for days."""

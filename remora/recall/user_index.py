@@ -26,6 +26,7 @@ from remora.config import RecallConfig
 from remora.recall.days import time_stems
 from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import asks_for_several
+from remora.recall.near import Vocabulary
 from remora.recall.question import Question, weigh_words
 from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows, with_days
 from remora.recall.traits import Traits, rank_order
@@ -100,6 +101,10 @@ class UserIndex:
         )
         self.texts: dict[str, TextIndex] = dict(zip(("turn", "window"), made, strict=True))
         self.traits: Traits = Traits(mine, None if earlier is None else earlier.traits, kept)
+        self._words_of: tuple[Vocabulary | None, npt.NDArray[np.int32]] = (
+            None,
+            np.zeros(0, np.int32),
+        )
         self._place_of: dict[str, int] | None = None
         self._vectors: Vector | None = None
         if vectors is not None:
@@ -158,6 +163,13 @@ class UserIndex:
     def languages(self) -> frozenset[str]:
         """The languages that many of the rows are in."""
         return main_languages(self.rows)
+
+    def words_of(self, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
+        """The places of a vocabulary's words that are in messages; shape (words,)."""
+        held = self._words_of
+        if held is None or held[0] is not vocabulary:
+            held = self._words_of = vocabulary, vocabulary.words_in(self.texts["turn"])
+        return held[1]
 
     @property
     def sessions(self) -> _NameColumn:
@@ -278,7 +290,7 @@ def find_matches(
         config: weights, and how many candidates each list gives.
     """
     parts, traits = searched.parts, searched.traits
-    said = [one.texts["turn"] for one in parts]
+    said = _words_said(parts, question.vocabulary)
     weights = weigh_words(question, traits.words_of_names, said, config.near_words)
     terms = make_terms(weights)
     found = _look_up(parts, terms.hashes)
@@ -301,6 +313,16 @@ def find_matches(
         other_language=other_language,
         grouped=searched.sessions.numbers if asked else None,
     )
+
+
+def _words_said(parts: Sequence[UserIndex], vocabulary: Vocabulary | None) -> npt.NDArray[np.int32]:
+    """The places of a vocabulary's words that are in messages."""
+    import numpy as np  # noqa: PLC0415
+
+    if vocabulary is None:
+        return np.zeros(0, np.int32)
+    places = [one.words_of(vocabulary) for one in parts]
+    return places[0] if len(places) == 1 else np.unique(np.concatenate(places))
 
 
 def _look_up(

@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from remora import Config, Runtime
 from remora.config import RecallConfig
 from remora.errors import ModelError
 from remora.models.static import WordLlamaEmbedder
+from remora.recall.near import Vocabulary
 from remora.recall.question import Question, ask, weigh_words
 from remora.recall.user_index import UserIndex
 from remora.storage.memory import MemoryStore
@@ -23,6 +26,7 @@ from tests.harness import user
 
 pytestmark = pytest.mark.anyio
 EMBEDDER = WordLlamaEmbedder()
+VOCABULARY = Vocabulary(EMBEDDER)
 
 
 def row(
@@ -39,8 +43,8 @@ async def order(rows: Sequence[MemoryRow], question: Question, **config: Any) ->
 
 
 async def asked(text: str) -> Question:
-    whole = await ask(text, EMBEDDER, EMBEDDER)
-    return Question(whole.text, None, whole.near)  # by words alone
+    whole = await ask(text, EMBEDDER, VOCABULARY)
+    return Question(whole.text, None, whole.vocabulary)  # by words alone
 
 
 async def test_other_words() -> None:
@@ -59,20 +63,27 @@ async def test_names_have_no_near_words() -> None:
     words fail, it is as where an embedder fails.
     """
     question = await asked("Did Rose mention Flower and the dog?")
-    assert "dog" in question.near
-    assert not {"rose", "flower"} & question.near.keys()
+    assert question.words_with_near_ones == ["mention", "dog"]
     question = await asked("what did flower do?")
-    texts = [UserIndex([row(1, "a plant in the garden")], None).texts["turn"]]
-    assert set(weigh_words(question, set(), texts, 0.4)) == {"flower", "plant", "garden"}
-    assert set(weigh_words(question, {"flower", "power"}, texts, 0.4)) == {"flower"}
+    index = UserIndex([row(1, "a plant in the garden")], None)
+    said = index.words_of(VOCABULARY)
+    assert set(weigh_words(question, set(), said, 0.4)) == {"flower", "plant", "garden"}
+    assert set(weigh_words(question, {"flower", "power"}, said, 0.4)) == {"flower"}
 
     class Broken(HashEmbedder):
-        def near_words(self, word: str) -> Sequence[tuple[str, float]]:
-            raise ZeroDivisionError(word)
+        def vocabulary(self) -> Sequence[str]:
+            return ["plant"]
 
+        def near_words(
+            self, words: Sequence[str], among: npt.NDArray[np.int32]
+        ) -> Sequence[Sequence[tuple[int, float]]]:
+            raise ZeroDivisionError(words, among)
+
+    question = await ask("tea?", Broken(), Vocabulary(Broken()))
     with pytest.raises(ModelError, match="near_words of the embedder failed: ZeroDivisionError"):
-        await ask("tea?", Broken(), Broken())
-    assert not (await ask("tea?", Broken())).near
+        await index.rank(question, EVERYTHING, RecallConfig())
+    question = await ask("tea?", Broken())
+    assert await index.rank(question, EVERYTHING, RecallConfig()) is not None
 
 
 async def test_a_session_about_it() -> None:
