@@ -6,12 +6,12 @@ A message is of a day if it was said on it, or speaks of it: "yesterday", said o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from remora.actors.policies.bm25 import words
-from remora.languages.dates import Period, find_periods
+from remora.languages.dates import Period
 from remora.languages.search_words import search_texts
 from remora.storage.ports import MemoryRow
 
@@ -103,6 +103,7 @@ def of_days_named(
     days: npt.NDArray[np.int32],
     eligible: npt.NDArray[np.bool_],
     candidates: npt.NDArray[np.intp],
+    find: Callable[[MemoryRow], Sequence[Period]],
 ) -> npt.NDArray[np.bool_] | None:
     """Which rows are of these days, shape (rows,); None if there is no such day.
 
@@ -112,6 +113,7 @@ def of_days_named(
         days: of each, as days since the epoch; shape (rows,).
         eligible: which rows are searched, shape (rows,).
         candidates: places of the rows in which days are looked for, best first.
+        find: the days that a row speaks of.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -124,7 +126,7 @@ def of_days_named(
         found |= (days >= one.first) & (days <= one.last)
     for place in candidates[:_LOOKED_AT].tolist():
         if not found[place]:
-            told = find_periods(rows[place].content, int(days[place]))
+            told = find(rows[place])
             found[place] = any(_is_of(event, one) for event in told for one in named)
     return found
 

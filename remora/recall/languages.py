@@ -7,9 +7,8 @@ the vectors are what finds the answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from remora.languages.detection import language_of
 from remora.storage.ports import MemoryRow
 
 __all__ = ["is_other_language", "main_languages"]
@@ -18,10 +17,15 @@ _LOOKED_AT = 64  # rows, in 0.3 ms
 _LEAST_SHARE = 0.1  # of the rows that show a language
 
 
-def main_languages(rows: Sequence[MemoryRow]) -> frozenset[str]:
-    """The languages that many of the rows are in, as ISO 639-1 codes; it looks at 64 of them."""
+def main_languages(rows: Sequence[MemoryRow], find: Callable[[MemoryRow], str]) -> frozenset[str]:
+    """The languages that many of the rows are in, as ISO 639-1 codes; it looks at 64 of them.
+
+    Args:
+        rows: the rows.
+        find: the language of one; empty if it shows none.
+    """
     step = max(len(rows) // _LOOKED_AT, 1)
-    counts = Counter(language_of(row.content) for row in rows[::step][:_LOOKED_AT])
+    counts = Counter(map(find, rows[::step][:_LOOKED_AT]))
     del counts[""]
     least = _LEAST_SHARE * counts.total()
     return frozenset(language for language, count in counts.items() if count >= least)

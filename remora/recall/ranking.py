@@ -54,6 +54,7 @@ __all__ = [
     "ScoreList",
     "fuse",
     "rank",
+    "size_of_row",
     "size_of_rows",
     "with_days",
 ]
@@ -195,8 +196,9 @@ def fuse(
         places, scores = zip(*pairs, strict=True) if pairs else ((), ())
         lists[name] = ScoreList(np.array(places, np.intp), np.array(scores, np.float64))
     language = language_of(query)
-    other_language = is_other_language(language, main_languages(rows))
     traits = Traits(rows)
+    known = main_languages(rows, traits.findings.language)
+    other_language = is_other_language(language, known)
     matches = Matches(lists, other_language=other_language, grouped=_grouped(query, language, rows))
     matches = with_days(matches, periods, rows, traits, np.ones(len(rows), np.bool_))
     ranking = rank(rows, traits, matches, config, query, gain=gain)
@@ -321,7 +323,7 @@ def with_days(
         return matches
     best = matches.lists["turn"]
     candidates = best.places[(-best.scores).argsort(kind="stable")]
-    dated = of_days_named(periods, rows, traits.days, eligible, candidates)
+    dated = of_days_named(periods, rows, traits.days, eligible, candidates, traits.findings.periods)
     return msgspec.structs.replace(matches, dated=dated)
 
 
@@ -339,8 +341,12 @@ def _grouped(
 
 def size_of_rows(rows: Sequence[MemoryRow]) -> int:
     """Bytes that rows take which do not hold the text that is searched."""
-    texts = sum(sys.getsizeof(row.content) + sys.getsizeof(row.id) for row in rows)
-    return texts + _ROW_BYTES * len(rows)
+    return sum(map(size_of_row, rows))
+
+
+def size_of_row(row: MemoryRow) -> int:
+    """Bytes that a row takes which does not hold the text that is searched."""
+    return sys.getsizeof(row.content) + sys.getsizeof(row.id) + _ROW_BYTES
 
 
 def _add_lists(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from remora.actors.policies.bm25 import words
+from remora.languages.dates import Period, find_periods
+from remora.languages.detection import language_of
 from remora.recall.days import day_of
 from remora.storage.ports import MemoryRow
 
@@ -15,7 +19,17 @@ if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Traits", "asks", "question_share", "rank_order", "speakers_named"]
+__all__ = [
+    "Kept",
+    "NameColumn",
+    "TextFindings",
+    "Traits",
+    "asks",
+    "none_kept",
+    "question_share",
+    "rank_order",
+    "speakers_named",
+]
 
 _MARKS = "?\uff1f\u061f"  # of a question: Latin, Chinese and Japanese, Arabic
 _SENTENCE = re.compile(rf"([^.!\u3002\uff01\n{_MARKS}]+)([.!\u3002\uff01{_MARKS}]*)")
@@ -24,16 +38,147 @@ _MARK = re.compile(f"[{_MARKS}]")
 _END_CHARS = 200  # of a message, in which its last question is looked for
 _JUDGED_CHARS = 1_000  # of a message, for its share of questions: more is seldom a question
 
-_COLUMNS = (
-    "asks",
-    "question_share",
-    "chars",
-    "importance",
-    "by_user",
-    "unnamed_assistant",
-    "days",
-    "said",
-)
+_MOST_FOUND = 4_096  # texts of which it is known what they show: 400 kB
+
+_COLUMNS: Mapping[str, tuple[str, Callable[[MemoryRow], float]]] = {
+    "asks": ("bool", lambda row: asks(row.content)),
+    "question_share": ("float32", lambda row: question_share(row.content)),
+    "chars": ("int32", lambda row: max(len(row.content), 1)),
+    "importance": ("float32", lambda row: row.importance),
+    "days": ("int32", lambda row: day_of(row.created_us)),
+    "by_user": ("bool", lambda row: row.role == "user"),
+    "unnamed_assistant": ("bool", lambda row: row.role == "assistant" and not row.speaker),
+    "said": ("bool", lambda row: row.memory_type == "message"),
+    "seqs": ("int64", lambda row: row.seq),
+}
+
+
+class TextFindings:
+    """What the texts of a user's rows show, once it was asked; by hashes: it holds no text."""
+
+    def __init__(self) -> None:
+        self._languages: dict[int, str] = {}
+        self._periods: dict[int, Sequence[Period]] = {}
+
+    def language(self, row: MemoryRow) -> str:
+        """The language of a row; see `remora.languages.detection.language_of`."""
+        key = hash(row.content)
+        found = self._languages.get(key)
+        if found is None:
+            if len(self._languages) == _MOST_FOUND:
+                self._languages = {}
+            found = self._languages[key] = language_of(row.content)
+        return found
+
+    def periods(self, row: MemoryRow) -> Sequence[Period]:
+        """The days that a row speaks of; see `remora.languages.dates.find_periods`."""
+        day = day_of(row.created_us)
+        key = hash((row.content, day))
+        found = self._periods.get(key)
+        if found is None:
+            if len(self._periods) == _MOST_FOUND:
+                self._periods = {}
+            found = self._periods[key] = tuple(find_periods(row.content, day))
+        return found
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Which rows are those of an earlier index.
+
+    Attributes:
+        new: places of the rows that it has not; ascending; shape (new,).
+        old: places of the others; ascending; shape (old,).
+        before: the places that these have in it; shape (old,).
+    """
+
+    new: npt.NDArray[np.intp]
+    old: npt.NDArray[np.intp]
+    before: npt.NDArray[np.intp]
+
+    def take(
+        self,
+        rows: Sequence[MemoryRow],
+        dtype: str,
+        make: Callable[[MemoryRow], float],
+        earlier: Any,
+    ) -> npt.NDArray[Any]:
+        """A column of the rows: of those that are new it is made, the others' is taken over.
+
+        Args:
+            rows: all rows.
+            dtype: of the column.
+            make: the value of a row.
+            earlier: the column of the earlier index; None without one.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        column = np.empty(len(rows), dtype)
+        if earlier is not None:
+            column[self.old] = earlier[self.before]
+        column[self.new] = [make(rows[place]) for place in self.new.tolist()]
+        return column
+
+
+def none_kept(count: int) -> Kept:
+    """All of so many rows are new."""
+    import numpy as np  # noqa: PLC0415
+
+    nothing = np.zeros(0, np.intp)
+    return Kept(np.arange(count), nothing, nothing)
+
+
+class NameColumn:
+    """A column of names, as numbers.
+
+    Args:
+        rows: the rows.
+        name: the field that has the names.
+        kept: which rows are those of an earlier column.
+        earlier: that column; None without one.
+
+    Attributes:
+        numbers: the number of each name that a row has.
+        column: the number of each row's name; shape (rows,).
+    """
+
+    def __init__(
+        self, rows: Sequence[MemoryRow], name: str, kept: Kept, earlier: NameColumn | None
+    ) -> None:
+        import numpy as np  # noqa: PLC0415
+
+        numbers = {} if earlier is None else dict(earlier.numbers)
+        self.numbers: dict[str, int] = numbers
+
+        def number(row: MemoryRow) -> int:
+            return numbers.setdefault(getattr(row, name), len(numbers))
+
+        before = None if earlier is None else earlier.column
+        self.column: npt.NDArray[np.int32] = kept.take(rows, "int32", number, before)
+        used = np.bincount(self.column, minlength=len(numbers)) > 0
+        if not used.all():  # no row has such a name any more
+            renumbered = (np.cumsum(used) - 1).astype(np.int32)
+            self.column = renumbered[self.column]
+            pairs = zip(numbers.items(), used.tolist(), renumbered.tolist(), strict=True)
+            self.numbers = {one: new for (one, _), there, new in pairs if there}
+
+    def numbered_by(self, numbers: dict[str, int]) -> npt.NDArray[np.int32]:
+        """The column with the numbers that names have in several columns; it adds new names."""
+        import numpy as np  # noqa: PLC0415
+
+        if not numbers:
+            numbers.update(self.numbers)
+            return self.column
+        common = [numbers.setdefault(name, len(numbers)) for name in self.numbers]
+        return np.array(common, np.int32)[self.column]
+
+    def is_any_of(self, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which rows have one of these names."""
+        import numpy as np  # noqa: PLC0415
+
+        wanted = [self.numbers[name] for name in names if name in self.numbers]
+        if len(wanted) == 1:
+            return np.asarray(self.column == wanted[0])
+        return np.isin(self.column, wanted)
 
 
 class Traits:
@@ -41,52 +186,45 @@ class Traits:
 
     Args:
         rows: in `rank_order`, each once.
-        earlier: the traits of earlier rows: questions are not looked for again.
-        kept: for each row its place in `earlier` if it is the same, or -1; shape (rows,).
+        earlier: the traits of earlier rows.
+        kept: which rows these are; None if all are new.
+
+    Attributes:
+        findings: what texts show.
+        sessions: the sessions of the rows.
+        named: their speakers.
+        before: the place of the message before each message, and after the last place where there
+            is none; shape (rows,).
+        after: the same of the message after it.
+        speakers: the number of each speaker's name.
+        speaker: of each row, by number; shape (rows,).
     """
+
+    asks: npt.NDArray[np.bool_]
+    question_share: npt.NDArray[np.float32]
+    chars: npt.NDArray[np.int32]
+    importance: npt.NDArray[np.float32]
+    days: npt.NDArray[np.int32]
+    by_user: npt.NDArray[np.bool_]
+    unnamed_assistant: npt.NDArray[np.bool_]
+    said: npt.NDArray[np.bool_]
+    seqs: npt.NDArray[np.int64]
 
     def __init__(
         self,
         rows: Sequence[MemoryRow],
         earlier: Traits | None = None,
-        kept: npt.NDArray[np.int64] | None = None,
+        kept: Kept | None = None,
     ) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        count = len(rows)
-        place_of = {_position(row): place for place, row in enumerate(rows)}
-        # a neighbour that is not there has the place after the last
-        self.before = np.fromiter(
-            (place_of.get(_position(row, -1), count) for row in rows), np.int32, count
-        )
-        self.after = np.fromiter(
-            (place_of.get(_position(row, 1), count) for row in rows), np.int32, count
-        )
-        self.asks = np.zeros(count, np.bool_)
-        self.question_share = np.zeros(count, np.float32)
         if earlier is None or kept is None:
-            kept = np.full(count, -1)
-        else:
-            same = kept >= 0
-            self.asks[same] = earlier.asks[kept[same]]
-            self.question_share[same] = earlier.question_share[kept[same]]
-        for place in np.flatnonzero(kept < 0).tolist():
-            self.asks[place] = asks(rows[place].content)
-            self.question_share[place] = question_share(rows[place].content)
-        self.chars = np.fromiter((max(len(row.content), 1) for row in rows), np.int32, count)
-        self.importance = np.fromiter((row.importance for row in rows), np.float32, count)
-        self.days = np.fromiter((day_of(row.created_us) for row in rows), np.int32, count)
-        self.by_user = np.fromiter((row.role == "user" for row in rows), np.bool_, count)
-        self.unnamed_assistant = np.fromiter(
-            (row.role == "assistant" and not row.speaker for row in rows), np.bool_, count
-        )
-        self.said = np.fromiter((row.memory_type == "message" for row in rows), np.bool_, count)
-        self.speakers: dict[str, int] = {}
-        self.speaker = np.fromiter(
-            (self.speakers.setdefault(row.speaker, len(self.speakers)) for row in rows),
-            np.int32,
-            count,
-        )
+            kept = none_kept(len(rows))
+        self.findings: TextFindings = TextFindings() if earlier is None else earlier.findings
+        for name, (dtype, make) in _COLUMNS.items():
+            setattr(self, name, kept.take(rows, dtype, make, getattr(earlier, name, None)))
+        self.sessions = NameColumn(rows, "session", kept, getattr(earlier, "sessions", None))
+        self.named = NameColumn(rows, "speaker", kept, getattr(earlier, "named", None))
+        self.speakers, self.speaker = self.named.numbers, self.named.column
+        self.before, self.after = _neighbours(self.sessions.column, self.seqs)
 
     def joined(self, others: Traits, follow: Sequence[tuple[int, int]]) -> Traits:
         """The traits of these rows and, behind them, of others.
@@ -108,10 +246,11 @@ class Traits:
             setattr(both, name, (np.concatenate(near) + count).astype(np.int32))
         for first, second in follow:
             both.after[first], both.before[second] = second, first
-        both.speakers = dict(self.speakers)
-        numbers = [both.speakers.setdefault(name, len(both.speakers)) for name in others.speakers]
-        renumbered = np.array(numbers, np.int32)[others.speaker]
+        numbers = dict(self.speakers)
+        renumbered = others.named.numbered_by(numbers)
+        both.speakers = numbers
         both.speaker = np.concatenate([self.speaker, renumbered])
+        both.findings = self.findings
         return both
 
     @cached_property
@@ -142,7 +281,7 @@ class Traits:
     def nbytes(self) -> int:
         """Bytes of the columns."""
         columns = [getattr(self, name) for name in (*_COLUMNS, "before", "after", "speaker")]
-        return sum(column.nbytes for column in columns)
+        return sum(column.nbytes for column in (*columns, self.sessions.column))
 
 
 def rank_order(row: MemoryRow) -> tuple[int, str, int, str]:
@@ -191,6 +330,21 @@ def asks(text: str) -> bool:
     return _ASKS.search(text[-_END_CHARS:]) is not None
 
 
-def _position(row: MemoryRow, step: int = 0) -> tuple[str, int]:
-    """The position of a row, or of its neighbour. Only messages have neighbours."""
-    return (row.session, row.seq + step) if row.seq > 0 else (row.id, step - 1)
+def _neighbours(
+    sessions: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The places of the messages before and after each; only messages have neighbours.
+
+    A neighbour that is not there has the place after the last.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    count = len(seqs)
+    before, after = np.full((2, count), count, np.int32)
+    order = np.lexsort((seqs, sessions))
+    first, second = order[:-1], order[1:]
+    follow = (sessions[first] == sessions[second]) & (seqs[first] + 1 == seqs[second])
+    follow &= seqs[first] > 0
+    first, second = first[follow], second[follow]
+    before[second], after[first] = first, second
+    return before, after

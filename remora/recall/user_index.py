@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -28,8 +28,8 @@ from remora.recall.languages import is_other_language, main_languages
 from remora.recall.lists import asks_for_several
 from remora.recall.near import Vocabulary
 from remora.recall.question import Question, weigh_words
-from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_rows, with_days
-from remora.recall.traits import Traits, rank_order
+from remora.recall.ranking import Matches, Ranking, ScoreList, rank, size_of_row, with_days
+from remora.recall.traits import Kept, NameColumn, Traits, rank_order
 from remora.runtime.concurrency import run_in_thread_if
 from remora.storage.ports import BLOCK_TYPE, MemoryRow, Scope, Vector
 
@@ -77,7 +77,10 @@ class UserIndex:
         traits: what the ranking needs to know of them.
         texts: the indices of their words, by list: ``turn`` and ``window``.
         embedded: which rows have a vector; only with vectors.
-        size_bytes: bytes that it takes.
+        agents: the agents of the rows.
+        types: the types of the rows.
+        sizes: bytes that each row takes without its columns; shape (rows,).
+        size_bytes: bytes that all of it takes.
     """
 
     def __init__(
@@ -93,18 +96,17 @@ class UserIndex:
         before = () if earlier is None else tuple(earlier.texts.values())
         known = [] if earlier is None else earlier.hashes.tolist()
         place_of = {one: place for place, one in enumerate(known)}
-        kept = np.fromiter(
-            (place_of.get(one, -1) for one in self.hashes.tolist()), np.int64, len(mine)
+        before_of = np.fromiter(
+            (place_of.get(one, -1) for one in self.hashes.tolist()), np.intp, len(mine)
         )
+        old = (before_of >= 0).nonzero()[0]
+        kept = Kept((before_of < 0).nonzero()[0], old, before_of[old])
         made = text_indices(
-            [[row.turn for row in mine], [row.window for row in mine]], before, kept
+            [[row.turn for row in mine], [row.window for row in mine]], before, before_of
         )
         self.texts: dict[str, TextIndex] = dict(zip(("turn", "window"), made, strict=True))
         self.traits: Traits = Traits(mine, None if earlier is None else earlier.traits, kept)
-        self._words_of: tuple[Vocabulary | None, npt.NDArray[np.int32]] = (
-            None,
-            np.zeros(0, np.int32),
-        )
+        self._words_of: tuple[Vocabulary, npt.NDArray[np.int32]] | None = None
         self._place_of: dict[str, int] | None = None
         self._vectors: Vector | None = None
         if vectors is not None:
@@ -115,16 +117,22 @@ class UserIndex:
             self.embedded = lengths[:, 0] != 0
         # Columns hold what is searched; rows share one copy of each name.
         names: dict[str, str] = {}
-        self.rows = tuple([_without_search_text(row, names) for row in mine])
-        self._columns = {
-            name: _NameColumn([getattr(row, name) for row in self.rows])
-            for name in ("session", "agent", "memory_type")
-        }
-        vector_bytes = self._vectors.nbytes if self._vectors is not None else 0
-        columns = [self.hashes.nbytes, self.traits.nbytes]
-        columns += [index.nbytes for index in self.texts.values()]
-        columns += [column.nbytes for column in self._columns.values()]
-        self.size_bytes = size_of_rows(self.rows) + vector_bytes + sum(columns)
+        held: list[MemoryRow] = mine.copy()
+        if earlier is not None:
+            for place, there in zip(kept.old.tolist(), kept.before.tolist(), strict=True):
+                held[place] = earlier.rows[there]
+        for place in kept.new.tolist():
+            held[place] = _without_search_text(mine[place], names)
+        self.rows: tuple[MemoryRow, ...] = tuple(held)
+        self.agents = NameColumn(mine, "agent", kept, getattr(earlier, "agents", None))
+        self.types = NameColumn(mine, "memory_type", kept, getattr(earlier, "types", None))
+        self.sizes = kept.take(mine, "int32", size_of_row, getattr(earlier, "sizes", None))
+        columns: list[npt.NDArray[Any]] = [self.hashes, self.sizes]
+        columns += [self.agents.column, self.types.column]
+        columns += [] if self._vectors is None else [self._vectors]
+        self.size_bytes: int = int(self.sizes.sum()) + self.traits.nbytes
+        self.size_bytes += sum(one.nbytes for one in columns)
+        self.size_bytes += sum(one.nbytes for one in self.texts.values())
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -162,7 +170,7 @@ class UserIndex:
     @cached_property
     def languages(self) -> frozenset[str]:
         """The languages that many of the rows are in."""
-        return main_languages(self.rows)
+        return main_languages(self.rows, self.traits.findings.language)
 
     def words_of(self, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
         """The places of a vocabulary's words that are in messages; shape (words,)."""
@@ -172,9 +180,9 @@ class UserIndex:
         return held[1]
 
     @property
-    def sessions(self) -> _NameColumn:
+    def sessions(self) -> NameColumn:
         """The session of each row."""
-        return self._columns["session"]
+        return self.traits.sessions
 
     @property
     def has_vectors(self) -> bool:
@@ -194,11 +202,11 @@ class UserIndex:
 
         mine = np.ones(len(self), np.bool_)
         if scope.session is not None:
-            mine &= self._columns["session"].is_any_of((scope.session,))
+            mine &= self.sessions.is_any_of((scope.session,))
         if scope.agent is not None:
-            mine &= self._columns["agent"].is_any_of((scope.agent,))
+            mine &= self.agents.is_any_of((scope.agent,))
         if scope.types:
-            mine &= self._columns["memory_type"].is_any_of(scope.types)
+            mine &= self.types.is_any_of(scope.types)
         if scope.ids is not None:
             wanted = frozenset(scope.ids)
             mine &= np.fromiter((row.id in wanted for row in self.rows), np.bool_, len(self))
@@ -402,40 +410,6 @@ def joined(columns: Sequence[npt.NDArray[Number]]) -> npt.NDArray[Number]:
     import numpy as np  # noqa: PLC0415
 
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-class _NameColumn:
-    """A column of names, as numbers."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        import numpy as np  # noqa: PLC0415
-
-        self._numbers: dict[str, int] = {}
-        numbers = (self._numbers.setdefault(name, len(self._numbers)) for name in names)
-        self._column = np.fromiter(numbers, np.int32, len(names))
-
-    @property
-    def nbytes(self) -> int:
-        return self._column.nbytes
-
-    def numbered_by(self, numbers: dict[str, int]) -> npt.NDArray[np.int32]:
-        """The column with the numbers that names have in several columns; it adds new names."""
-        import numpy as np  # noqa: PLC0415
-
-        if not numbers:
-            numbers.update(self._numbers)
-            return self._column
-        common = [numbers.setdefault(name, len(numbers)) for name in self._numbers]
-        return np.array(common, np.int32)[self._column]
-
-    def is_any_of(self, names: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which rows have one of these names."""
-        import numpy as np  # noqa: PLC0415
-
-        wanted = [self._numbers[name] for name in names if name in self._numbers]
-        if len(wanted) == 1:
-            return np.asarray(self._column == wanted[0])
-        return np.isin(self._column, wanted)
 
 
 def top(scores: npt.NDArray[np.float64], eligible: npt.NDArray[np.bool_], depth: int) -> ScoreList:

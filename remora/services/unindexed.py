@@ -57,7 +57,7 @@ _EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to
 _MAX_USERS = 10_000  # whose tails are held
 _MAX_ROWS = 20_000  # of all tails that are held: some 50 MB
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
-_ON_LOOP = 250  # rows, of which most are known: 2 ms
+_ON_LOOP = 500  # rows, of which most are known: 2 ms
 _CHARACTERS = 10_000  # of texts that are searched, of English: 2 ms
 _IN_THREAD = 500  # messages that jobs remove
 Key: TypeAlias = SessionKey | UserKey
@@ -252,7 +252,7 @@ class UnindexedRows:
         embedder = self._access.embedder
         if embedder is None:
             return
-        rows = held.newest()
+        rows = held.newest
         held.vectors = {row.id: held.vectors[row.id] for row in rows if row.id in held.vectors}
         new = [row for row in rows if row.id not in held.vectors][:_EMBEDDED_AT_ONCE]
         if not new:
@@ -268,7 +268,7 @@ class UnindexedRows:
         held.vectors.update(zip([row.id for row in new], vectors, strict=True))
 
     async def _build(self, held: _UserTail) -> None:
-        rows, before = held.newest(), held.tail
+        rows, before = held.newest, held.tail
         hidden = frozenset(one for ids in held.hidden.values() for one in ids)
         rewritten = frozenset(one for ids in held.rewritten.values() for one in ids) - hidden
         if not rows and not hidden:
@@ -323,6 +323,7 @@ class _UserTail:
         quota: tells which of the user's actors changed.
         tail: what recalls search.
         rows: by actor, and by number of the message or id of the memory.
+        newest: all of them, the newest first.
         vectors: of rows, by id.
         hidden: ids of indexed rows that were removed, by actor.
         rewritten: ids of indexed rows that are indexed again, by actor.
@@ -336,6 +337,7 @@ class _UserTail:
         self.quota = quota
         self.tail = EMPTY_TAIL
         self.rows: dict[Key, dict[int | str, MemoryRow]] = {}
+        self.newest: Sequence[MemoryRow] = ()
         self.vectors: dict[str, Vector] = {}
         self.hidden: dict[Key, Collection[str]] = {}
         self.rewritten: dict[Key, Collection[str]] = {}
@@ -397,19 +399,16 @@ class _UserTail:
         self.hidden = {**others(self.hidden), **removed}
         self.rewritten = {**others(self.rewritten), **rewritten}
 
-    def newest(self) -> list[MemoryRow]:
-        """All rows, the newest first."""
-        rows = [row for of_actor in self.rows.values() for row in of_actor.values()]
-        rows.sort(key=lambda row: (-row.created_us, -row.seq, row.id))
-        return rows
-
     def cut(self, limit: int) -> None:
         """Keep the newest `limit` rows only."""
-        left_out = {row.id for row in self.newest()[limit:]}
+        rows = [row for of_actor in self.rows.values() for row in of_actor.values()]
+        rows.sort(key=lambda row: (-row.created_us, -row.seq, row.id))
+        self.newest = rows[:limit]
+        left_out = {row.id for row in rows[limit:]}
         if left_out:
             self.more = True
-            for key, rows in list(self.rows.items()):
-                kept = {name: row for name, row in rows.items() if row.id not in left_out}
+            for key, of_actor in list(self.rows.items()):
+                kept = {name: row for name, row in of_actor.items() if row.id not in left_out}
                 self.put(key, kept)
 
 

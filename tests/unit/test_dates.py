@@ -201,7 +201,8 @@ def test_days_at_the_edges() -> None:
     nothing = np.zeros(0, np.int32)
     everything = np.zeros(0, np.bool_)
     march = find_periods("in March", TODAY)
-    assert of_days_named(march, [], nothing, everything, np.zeros(0, np.intp)) is None
+    none = of_days_named(march, [], nothing, everything, np.zeros(0, np.intp), lambda _: ())
+    assert none is None
     assert [day_of(at_us) for at_us in (0, 86_400_000_000 - 1, -1)] == [0, 0, -1]
 
 

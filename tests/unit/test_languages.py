@@ -130,10 +130,14 @@ def test_words_whose_language_is_set_or_unknown() -> None:
 def test_other_language() -> None:
     german = [row(n, f"Ich habe {n} Katzen und einen Hund.") for n in range(1, 9)]
     english = [row(n, f"I have {n} cats.") for n in range(9, 90)]
-    assert main_languages(german) == {"de"}
-    assert main_languages([*german, *english[:8]]) == {"de", "en"}
-    assert main_languages([*german[:2], *english]) == {"en"}  # less than a tenth
-    assert main_languages([]) == main_languages([row(1, "Lisbon")]) == frozenset()
+
+    def main(rows: list[MemoryRow]) -> frozenset[str]:
+        return main_languages(rows, lambda row: language_of(row.content))
+
+    assert main(german) == {"de"}
+    assert main([*german, *english[:8]]) == {"de", "en"}
+    assert main([*german[:2], *english]) == {"en"}  # less than a tenth
+    assert main([]) == main([row(1, "Lisbon")]) == frozenset()
     assert is_other_language("fr", {"de", "en"})
     assert not is_other_language("de", {"de", "en"})
     assert not is_other_language("", {"de"})
