@@ -36,7 +36,7 @@ _LEAST_COSINE = 0.4  # at 0.5 half of what near words bring is lost
 # Words that are compared at once. BLAS divides more than 9,216 numbers among threads, and waits
 # 10 ms for the last of them when cores are busy. In blocks it takes a third of `vecdot`'s time.
 _BLOCK = 128
-_FEW = 16  # of so many words one is few: they are compared with all dimensions at once
+_FEW = 4  # of so many words one is few: they alone are compared, and not whole blocks
 _PIECE = 16_000  # characters of a text that are encoded at once
 _WORDS_WITH_BLANKS = re.compile(r" +[^ ]+| +$")
 _SPECIAL_TOKENS = ("<s>", "</s>", "<unk>")
@@ -211,7 +211,7 @@ class _Vocabulary:
         rows = -(-len(heads) // _BLOCK) * _BLOCK
         padded = np.zeros((rows, _HEAD), np.float32)
         padded[: len(heads)] = heads
-        self._heads = padded.reshape(-1, _BLOCK, _HEAD)
+        self._heads, self._blocks = padded, padded.reshape(-1, _BLOCK, _HEAD)
         # what is kept of questions is about these words only: other words may be a user's
         self._near_known = functools.cache(self._find_near_known)  # of most words ten: 1 kB
 
@@ -225,9 +225,12 @@ class _Vocabulary:
             place = self._place_of.get(word)
             if place is None:
                 (vector,) = _unit(_average(self._model, [word]))
-                found: npt.NDArray[np.integer] = among
+                found: npt.NDArray[np.integer]
                 if len(among) > len(self.words) // _FEW:
                     found = ((self._by_head(vector) >= _LEAST_HEAD) & wanted).nonzero()[0]
+                else:
+                    (head,) = _unit(vector[None, :_HEAD])
+                    found = among[np.vecdot(self._heads.take(among, axis=0), head) >= _LEAST_HEAD]
                 found, cosines = self._nearest(vector, found)
             else:
                 found, cosines = self._near_known(place)
@@ -246,7 +249,7 @@ class _Vocabulary:
     def _by_head(self, vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The cosines of all words with a vector, by their first dimensions."""
         (head,) = _unit(vector[None, :_HEAD])
-        cosines: npt.NDArray[np.float32] = (self._heads @ head).reshape(-1)
+        cosines: npt.NDArray[np.float32] = (self._blocks @ head).reshape(-1)
         return cosines[: len(self.words)]
 
     def _nearest(self, vector: npt.NDArray[np.float32], found: npt.NDArray[np.integer]) -> _Near:

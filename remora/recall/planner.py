@@ -147,8 +147,8 @@ class Planner:
         if taken and snapshot.least_tokens:
             snapshot = await show(max_tokens, recalls=recalls, again=True)
         session = key.session if own else None
-        shown = _shown_whole(key, snapshot) if own else set()
-        shown.update([(key.session, seq) for seq in hidden])
+        first, whole = snapshot, _shown_whole(key, snapshot)
+        shown = {*(whole if own else ()), *((key.session, seq) for seq in hidden)}
         gathered = await gather(
             tiers,
             self._config,
@@ -163,7 +163,8 @@ class Planner:
         if around.tokens != taken:
             left = max_tokens - around.tokens
             snapshot = await show(left, recalls=recalls, again=True)
-        whole = _shown_whole(key, snapshot)
+        if snapshot is not first:
+            whole = _shown_whole(key, snapshot)
         room = max_tokens - around.tokens
         snapshot = leave_room(await shorten_messages(snapshot, counter), room)
         check_room(snapshot, room)
