@@ -138,10 +138,10 @@ class Session(OldSessionNames):
             CommitFailed: the journal refused it; nothing was written.
             OutcomeUnknown: it may have been written; retry with the same key.
         """
-        check_flag(allow_duplicates, "allow_duplicates")
-        check_flag(replace, "replace")
-        if replace and allow_duplicates:
-            raise InvalidInput("pass replace or allow_duplicates, not both")
+        if replace is not False or allow_duplicates is not False:
+            check_flag(allow_duplicates, "allow_duplicates")
+            if check_flag(replace, "replace") and allow_duplicates:
+                raise InvalidInput("pass replace or allow_duplicates, not both")
         if timeout_s is not None:
             check_seconds(timeout_s, "timeout_s")
         digest = None if key is None else key_digest(validate_id(key, "an idempotency key"))

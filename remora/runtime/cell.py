@@ -276,7 +276,8 @@ class Cell:
             self.fail(error)
             return
         self.durable += 1
-        self._note_change()
+        if self.quota.changed is not None or self._host.watchers.events:
+            self._note_change()
         held, durable = self._held, self.durable
         while held and held[0].after <= durable:
             reply = held.popleft()

@@ -9,6 +9,7 @@ would cancel all.
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -39,8 +40,8 @@ class Promise(Protocol):
 class AwaitablePromise(Promise, Protocol):
     """A promise for a task that waits."""
 
-    async def wait(self) -> Any:
-        """Return the answer, or raise the failure. Only one task may wait, once."""
+    def wait(self) -> Awaitable[Any]:
+        """Return the answer, or raise the failure. Only one task may wait, once, and at once."""
         ...
 
 
@@ -62,8 +63,8 @@ class _AsyncioPromise:
     def abandoned(self) -> bool:
         return self._future.cancelled()
 
-    async def wait(self) -> Any:
-        return await self._future
+    def wait(self) -> Awaitable[Any]:
+        return self._future
 
 
 class _AnyioPromise:

@@ -86,8 +86,9 @@ class LocalAppends:
 
     async def append(self, key: SessionKey, request: Append, timeout_s: float | None) -> Receipt:
         """See `remora.Session.append`."""
-        if any(entry.blobs is not None for entry in request.entries):
-            return await self.begin(key, request, timeout_s)
+        for entry in request.entries:
+            if entry.blobs is not None:
+                return await self.begin(key, request, timeout_s)
         began_s = perf_counter()
         begun = self._clock.monotonic()
         line = self._lines.get(key)
@@ -96,7 +97,8 @@ class LocalAppends:
             self._counting.in_progress += 1
             try:
                 receipt = await self._ask(key, request, timeout_s)
-                await self._note_replaced(key, request, receipt)
+                if request.replace:
+                    await self._note_replaced(key, receipt)
             except OverdraftReached as e:
                 if not e.waits or self._supervisor.in_a_job():
                     raise
@@ -164,11 +166,12 @@ class LocalAppends:
             if waiting is not None:
                 self._actors.complete(waiting, e)
             raise
-        await self._note_replaced(key, request, receipt)
+        if request.replace:
+            await self._note_replaced(key, receipt)
         return receipt
 
-    async def _note_replaced(self, key: SessionKey, request: Append, receipt: Receipt) -> None:
-        if request.replace and not receipt.duplicate:
+    async def _note_replaced(self, key: SessionKey, receipt: Receipt) -> None:
+        if not receipt.duplicate:
             self._note_change(key.user)
             await self._attachments.clean(key.user)
 

@@ -31,7 +31,7 @@ __all__ = ["UNCOUNTED", "CountingThread"]
 UNCOUNTED = -1
 """Tokens of an entry that are still to be counted; its chat dict holds nothing but texts."""
 
-_FEW = 4  # appends on their way whose tokens are counted at once
+_FEW = 64  # appends on their way whose tokens are counted at once
 _AT_ONCE = 64  # messages counted by one call, and handled in one turn of the loop: 4 ms
 _MOST_WAITING = 256  # more are counted at once: a flood must not delay what comes behind it
 

@@ -51,7 +51,8 @@ class Acknowledger:
     def _answer(self, most: int) -> None:
         committed = self._committed
         for _ in range(min(most, len(committed))):
-            committed.popleft().acknowledge(None)
+            write = committed.popleft()
+            write.on_acknowledged(write, None)
 
 
 class ExclusiveWork(Generic[T]):
