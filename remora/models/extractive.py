@@ -16,7 +16,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections import defaultdict
+import time
+from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["ExtractiveSummarizer", "MostRelevant", "Vectors", "extracted_lines", "plain_words"]
+__all__ = [
+    "ExtractiveSummarizer",
+    "MostRelevant",
+    "RecentExtracts",
+    "Vectors",
+    "extracted_lines",
+    "plain_words",
+    "recent_extracts",
+]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 _PLAIN_WORD = re.compile(r"[^\W_]+")  # "I'll" is the first person, too
@@ -49,6 +58,7 @@ _INNER_NAME = re.compile(r"[A-Z](?<=[a-z,;] .)[\w-]+")  # a capital first: so `r
 _LINE = re.compile(r"^- (?P<head>.+?): (?P<text>.+)$")
 _BEGINNING = re.compile("[A-Za-z0-9]{1,40}")  # no sentence ends within these
 _LAMBDA = 0.8
+_HELD_S = 600.0
 _MAX_CANDIDATES = 2_000
 _MAX_SENTENCE_CHARS = 600  # for text without sentence ends (logs, JSON)
 _STOP = frozenset(
@@ -86,6 +96,64 @@ class _Sentence(msgspec.Struct, gc=False):  # thousands, which Python's collecto
         return len(self.head) + len(self.text) + 5
 
 
+class RecentExtracts:
+    """The sentences of the last extracts, for those that continue them.
+
+    To read a summary again takes a quarter of an extract's time. It holds texts of users, so it
+    holds nothing unless it is told to: in a process that ends when nobody asks it any more.
+    """
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._held: OrderedDict[tuple[str, str], tuple[float, list[_Sentence]]] = OrderedDict()
+
+    def hold(self, most: int) -> None:
+        """Hold so many from now on, each for ten minutes."""
+        self._most = most
+        self._held.clear()
+
+    def keep(self, counter: str, text: str, sentences: Sequence[_Sentence]) -> None:
+        """Hold sentences as they would be read from a text that has a line for each.
+
+        Args:
+            counter: the name of what counted their tokens.
+            text: the text.
+            sentences: its lines.
+        """
+        if not self._most:
+            return
+        read: list[_Sentence] = []
+        for one in sentences:
+            found, listed = ([one], []) if _is_read_so(one) else _read_lines(one.line)
+            if listed or len(found) != 1:
+                return
+            read += found
+        now_s = time.monotonic()
+        self._held[counter, text] = now_s, read
+        while len(self._held) > self._most or next(iter(self._held.values()))[0] < now_s - _HELD_S:
+            self._held.popitem(last=False)
+
+    def get(self, counter: str, text: str) -> list[_Sentence] | None:
+        """The sentences of a text; None if they are not held."""
+        found = self._held.get((counter, text))
+        return None if found is None else found[1]
+
+
+recent_extracts = RecentExtracts()
+"""Those of this process."""
+
+
+def _is_read_so(one: _Sentence) -> bool:
+    """Whether the sentence that is read from a sentence's line is surely the same."""
+    return (
+        one.language == "en"
+        and not may_be_foreign(one.text)
+        and ": " not in one.head
+        and one.head.isprintable()
+        and not is_turn_list(one.text)
+    )
+
+
 class _Read(NamedTuple):
     """What was read of the lines.
 
@@ -104,8 +172,9 @@ class _Read(NamedTuple):
     candidates: MostRelevant | None
 
 
-def _read(previous: str | None, lines: Sequence[Line]) -> _Read:
-    earlier, listed = _previous_sentences(previous)
+def _read(previous: str | None, lines: Sequence[Line], counter: str) -> _Read:
+    known = recent_extracts.get(counter, previous or "")
+    earlier, listed = _read_lines(previous or "") if known is None else (known, [])
     sentences = earlier + _sentences(lines)
     worded = [one for one in sentences if one.words]
     turns, candidates = None, worded
@@ -183,17 +252,23 @@ class _Extract:
         self, previous: str | None, lines: Sequence[Line], count: Callable[[str], int]
     ) -> None:
         self._count = count
-        self._read = _read(previous, lines)
+        self._counter = str(getattr(getattr(count, "__self__", None), "name", ""))
+        self._read = _read(previous, lines, self._counter)
 
     def __call__(self, max_tokens: int) -> str:
         read = self._read
         if self._fit(read, max_tokens):
-            return "\n".join([one.line for one in read.sentences])
-        turns: list[str] = []
-        if read.turns is not None:
-            turns = read.turns.fit(max_tokens, self._count)
-            max_tokens -= self._count("\n".join([*turns, ""])) if turns else 0
+            return self._join(read.sentences)
+        if read.turns is None:
+            return self._join(self._choose(read, max_tokens))
+        turns = read.turns.fit(max_tokens, self._count)
+        max_tokens -= self._count("\n".join([*turns, ""])) if turns else 0
         return "\n".join([*turns, *[one.line for one in self._choose(read, max_tokens)]])
+
+    def _join(self, sentences: Sequence[_Sentence]) -> str:
+        text = "\n".join([one.line for one in sentences])
+        recent_extracts.keep(self._counter, text, sentences)
+        return text
 
     def _fit(self, read: _Read, max_tokens: int) -> bool:
         """Whether all sentences do. The best are counted first: they may be chosen."""
@@ -286,10 +361,10 @@ def _shorten(sentence: _Sentence) -> _Sentence:
     return _make_sentence(sentence.head, text, sentence.language)
 
 
-def _previous_sentences(previous: str | None) -> tuple[list[_Sentence], list[tuple[str, str]]]:
+def _read_lines(summary: str) -> tuple[list[_Sentence], list[tuple[str, str]]]:
     """The sentences of a summary, and the heads and texts of its turns."""
     found, listed = [], []
-    for line in (previous or "").splitlines():
+    for line in summary.splitlines():
         match = _LINE.match(line)
         head, text = (match["head"], match["text"]) if match else ("Earlier", line.strip())
         if match and is_turn_list(text):

@@ -1,9 +1,10 @@
 """A process that computes for background jobs, so that they do not hold the server's interpreter.
 
-It has no state and opens no file: it reads a function and its arguments, calls it, and writes the
-result. So it may be killed or stopped at any time: what it does not answer is computed in a thread,
-as without it. It is started by its own command when jobs have computed for some seconds, and ended
-when they have not for a minute; it ends by itself when the process that started it is gone.
+It opens no file and has no state but what saves time: it reads a function and its arguments, calls
+it, and writes the result. So it may be killed or stopped at any time: what it does not answer is
+computed in a thread, as without it. It is started by its own command when jobs have computed for
+some seconds, and ended when they have not for a minute; it ends by itself when the process that
+started it is gone.
 
 All runtimes of a process share it. Only functions of remora are called in it, with arguments that
 are remora's own: pickles go both ways over a pair of sockets that no other process has.
@@ -28,6 +29,7 @@ from types import FunctionType
 from typing import Any, TypeVar, TypeVarTuple
 
 from remora.logging import get_logger
+from remora.models.extractive import recent_extracts
 from remora.runtime.probes import probe
 from remora.runtime.threads import run_in_thread
 from remora.storage.forks import give_up_in_children, keep_in_children
@@ -44,6 +46,7 @@ _IDLE_S = 60.0
 _ANSWER_S = 10.0  # what takes longer is computed here: it may be stopped
 _START_S = 30.0
 _TURN_S = 0.5  # for others' answers: to compute here would hold the interpreter
+_EXTRACTS = 64  # whose sentences are held, for those that continue them: 15 MB
 _READY = b"\n"
 _COMMAND = (sys.executable, "-P", "-c", f"from {__name__} import main; main()")
 _MODULES = frozenset({"remora", "builtins", "functools", "numpy", "operator"})
@@ -289,6 +292,7 @@ def _read_bytes(of: socket.socket, length: int) -> bytearray:
 
 def main() -> None:
     """Answer what comes over the socket whose number is the last argument, until it is closed."""
+    recent_extracts.hold(_EXTRACTS)
     with socket.socket(fileno=int(sys.argv[-1])) as asker:
         asker.sendall(_READY)
         while True:
