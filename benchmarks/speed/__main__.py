@@ -5,11 +5,14 @@
     python -m benchmarks.speed --claims append,turn --peers redis --repeat 5
     python -m benchmarks.speed --json docs/evidence/speed.json \
         --table docs/evidence/speed.md --plots docs/evidence/plots
+    python -m benchmarks.speed --check docs/evidence/speed.json
     python -m benchmarks.speed --claims append --json new.json
     python -m benchmarks.speed --render docs/evidence/speed.json new.json \
         --json docs/evidence/speed.json --table docs/evidence/speed.md --plots docs/evidence/plots
 
-The last two measure one claim of the page again: a case is that of the last run that measured it.
+The fifth says which bars of benchmarks/bars.toml the figures meet, and exits with 1 if one is
+missed. The last two measure one claim of the page again: a case is that of the last run that
+measured it.
 
 All in one run, on one disk. Each measurement runs in a process of its own, for at most its case's
 time limit. Peers run in virtual environments of their own, which the first run makes under
@@ -46,6 +49,7 @@ from rich.progress import (
 
 from benchmarks.peers.environments import python_of
 from benchmarks.peers.pins import LIBRARIES
+from benchmarks.speed.bars import check, read_bars
 from benchmarks.speed.claim import Case
 from benchmarks.speed.claims import CLAIMS, claim
 from benchmarks.speed.machine import described_machine, measured_machine
@@ -103,6 +107,14 @@ def main() -> None:
         help="on the disk that is measured (default: the temporary directory)",
     )
     parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="conversations with questions, as benchmarks.recall reads them, for recall",
+    )
+    parser.add_argument(
         "--venvs",
         type=Path,
         default=ROOT / "build" / "peers",
@@ -130,7 +142,18 @@ def main() -> None:
         help="measure nothing; make --json, table and plots of these --json files: a case that "
         "several have is the last one's",
     )
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing; say which bars the figures of this --json file meet",
+    )
     options = parser.parse_args()
+    if options.check:
+        table, missed = check(json.loads(options.check.read_text()), read_bars())
+        Console().print(table)
+        sys.exit(1 if missed else 0)
+    os.environ["SPEED_DATA"] = os.pathsep.join(str(file.resolve()) for file in options.data)
     if options.plots:
         from benchmarks.speed.plots import missing  # noqa: PLC0415  # only where it is wanted
 
@@ -250,14 +273,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def what_is_measured(words: Sequence[str]) -> list[str]:
     """The command's words without the places of what it reads and writes."""
-    kept, skip = [], False
+    kept, places = [], 0
     for word in words:
         name = word.partition("=")[0]
         if name in {"--json", "--table", "--plots", "--dir", "--venvs"}:
-            skip = "=" not in word
-        elif skip:
-            skip = False
+            places = "=" not in word
+        elif name == "--data":
+            places = len(words)
+        elif places and not word.startswith("--"):
+            places -= 1
         else:
+            places = 0
             kept.append(word)
     return kept
 

@@ -1,4 +1,4 @@
-"""What a claim is: the work, who does it, and the bars that remora must meet.
+"""What a claim is: the work, who does it, and why others are faster. What a bar is.
 
 Needs the standard library only. So does the top of every module in `claims` whose contestants run
 in environments of their own: children import it there, without remora's dependencies. `measure`
@@ -7,7 +7,7 @@ imports what a contestant needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -55,7 +55,6 @@ class Bar:
         most: what it must not exceed.
         than_case: the case whose figure it is divided by, where it is not the same.
         contestant: who is held against it.
-        note: what holds it back; shown where the bar is missed.
     """
 
     case: str
@@ -66,7 +65,6 @@ class Bar:
     most: float | None = None
     than_case: str | None = None
     contestant: str = "remora"
-    note: str = ""
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -89,7 +87,8 @@ class Claim(Protocol):
     """Names: ``remora``, its variants ``remora-…``, limits ``limit…``, what a user would write
     instead, libraries.
     """
-    BARS: tuple[Bar, ...]
+    FASTER: Mapping[str, str]
+    """Why a contestant is faster, where it is: half a sentence, by contestant."""
 
     @staticmethod
     def cases(smoke: bool) -> Sequence[Case]:

@@ -140,7 +140,13 @@ async def measured(
     if not latencies:
         raise errors[0] if errors else TimeoutError("nothing was done within the time box")
     done = len(latencies)
-    figures = {
+    figures: dict[str, float] = {}
+    if warm_s:
+        each = 1e6 / (acknowledged - first)
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)  # which ended with the store
+        figures["settled_cpu_us_per"] = cpu_of_all * each
+        figures["apart_cpu_us_per"] = (children.ru_utime + children.ru_stime) * each
+    figures |= {
         "per_s": done / took,
         "p50_ms": percentile(latencies, 0.5) * 1e3,
         "p99_ms": percentile(latencies, 0.99) * 1e3,
@@ -150,10 +156,6 @@ async def measured(
     if commits:
         figures["rows_per_commit"] = (acknowledged - before) / commits
     if warm_s:
-        each = 1e6 / (acknowledged - first)
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)  # which ended with the store
-        figures["settled_cpu_us_per"] = cpu_of_all * each
-        figures["apart_cpu_us_per"] = (children.ru_utime + children.ru_stime) * each
         figures["rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         figures["behind_s"] = behind_s
     if len(ready) < sessions:

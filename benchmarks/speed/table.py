@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.speed.claim import Bar, Claim
-from benchmarks.speed.results import Figures, Spread, Verdict, held, ratios, spread
+from benchmarks.speed.claim import Claim, higher_is_better
+from benchmarks.speed.results import Figures, Spread, ratios, spread
 
-__all__ = ["figure_text", "rendered"]
+__all__ = ["case_text", "figure_text", "rendered", "spread_text"]
 
 _ABOUT = """\
 # Speed
 
-Written by `python -m benchmarks.speed`; do not edit. Every measurement ran in a process of its
-own, contestants in turn, their order rotated by repeat. Figures are medians over the repeats, with
-the least and the most in brackets. *remora ÷ this* is the ratio of the first figure, taken within
-each repeat, and then the median of those: on a shared machine only measurements of one repeat
-compare.
+remora beside what one would use instead. *remora* is `Runtime(directory)` with no configuration: it
+counts tokens, summarizes, and indexes into long-term memory. *remora-bare* does neither of the
+last two, as the others here. A name that begins with *limit* is no library: it is the least that
+the machine needs for the work.
+
+Every measurement ran in a process of its own, contestants in turn, their order rotated by repeat.
+Figures are medians over the repeats, with the least and the most in brackets. *remora ÷ this* is
+the ratio of the rate, or of the first figure where there is none, taken within each repeat, and
+then the median of those: on a shared machine only measurements of one repeat compare.
+"""
+_MEASURED = """\
+## How it was measured
+
+`python -m benchmarks.speed` measures this and writes the page; `--help` says how to measure a part.
 """
 
 
-BARE = "remora-bare"
-_BARS = """\
-## Bars
-
-*Default install* is `Runtime(directory)` with no configuration: it summarizes, and indexes into
-long-term memory. *Bare* does neither, as most of the others here.
-"""
+_EVEN = 1.02  # times; less cannot be told from noise
 
 
 def figure_text(name: str, value: float) -> str:
@@ -51,34 +53,53 @@ def rendered(
         plots: addresses of pictures by claim.
     """
     shown = {name: claim for name, claim in claims.items() if name in results["claims"]}
-    verdicts = {
-        name: [held(bar, results["claims"][name]) for bar in claim.BARS]
-        for name, claim in shown.items()
-    }
     lines = [_ABOUT]
+    for name, claim in shown.items():
+        cases, sizes = results["claims"][name], results["sizes"].get(name, {})
+        lines += [f"## {claim.TITLE}", "", claim.WORK, ""]
+        for address in (plots or {}).get(name, ()):
+            lines += [f"![{claim.TITLE}]({address})", ""]
+        lines += [*_contestants(claim, cases, results["failures"].get(name, {}), sizes), ""]
+        if faster := [*_faster(claim, cases, sizes)]:
+            lines += [*faster, ""]
+    lines += [_MEASURED]
     for number, run in enumerate(results["runs"], start=1):
         facts = (f"{name} {value}" for name, value in run.items() if isinstance(value, str | int))
         lines.append(f"- run {number}: {'; '.join(facts)}")
-    lines += [f"- versions: {_versions(results['runs'])}", ""]
-    lines += [_BARS, "| claim | case | bar | default install | | bare | |"]
-    lines += ["|---|---|---|---:|---|---:|---|"]
-    for name, claim in shown.items():
-        cases, sizes = results["claims"][name], results["sizes"].get(name, {})
-        link = f"[{claim.TITLE}](#{_anchor(claim.TITLE)})"
-        lines += [
-            _bar(link, one, held_bare(one.bar, cases), sizes.get(one.bar.case, {}))
-            for one in verdicts[name]
-            if one.bar.case in cases
-        ]
-    for name, claim in shown.items():
-        cases, sizes = results["claims"][name], results["sizes"].get(name, {})
-        lines += ["", f"## {claim.TITLE}", "", claim.WORK, ""]
-        lines += _contestants(claim, cases, results["failures"].get(name, {}), sizes)
-        for note, missed in _missed(verdicts[name], sizes).items():
-            lines += ["", f"Missed at {'; '.join(missed)}: {note}"]
-        for address in (plots or {}).get(name, ()):
-            lines += ["", f"![{claim.TITLE}]({address})"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"- versions: {_versions(results['runs'])}"]) + "\n"
+
+
+def _faster(claim: Claim, cases: Figures, sizes: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each contestant that is faster somewhere: where, and why."""
+    for contestant in _ordered(claim, {one for found in cases.values() for one in found}):
+        if contestant == "remora" or contestant.startswith("limit"):
+            continue
+        places = []
+        for case, found in cases.items():
+            ours, theirs = found.get("remora", {}), found.get(contestant, {})
+            paired = _paired(ours, theirs)
+            if paired is None:
+                continue
+            times = 1 / paired.median if higher_is_better(_compared(theirs)) else paired.median
+            if times > _EVEN:
+                places.append(f"{times:.3g} times at {case_text(case, sizes.get(case, {}))}")
+        if places:
+            yield f"- *{contestant}* is faster, {', '.join(places)}: {claim.FASTER[contestant]}."
+
+
+def _compared(figures: Mapping[str, Sequence[float | None]]) -> str:
+    """The figure of which ratios are shown."""
+    return "per_s" if "per_s" in figures else next(iter(figures))
+
+
+def _paired(
+    ours: Mapping[str, Sequence[float | None]], theirs: Mapping[str, Sequence[float | None]]
+) -> Spread | None:
+    """The default install by a contestant; None where one was not measured."""
+    if not ours or not theirs:
+        return None
+    figure = _compared(theirs)
+    return spread(ratios(ours.get(figure, []), theirs[figure]))
 
 
 def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -99,42 +120,8 @@ def case_text(name: str, sizes: Mapping[str, float]) -> str:
     )
 
 
-def _missed(
-    verdicts: Sequence[Verdict], sizes: Mapping[str, Mapping[str, float]]
-) -> dict[str, list[str]]:
-    """The bars that are missed, by what is said of them."""
-    missed: dict[str, list[str]] = {}
-    for bar in [one.bar for one in verdicts if one.met is False and one.bar.note]:
-        case = case_text(bar.case, sizes.get(bar.case, {}))
-        missed.setdefault(bar.note, []).append(f"{case}, *{bar.text}*")
-    return missed
-
-
-def _anchor(title: str) -> str:
-    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
-
-
-def held_bare(bar: Bar, figures: Figures) -> Verdict | None:
-    """The bare configuration, held against the bar; None where it is the other side of it."""
-    if bar.contestant != "remora" or BARE in bar.others:
-        return None
-    others = BARE if bar.others == (bar.contestant,) else bar.than
-    return held(replace(bar, contestant=BARE, than=others), figures)
-
-
-def _bar(link: str, verdict: Verdict, bare: Verdict | None, sizes: Mapping[str, float]) -> str:
-    bar = verdict.bar
-    cells = [link, case_text(bar.case, sizes), bar.text, *_verdict(verdict)]
-    cells += ["", ""] if bare is None or bare.measured is None else _verdict(bare)
-    return f"| {' | '.join(cells)} |"
-
-
-def _verdict(verdict: Verdict) -> tuple[str, str]:
-    met = {True: "met", False: "**missed**", None: "not measured"}[verdict.met]
-    return _spread("" if verdict.bar.others else verdict.bar.figure, verdict.measured), met
-
-
-def _spread(name: str, found: Spread | None) -> str:
+def spread_text(name: str, found: Spread | None) -> str:
+    """A figure, with its least and its most."""
     if found is None:
         return "-"
     text = figure_text(name, found.median)
@@ -163,18 +150,13 @@ def _contestants(
         ours = contestants.get("remora", {})
         for contestant in _ordered(claim, {*contestants, *failures.get(case, {})}):
             found = contestants.get(contestant, {})
-            first = next(iter(found), None)
-            paired = (
-                spread(ratios(ours.get(first, []), found[first]))
-                if first and contestant != "remora"
-                else None
-            )
+            paired = None if contestant == "remora" else _paired(ours, found)
             cells = [
-                _spread(name, spread(found.get(name, []))) if name in found else ""
+                spread_text(name, spread(found.get(name, []))) if name in found else ""
                 for name in names
             ]
             words = failures.get(case, {}).get(contestant)
-            cells.append(_spread("", paired) if paired else "")
+            cells.append(spread_text("", paired) if paired else "")
             if words:
                 said = "; ".join(dict.fromkeys(words)).replace("|", "\\|")
                 cells[-1 if found else 0] += f" ({len(words)} failed: {said})" if found else said

@@ -24,7 +24,7 @@ from typing import Any
 import aiosqlite
 import anyio
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import CONFIG, filled, messages, session_name
 from benchmarks.speed.text import percentile
 from remora import Config, Runtime
@@ -42,6 +42,7 @@ WORK = (
     "long-term memory; that of *remora* has all messages before."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit", "limit-aiosqlite")
+FASTER = {"remora-bare": "it has no long-term memory"}
 
 _MESSAGES = 50
 _AT_ONCE = 256
@@ -72,35 +73,6 @@ def cases(smoke: bool) -> Sequence[Case]:
             limit_s=300.0,
         ),
     ]
-
-
-_HELD_BACK = (
-    "by parts, on a quiet machine, of 420 µs: to aiosqlite's thread and back 65 (the bare SELECT "
-    "through it costs as much more), "
-    "the statement there 143, as seven kinds of rows are asked for at once, rows to messages 86 "
-    "(half of it their checksums), "
-    "tasks that wake each other 60, the state 33, the turn and the context 42."
-)
-_TOGETHER = (
-    "what one at a time costs without the ways to the thread and back: the statement for seven "
-    "kinds of rows, rows to messages "
-    "(86 µs each, half of it their checksums), the state (33), the turn and the context (42)."
-)
-BARS = (
-    Bar("load", "≤ 3 times the SELECT", "p50_us", than="limit", most=3.0, note=_HELD_BACK),
-    Bar(
-        "load", "≤ 3 times the SELECT through aiosqlite", "p50_us", than="limit-aiosqlite", most=3.0
-    ),
-    Bar("append", "≤ 3 times the SELECT and a commit", "p50_us", than="limit", most=3.0),
-    Bar(
-        f"load, {_AT_ONCE} at once",
-        "≤ 3 times the SELECTs",
-        "each_us",
-        than="limit",
-        most=3.0,
-        note=_TOGETHER,
-    ),
-)
 
 
 async def _remora(directory: Path, case: Case, config: Config) -> dict[str, float]:

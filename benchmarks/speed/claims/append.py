@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.closed_loop import measured, ran
 from benchmarks.speed.stores.store import Store
 from benchmarks.speed.text import POOL, counter, percentile, texts
@@ -49,72 +49,32 @@ CONTESTANTS = (
     "redis",
     "redis-everysec",
 )
-_ALONE = (
-    "half of an append is its sync (strace); the rest is waking up: the connection's thread and "
-    "the event loop, twice each. The library hands each call to a thread as well, and counts no "
-    "tokens."
-)
-_JOBS = (
-    "what the default install does besides: with few sessions each of them is compacted every "
-    "hundred and fifty messages, and all is indexed. That takes three times the processor time of "
-    "the appends, most of it in a thread that computes in Python; an append needs the interpreter "
-    "fifteen times, on two threads, and waits up to 0.2 ms for it each time that this thread has "
-    "it."
-)
-_LOOP = (
-    "where *limit* divided by the other side is below the bar, no group commit into these rows "
-    "could meet it. An append takes the event loop some 190 000 instructions (callgrind), in sixty "
-    "functions, the largest a tenth; a third of the processor time is SQLite's thread (each "
-    "session's messages lie together in the tree, so each row of a commit dirties a page of its "
-    "own), a third tiktoken's."
-)
-_STORE = (
-    "the store puts a row into a table as it comes. It counts no tokens, keeps no order within a "
-    "session, checks nothing, and has neither a buffer nor a budget."
-)
-DEFAULT_TO_BARE = tuple(
-    Bar(
-        case,
-        "the default install: ≥ 0.8 of the bare configuration",
-        "per_s",
-        "remora-bare",
-        least=0.8,
-        note=_JOBS,
-    )
-    for case in ("1", "16")
-)
-BARS = (
-    *(
-        Bar(case, text, "per_s", than, least=least, note=_LOOP)
-        for case in ("16", "256", "2000")
-        for text, than, least in (
-            ("≥ 0.75 of the group-commit prototype", "prototype", 0.75),
-            ("≥ 0.95 of the limit of the same rows", "limit", 0.95),
-        )
+
+FASTER = {
+    "remora-bare": "it neither summarizes nor indexes",
+    "remora-uvloop": "its event loop is written in C",
+    "remora-heuristic": "it takes a quarter of the length for a text's tokens",
+    "remora-folds": "it has no long-term memory",
+    "prototype": (
+        "it has dicts and one writer: no bounds, deadlines, ids, quotas or summaries, nothing that "
+        "tells whether a failed commit was stored, and no file that another program may open"
     ),
-    *DEFAULT_TO_BARE,
-    Bar("1", "≥ 1.2 times the best session library", "per_s", LIBRARIES, least=1.2, note=_ALONE),
-    Bar("256", "≥ 12 times the best session library", "per_s", LIBRARIES, least=12, note=_LOOP),
-    *(
-        Bar(
-            case,
-            "≥ 3 times dict and SQLite commit inline",
-            "per_s",
-            "dict-sqlite",
-            least=3,
-            note=_LOOP,
-        )
-        for case in ("16", "256")
+    "dict-sqlite": (
+        "it commits on the event loop, which nobody else has meanwhile: see its lag_p99_ms"
     ),
-    Bar(
-        "256",
-        "parity with AsyncSqliteStore's puts (≥ 1.0)",
-        "per_s",
-        "langgraph_store",
-        least=1.0,
-        note=_STORE,
+    "dict-sqlite-normal": "it does not sync",
+    "openai_agents": "it stores a row: it counts no tokens and keeps no buffer",
+    "langgraph": "it stores a state: it counts no tokens",
+    "llama_index": "it keeps a list in memory, and writes it behind the caller",
+    "adk": "it stores a row, and counts no tokens",
+    "mem0": "it stores a row, and counts no tokens",
+    "langgraph_store": (
+        "it puts a row into a table: it counts no tokens, keeps no order within a session, and has "
+        "neither a buffer nor a budget"
     ),
-)
+    "redis": "the server is a program in C with the data in memory, on a core of its own",
+    "redis-everysec": "it syncs once a second",
+}
 
 
 def cases(smoke: bool) -> Sequence[Case]:

@@ -25,7 +25,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import CONFIG, messages
 from remora import Runtime
 from remora.actors.session.messages import Inspect, Load
@@ -47,6 +47,7 @@ WORK = (
     "many tasks."
 )
 CONTESTANTS = ("remora", "remora-uvloop", "limit-call", "limit-hop")
+FASTER = {"remora-uvloop": "its event loop is written in C"}
 
 _TASKS = 100
 _BUDGET = 30_000
@@ -69,13 +70,6 @@ def cases(smoke: bool) -> Sequence[Case]:
             found.append(Case(NAME, f"{name}, session inspect", sizes, contestants=ours))
             found.append(Case(NAME, f"{name}, session load", sizes, contestants=ours))
     return found
-
-
-BARS = tuple(
-    Bar(f"{name}, {what}", f"≤ {most} µs", "ask_us", most=most)
-    for name, most in (("idle", 5), ("contended", 15), ("spread", 15))
-    for what in ("kernel", "session inspect")
-)
 
 
 class _Counting:

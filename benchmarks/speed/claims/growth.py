@@ -22,7 +22,7 @@ import anyio
 import numpy as np
 
 from benchmarks.long_term import Texts, opened, rows_of, vectors_of
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import CONFIG, filled, messages, progress, session_name
 from benchmarks.speed.text import percentile
 from remora import Runtime
@@ -39,6 +39,7 @@ WORK = (
     "long-term memory of 1 000 to 100 000 rows. Each is compared with a tenth of its size."
 )
 CONTESTANTS = ("remora",)
+FASTER: dict[str, str] = {}
 
 _MESSAGES = 20
 _SAMPLE = 500
@@ -46,8 +47,6 @@ _CALLERS = 64
 _A_USER = 200
 _SESSIONS = (100, 1_000, 10_000, 100_000)
 _ROWS = (1_000, 10_000, 100_000)
-_FIGURES = ("append_us", "load_p50_us", "activation_p50_us")
-_ROW_FIGURES = ("flush_p50_us", "recall_first_p50_us", "recall_p50_us")
 
 
 def _named(count: int, what: str) -> str:
@@ -63,23 +62,6 @@ def cases(smoke: bool) -> Sequence[Case]:
         ),
         *(Case(NAME, _named(count, "rows"), {"rows": count}, limit_s=300.0) for count in rows),
     ]
-
-
-BARS = tuple(
-    Bar(
-        _named(count, what),
-        f"{figure}: ≤ 1.5 times a tenth of it",
-        figure,
-        than_case=_named(count // 10, what),
-        most=1.5,
-    )
-    for what, counts, figures in (
-        ("sessions", _SESSIONS[1:], _FIGURES),
-        ("rows", _ROWS[1:], _ROW_FIGURES),
-    )
-    for figure in figures
-    for count in counts
-)
 
 
 async def _sessions(directory: Path, count: int, seed: int, seconds: float) -> dict[str, float]:

@@ -30,7 +30,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import CONFIG, MovableClock, in_turn, messages, progress, settled_memory
 from remora import Config, Runtime
 from remora.storage.sqlite.journal import SqliteJournal
@@ -47,6 +47,7 @@ WORK = (
     "long-term memory: in the default install sessions are indexed before they leave memory."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit")
+FASTER = {"remora-bare": "it has no long-term memory"}
 
 _MESSAGES = 20
 _WARM = 100
@@ -61,20 +62,6 @@ def cases(smoke: bool) -> Sequence[Case]:
         Case(NAME, "10 000", {"sessions": 10_000, "rounds": 3}, limit_s=300.0),
         Case(NAME, "100 000", {"sessions": 100_000, "rounds": 0}, limit_s=400.0),
     ]
-
-
-BARS = (
-    Bar("10 000", "live: ≤ 9 kB", "bytes_live", most=9_000.0),
-    Bar("10 000", "live: ≤ 2 times the encoded bytes + 2 kB", "of_allowance", most=1.0),
-    Bar("100 000", "live: ≤ 2 times the encoded bytes + 2 kB", "of_allowance", most=1.0),
-    Bar(
-        "10 000",
-        "passivated: ≤ 200 bytes",
-        "bytes_passivated",
-        most=200.0,
-        contestant="remora-bare",
-    ),
-)
 
 
 class _Bounded(SqliteJournal):

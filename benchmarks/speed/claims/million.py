@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import in_turn, messages, progress, resident
 from benchmarks.speed.text import percentile
 from remora import Config, Runtime
@@ -30,6 +30,7 @@ WORK = (
     "time, and a new start."
 )
 CONTESTANTS = ("remora",)
+FASTER: dict[str, str] = {}
 
 _SESSIONS_A_USER = 10
 _LONG = 50
@@ -47,13 +48,6 @@ def cases(smoke: bool) -> Sequence[Case]:
             limit_s=900.0,
         )
     ]
-
-
-BARS = (
-    Bar("1 000 000", "runs: 1 000 000 sessions", "sessions_done", least=1_000_000),
-    Bar("1 000 000", "≥ 100 000 live at once", "live", least=100_000),
-    Bar("1 000 000", "within 24 GiB", "resident_mb", most=24_576),
-)
 
 
 def _name(number: int) -> tuple[str, str]:

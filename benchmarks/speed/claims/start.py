@@ -27,7 +27,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
 from benchmarks.speed.scale import filled, in_turn, messages
 from remora import Config, Runtime
 from remora.models.ports import Line
@@ -41,6 +41,7 @@ WORK = (
     "sessions' appends the first second takes, divided by a later one's."
 )
 CONTESTANTS = ("remora", "remora-bare", "limit")
+FASTER = {"remora-bare": "it opens no long-term memory"}
 
 _MESSAGES = 50
 _ROW_BYTES = 380
@@ -95,37 +96,6 @@ def cases(smoke: bool) -> Sequence[Case]:
             contestants=("remora", "remora-bare"),
         ),
     ]
-
-
-_IMPORT = (
-    "it has grown with the package, from 7 times a bare interpreter (81 and 11 ms, on 2026-11-22) "
-    "to 14 times. By parts, in a moment in which it took 240 ms: 240 modules of remora 137, none "
-    "of them 5; 170 others 99, of which typing_extensions, with inspect and ast, is a quarter."
-)
-_OPEN_PARTS = (
-    "by samples of the thread that opens it: tiktoken's vocabulary 58 % (it is built in 35, and "
-    "read in 19), modules that `import remora` leaves out 23 %, numpy and the embedder's module "
-    "19 %. On 2026-11-22, on a machine twice as fast, it took 0.6 s, and 0.45 without long-term "
-    "memory."
-)
-_JOBS = (
-    "by samples of who has the interpreter: extracts 49 %, which messages they have word for word "
-    "7 % (18 % before it was told by their first words), the event loop 24 % (sessions are "
-    "activated, read and written). Without long-term memory it takes a seventh less. It was 45 s "
-    "on 2026-11-22, on a machine twice as fast."
-)
-_LOADING = (
-    "LanceDB and what it needs take two seconds to import, in a thread, with the interpreter; so "
-    "do the embedder's vectors. *bare* shows the rest: sessions that are created."
-)
-BARS = (
-    Bar("import", "≤ 120 ms over a bare interpreter", "over_bare_ms", most=120.0, note=_IMPORT),
-    Bar("open", "≤ 1 s, at its default", "open_s", most=1.0, note=_OPEN_PARTS),
-    Bar("open", "≤ 1 s, without long-term memory", "sessions_s", most=1.0, note=_OPEN_PARTS),
-    Bar("open", "≤ 1 s plus resumed jobs", "open_with_jobs_s", most=1.0, note=_OPEN_PARTS),
-    Bar("open", "1 000 resumed compactions within 10 s", "jobs_s", most=10.0, note=_JOBS),
-    Bar("first second", "≥ 0.7 of the steady rate", "of_steady", least=0.7, note=_LOADING),
-)
 
 
 def _compiled(directory: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.speed.claim import Bar, Case
+from benchmarks.speed.claim import Case
+from benchmarks.speed.claims.append import FASTER as FASTER_APPENDS
 from benchmarks.speed.closed_loop import measured, ran
 from benchmarks.speed.measuring import ENVIRONMENTS
 from benchmarks.speed.stores.store import Store
@@ -39,27 +40,9 @@ CONTESTANTS = (
     "redis",
     "redis-everysec",
 )
-_PARTS = (
-    "a turn is two appends, see there, and a context of some sixty messages, each decoded anew "
-    "into a dict of the caller's "
-    "own: four fifths of its time are the appends."
-)
-BARS = tuple(
-    bar
-    for case in ("1", "256")
-    for bar in (
-        Bar(
-            case,
-            "≥ 0.8 of the group-commit prototype",
-            "per_s",
-            "prototype",
-            least=0.8,
-            note=_PARTS,
-        ),
-        Bar(case, "event-loop lag p99 < 10 ms", "lag_p99_ms", most=10),
-    )
-)
 _FILLED = 64
+
+FASTER = FASTER_APPENDS
 
 
 def cases(smoke: bool) -> Sequence[Case]:
