@@ -30,11 +30,14 @@ _MEASURED = """\
 """
 
 
+_NOTHING = 0.0005  # of what is counted in seconds, or in milliseconds
 _EVEN = 1.02  # times; less cannot be told from noise
 
 
 def figure_text(name: str, value: float) -> str:
     """A figure, rounded to what can be told from noise."""
+    if abs(value) < _NOTHING:
+        return "0"
     if name.startswith("bytes") or name.endswith("per_s") or abs(value) >= 1_000:
         return f"{value:,.0f}".replace(",", " ") if abs(value) >= 10 else f"{value:.3g}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -113,11 +116,11 @@ def _versions(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def case_text(name: str, sizes: Mapping[str, float]) -> str:
     """A case's name; one that is a bare number says of what."""
-    return (
-        f"{int(name):,} {next(iter(sizes), '')}".replace(",", " ").strip()
-        if name.isdecimal()
-        else name
-    )
+    if not name.isdecimal():
+        return name
+    of = next(iter(sizes), "")
+    of = of.removesuffix("s") if int(name) == 1 else of
+    return f"{int(name):,} {of}".replace(",", " ").strip()
 
 
 def spread_text(name: str, found: Spread | None) -> str:
