@@ -1,4 +1,5 @@
-"""Instructions of the event loop's thread for each append, load and turn, by valgrind's callgrind.
+"""Instructions of the event loop's thread for each append, load, turn and recall, and of all
+threads for each flush of a thousand messages, by valgrind's callgrind.
 
     python -m benchmarks.instructions                    count, and print a table
     python -m benchmarks.instructions --check            … and compare with the recorded figures
@@ -11,7 +12,8 @@ code shows here on a noisy machine. Each case runs in two processes, one with fe
 with more: the difference is divided by the difference of their numbers, which leaves out whatever
 both do. The tokenizer's automaton grows with the first thousands of texts, which both have counted
 before. The default configuration is measured, but without long-term memory, whose threads take a
-share that varies; messages of 300 bytes; the files are in memory where the system has such a place.
+share that varies; a recall and a flush have it. Messages of 300 bytes; the files are in memory
+where the system has such a place.
 
 Recorded figures belong to one version of CPython and one kind of machine, both noted in the file:
 with another, `--check` says that there is nothing to compare and exits with 3. It exits with 1 if a
@@ -37,7 +39,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress
@@ -64,7 +66,7 @@ TOLERANCE = 0.1
 _MOST_COUNTS = 3
 _NOTHING_TO_COMPARE = 3
 
-Operation = Callable[[Session, str], Awaitable[object]]
+Operation = Callable[[Runtime, Session, str], Awaitable[object]]
 
 
 class Case(NamedTuple):
@@ -77,6 +79,8 @@ class Case(NamedTuple):
         filled: messages that each session has at the start.
         operation: it.
         prepare: what is done to the runtime before it opens.
+        remembers: whether there is long-term memory, which has the messages of the start.
+        all_threads: whether all threads are counted, and not the event loop's alone.
     """
 
     sessions: int
@@ -85,19 +89,34 @@ class Case(NamedTuple):
     filled: int
     operation: Operation
     prepare: Callable[[Runtime], None] | None = None
+    remembers: bool = False
+    all_threads: bool = False
 
 
-async def _append(session: Session, text: str) -> object:
+async def _append(_: Runtime, session: Session, text: str) -> object:
     return await session.append({"role": "user", "content": text})
 
 
-async def _load(session: Session, text: str) -> object:  # noqa: ARG001
+async def _load(_: Runtime, session: Session, text: str) -> object:  # noqa: ARG001
     return await session.load()
 
 
-async def _turn(session: Session, text: str) -> object:
+async def _turn(_: Runtime, session: Session, text: str) -> object:
     async with session.turn(text, query=False) as turn:
         return await turn.reply({"role": "assistant", "content": text})
+
+
+async def _recall(runtime: Runtime, session: Session, text: str) -> object:
+    return await runtime.user(session.key.user).recall(text[:60])
+
+
+async def _flush(_: Runtime, session: Session, text: str) -> object:
+    """A thousand messages, their rows, vectors and commit."""
+    batch: list[dict[str, Any]] = [
+        {"role": "user", "content": f"{number} {text}"} for number in range(1_000)
+    ]
+    await session.append(batch)
+    return await session.flush()
 
 
 CASES: dict[str, Case] = {
@@ -105,6 +124,8 @@ CASES: dict[str, Case] = {
     "append-256": Case(256, 512, 2_560, 1, _append),
     "load-20": Case(1, 50, 450, 20, _load),
     "turn-1": Case(1, 30, 130, 20, _turn),
+    "recall-200": Case(1, 50, 250, 200, _recall, remembers=True),
+    "flush-1000": Case(1, 1, 4, 1, _flush, remembers=True, all_threads=True),
 }
 
 
@@ -133,7 +154,9 @@ TRACING: dict[str, Case] = {
 
 
 async def _run(case: Case, operations: int, directory: Path) -> None:
-    config = Config.from_dict({"long_term": {"enabled": False}})
+    config = Config.from_dict(
+        {"long_term": {"enabled": case.remembers}, "background": {"process": "never"}}
+    )
     supply = texts(1, 2_000)
     pool = itertools.cycle(supply)
     runtime = Runtime(directory, config=config)
@@ -146,11 +169,18 @@ async def _run(case: Case, operations: int, directory: Path) -> None:
             counter.count(text)
         sessions = [runtime.session(f"user-{n}", "chat") for n in range(case.sessions)]
         for session in sessions:
-            await session.append([{"role": "user", "content": next(pool)}] * case.filled)
+            batch: list[dict[str, Any]] = [
+                {"role": "user", "content": next(pool)} for _ in range(case.filled)
+            ]
+            await session.append(batch)
+            if case.remembers:
+                await session.flush()
+                await runtime.user(session.key.user).recall("the first one reads the rows")
+        await runtime.settle()
 
         async def call(session: Session) -> None:
             for _ in range(operations // case.sessions):
-                await case.operation(session, next(pool))
+                await case.operation(runtime, session, next(pool))
 
         _switch_counting("on")
         await asyncio.gather(*map(call, sessions))
@@ -165,8 +195,8 @@ def _switch_counting(to: str) -> None:
         raise SystemExit(f"callgrind_control could not switch counting {to}: {done.stdout}")
 
 
-def _count_process(name: str, operations: int) -> int:
-    """Instructions of the main thread of a process of its own."""
+def _count_process(name: str, operations: int, *, all_threads: bool) -> int:
+    """Instructions of a process of its own: of the main thread, or of all threads."""
     shared = Path("/dev/shm")
     place = shared if shared.is_dir() else None
     with tempfile.TemporaryDirectory(dir=place) as directory:
@@ -194,17 +224,23 @@ def _count_process(name: str, operations: int) -> int:
         )
         if done.returncode:
             raise SystemExit(f"{name} failed under valgrind:\n{done.stderr[-2_000:]}")
-        (first,) = Path(directory).glob("out*-01")
-        found = re.search(r"^totals: (\d+)", first.read_text("utf-8"), re.MULTILINE)
-        if found is None:
+        files = Path(directory).glob("out*-*" if all_threads else "out*-01")
+        found = [
+            re.search(r"^totals: (\d+)", one.read_text("utf-8"), re.MULTILINE) for one in files
+        ]
+        totals = [int(one[1]) for one in found if one is not None]
+        if not totals:
             raise SystemExit(f"callgrind wrote no total for {name}")
-        return int(found[1])
+        return sum(totals)
 
 
 def count(name: str) -> float:
     """Thousands of instructions of an operation."""
     case = (CASES | TRACING)[name]
-    more, less = _count_process(name, case.many), _count_process(name, case.few)
+    more, less = (
+        _count_process(name, operations, all_threads=case.all_threads)
+        for operations in (case.many, case.few)
+    )
     return (more - less) / (case.many - case.few) / 1_000
 
 

@@ -1,4 +1,6 @@
-"""Instructions of an append, a load and a turn: a regression is noticed on a noisy machine, too."""
+"""Instructions of an append, a load, a turn, a recall and a flush: a regression is noticed on a noisy
+machine, too.
+"""
 
 from __future__ import annotations
 
