@@ -1,6 +1,4 @@
-"""Instructions of an append, a load, a turn, a recall and a flush: a regression is noticed on a noisy
-machine, too.
-"""
+"""Instructions of an append, a load, a turn, a recall and a flush: regressions on noisy machines, too."""
 
 from __future__ import annotations
 
