@@ -19,7 +19,7 @@ from remora.actors.session.compaction import (
     FLUSH_QUEUE,
     SUMMARIZE_QUEUE,
 )
-from remora.actors.session.messages import Inspect, SessionView
+from remora.actors.session.messages import Flush, Inspect, SessionView
 from remora.actors.user.behavior import PRUNE_QUEUE, RECORD_QUEUE
 from remora.actors.user.messages import InspectUser, Synopsis, UserView
 from remora.actors.user.synopsis import SYNOPSIS_QUEUE
@@ -322,6 +322,7 @@ def _unindexed_rows(base: Foundation, access: IndexAccess) -> UnindexedRows:
         access,
         base.registry.quota,
         base.supervisor.has_jobs,
+        lambda key: base.registry.post(key, Flush()),
         base.models.counter,
         window_chars=config.long_term.window_chars,
         limit=config.recall.unindexed_rows,

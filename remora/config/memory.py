@@ -170,7 +170,7 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     """Rows of a user that are searched although they are not indexed yet, at most, the newest
     first; `context.sources` says when there are more. Two sessions with full buffers have some
     800. Making a row takes 0.1 ms, once, and it takes 3 kB. 0 searches what is indexed only."""
-    hot_mb: int = 64
+    hot_mb: int = 256
     """Memory for the rows and vectors of the users who recalled last (the user index), which are
     searched there and not in the store: 2.5 to 3.5 kB per row of a conversation. 0 always searches
     the store: for one that other processes write to, or that searches in its own way."""

@@ -29,7 +29,7 @@ from remora.runtime.promise import NO_REPLY
 
 __all__ = ["Dispatcher"]
 
-_QUANTUM = 16  # messages that one cell handles before the next has its turn
+_QUANTUM = 16  # messages that one cell, or several, handle in one turn of the event loop
 
 
 class Dispatcher:
@@ -204,12 +204,16 @@ class Dispatcher:
             if not self._ready:
                 self._event = anyio.Event()
                 await self._event.wait()
-            cell = self._ready.popleft()
-            cell.queued = False
-            self._drain(cell)
+            handled = 0
+            while self._ready and handled < _QUANTUM:
+                cell = self._ready.popleft()
+                cell.queued = False
+                handled += max(self._drain(cell), 1)
             await anyio.lowlevel.checkpoint()
 
-    def _drain(self, cell: Cell) -> None:
+    def _drain(self, cell: Cell) -> int:
+        """Have the cell handle what waits; returns how many messages it handled."""
+        before = self.queued_messages
         self._admit_parked(cell)
         mailbox = cell.mailbox
         used = False
@@ -239,6 +243,7 @@ class Dispatcher:
         if cell.quota.blocked:
             self.unblock(cell.quota)  # this cell may not have used the quota
         self._passivation.note_idle(cell)
+        return self.queued_messages - before
 
     def _may_handle(self, cell: Cell, now: float) -> bool:
         return (

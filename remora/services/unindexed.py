@@ -15,7 +15,9 @@ to the job that indexes it (`remora.jobs.rows.KnownVectors`).
 
 *Bounded.* The newest `limit` rows of a user are searched; `Tail.note` says that there are more. One
 recall has at most `_EMBEDDED_AT_ONCE` texts embedded; the others are found by their words, and
-embedded by later recalls.
+embedded by later recalls. Tails of many users together are bounded, too: before they reach that
+bound, sessions of which much is not indexed are. To drop what is asked for again and again would
+have each recall read all of its user's messages, and none would end in time.
 
 *Never what was removed.* Each change of the user's rows, in the journal or in long-term memory, has
 the sessions concerned read again; a user who is forgotten, or whose memory is pruned, is dropped.
@@ -23,12 +25,13 @@ the sessions concerned read again; a user who is forgotten, or whose memory is p
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TypeAlias
 
+import anyio
 import anyio.abc
 import msgspec
 
@@ -55,7 +58,10 @@ __all__ = ["UnindexedRows"]
 _logger = get_logger(__name__)
 _EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to another
 _MAX_USERS = 10_000  # whose tails are held
-_MAX_ROWS = 20_000  # of all tails that are held: some 50 MB
+_MAX_ROWS = 60_000  # of all tails that are held: some 270 MB
+_INDEXED_FROM = 20_000  # rows of all tails, from which on sessions with many are indexed
+_LEAST_INDEXED = 32  # messages of a session
+_READS = 4  # users whose tails are read at once: more would keep the event loop from its turn
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
 _ON_LOOP = 500  # rows, of which most are known: 2 ms
 _CHARACTERS = 10_000  # of texts that are searched, of English: 2 ms
@@ -70,6 +76,7 @@ class UnindexedRows:
         access: the journal, the embedder, redaction, and the vectors that jobs need not make.
         quota: the quota of an actor's owner.
         has_jobs: whether an actor has jobs that wait or run.
+        index: has a session's messages indexed soon, those that have no index job.
         counter: for a row's size in a context.
         window_chars: how much of each neighbour a row's window holds.
         limit: rows of a user that are searched at most.
@@ -80,6 +87,7 @@ class UnindexedRows:
         access: IndexAccess,
         quota: Callable[[Hashable], Quota],
         has_jobs: Callable[[Hashable], bool],
+        index: Callable[[SessionKey], object],
         counter: TokenCounter,
         *,
         window_chars: int,
@@ -89,11 +97,13 @@ class UnindexedRows:
         self._journal = access.journal
         self._quota = quota
         self._has_jobs = has_jobs
+        self._index = index
         self._counter = counter
         self._window_chars = window_chars
         self._limit = limit
         self._users: OrderedDict[str, _UserTail] = OrderedDict()
         self._rows = 0
+        self._slots = anyio.Semaphore(_READS)
         self._versions = count(1)
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -158,6 +168,10 @@ class UnindexedRows:
     # -- reading -----------------------------------------------------------------------------------
 
     async def _refresh(self, user: str, held: _UserTail) -> None:
+        async with self._slots:
+            await self._read_changes(user, held)
+
+    async def _read_changes(self, user: str, held: _UserTail) -> None:
         if self._users.get(user) is not held:
             held.reading = None
             return  # dropped: what changed is for the one that is held now
@@ -177,7 +191,17 @@ class UnindexedRows:
             held.reading = None
             if self._users.get(user) is held:
                 self._rows += len(held.tail.rows) - before
+                if self._rows > _INDEXED_FROM:
+                    self._index_many(held)
                 self._make_room()
+
+    def _index_many(self, held: _UserTail) -> None:
+        """Have the user's sessions indexed that have as much as users have in the mean."""
+        least = max(self._rows // len(self._users), _LEAST_INDEXED)
+        for key in [key for key, messages in held.without_job.items() if messages >= least]:
+            probe("tail_indexed")
+            self._index(key)
+            del held.without_job[key]
 
     async def _read(self, user: str, held: _UserTail, keys: Collection[Key] | None) -> None:
         """Read what changed.
@@ -203,6 +227,9 @@ class UnindexedRows:
             held.more = (held.more and keys is not None) or len(messages) > self._limit
             for key, seq in messages[: self._limit]:
                 wanted.setdefault(key, set()).add(seq)
+            counts = Counter(key for key, _ in messages)
+            for key in {*changed, *counts}:
+                held.without_job[key] = counts[key]
         if keys is None:
             changed = [key for key in {*wanted, *held.rows} if isinstance(key, SessionKey)]
         for key in changed:
@@ -329,6 +356,7 @@ class _UserTail:
         rewritten: ids of indexed rows that are indexed again, by actor.
         with_jobs: actors that had index jobs, or dead letters, when they were read last.
         suspect: actors to read again.
+        without_job: how many messages of a session have no index job.
         more: there are more rows than may be searched.
         reading: the reading that runs.
     """
@@ -343,6 +371,7 @@ class _UserTail:
         self.rewritten: dict[Key, Collection[str]] = {}
         self.with_jobs: set[Hashable] = set()
         self.suspect: set[Key] = set()
+        self.without_job: dict[SessionKey, int] = {}
         self.more = False
         self.reading: SharedCall[None] | None = None
         self._unread = True

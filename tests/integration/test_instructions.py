@@ -1,4 +1,4 @@
-"""Instructions of an append, a load, a turn, a recall and a flush: regressions on noisy machines, too."""
+"""Instructions of an append, a load, a turn, a recall and a flush, on noisy machines, too."""
 
 from __future__ import annotations
 

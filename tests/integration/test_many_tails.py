@@ -1,0 +1,45 @@
+"""Many users talk, and nothing that they say is indexed yet: their recalls must not starve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from remora import Config, Runtime
+from remora.testing import HashEmbedder
+
+pytestmark = pytest.mark.anyio
+
+USERS, MESSAGES = 210, 100
+CONFIG = Config.from_dict({"tokens": {"counter": "heuristic"}, "long_term": {"gather_s": 0}})
+
+
+async def test_what_many_users_said_is_indexed_before_there_is_no_room(tmp_path: Path) -> None:
+    """21,000 messages in live buffers: each is found at once, and sessions of which much is not
+    indexed are, so that what recall holds of them stays small.
+    """
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=HashEmbedder()) as runtime:
+        await runtime.ready()
+        for number in range(USERS):
+            said = [f"message {n} of person {number}" for n in range(MESSAGES)]
+            session = runtime.session(f"user-{number}", "chat")
+            await session.append([{"role": "user", "content": text} for text in said])
+
+        async def ask(number: int) -> None:
+            user = runtime.user(f"user-{number}")
+            (first,) = await user.recall(f"message 7 of person {number}", limit=1)
+            assert first.text == f"message 7 of person {number}"
+
+        before = (await runtime.long_term_statistics()).rows
+        assert before == 0, "nothing has left a buffer"
+        for _ in range(2):
+            async with anyio.create_task_group() as tasks:
+                for number in range(USERS):
+                    tasks.start_soon(ask, number)
+            await runtime.settle()
+        assert (await runtime.long_term_statistics()).rows >= MESSAGES
+        async with anyio.create_task_group() as tasks:
+            for number in range(USERS):
+                tasks.start_soon(ask, number)
