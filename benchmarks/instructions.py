@@ -64,7 +64,7 @@ FILE = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.1
 """Group commits differ from run to run: their number, and with it a few hundredths of the work."""
 _TOLERANCE_OF_ALL = 0.4
-"""Of all threads: what waits for what differs, and how often a thread looks whether it may go on."""
+"""Of all threads: what waits for what differs from run to run."""
 _MOST_COUNTS = 3
 _NOTHING_TO_COMPARE = 3
 

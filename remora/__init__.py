@@ -82,7 +82,7 @@ __version__ = "0.1.0"
 
 _LATER = {"Client": "remora.client", "http_status": "remora.http_statuses"}
 """What most programs do not need."""
-_MODULES = frozenset({"metrics"})
+_MODULES = frozenset({"metrics", "observe"})
 """Modules that are attributes without an import of their own."""
 
 publish(__name__, [name for name in __all__ if name not in _LATER], globals())

@@ -150,9 +150,18 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.check:
-        table, missed = check(json.loads(options.check.read_text()), read_bars())
+        bars = read_bars()
+        try:
+            table, missed = check(json.loads(options.check.read_text()), bars)
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            parser.error(f"{options.check} is no file of --json: {type(e).__name__}: {e}")
         Console().print(table)
-        sys.exit(1 if missed else 0)
+        left_out = sum(map(len, bars.values())) - table.row_count
+        Console().print(
+            f"{len(missed)} of {table.row_count} bars missed; {left_out} are of cases that this "
+            "file does not have"
+        )
+        sys.exit(1 if missed or not table.row_count else 0)
     os.environ["SPEED_DATA"] = os.pathsep.join(str(file.resolve()) for file in options.data)
     if options.plots:
         from benchmarks.speed.plots import missing  # noqa: PLC0415  # only where it is wanted

@@ -49,7 +49,7 @@ def check(
     Returns:
         A table of all, and those that are missed.
     """
-    table = Table("claim", "case", "bar", "measured", "")
+    table = Table("claim", "case", "bar", "measured", "", title="goals: misses are known ones")
     missed = []
     for claim, cases in results["claims"].items():
         sizes = results["sizes"].get(claim, {})

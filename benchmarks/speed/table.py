@@ -21,7 +21,19 @@ the machine needs for the work.
 Every measurement ran in a process of its own, contestants in turn, their order rotated by repeat.
 Figures are medians over the repeats, with the least and the most in brackets. *remora ÷ this* is
 the ratio of the rate, or of the first figure where there is none, taken within each repeat, and
-then the median of those: on a shared machine only measurements of one repeat compare.
+then the median of those: on a shared machine only measurements of one repeat compare. A time, or
+bytes, of which remora has more give more than 1.
+
+| column | what it is |
+|---|---|
+| `settled_cpu_us_per`, `apart_cpu_us_per` | microseconds of processor time an operation, until nothing is left to do: of the server's process, and of the process that computes for it; the cost is their sum |
+| `per_s`, `p50_ms`, `p99_ms` | operations a second, and how long one takes |
+| `cpu_us_per` | microseconds of processor time of the server's process an operation, while they are measured |
+| `lag_p99_ms` | how late a task wakes that sleeps 1 ms: how long the event loop does not turn |
+| `rows_per_commit` | appends that share a commit |
+| `rss_mb` | the most memory of the server's process |
+| `behind_s` | how long background work goes on after the last operation |
+| `each_us` | the time of all at once, divided by their number |
 """
 _MEASURED = """\
 ## How it was measured

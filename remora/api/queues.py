@@ -214,6 +214,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         models.embedder,
         options.redact_long_term,
         note_changed,
+        lambda user: recall.note_change(user, gone=True),
         writers,
         language=config.long_term.language,
     )

@@ -118,9 +118,9 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     are people with names."""
     near_words: float = 0.4
     """What a word counts that is near a word of the question in meaning, times its cosine; 0 looks
-    for none. It finds what was said in other words (LoCoMo: recall@5 .755 instead of .743). Only
-    the embedded embedder knows near words; a user with more than `hot_rows` rows is searched
-    without them."""
+    for none. It finds what was said in other words (LoCoMo: recall@5 .755 instead of .743). The
+    embedded embedder knows near words, and one of yours may; a user with more than `hot_rows` rows
+    is searched without them."""
     session_weight: float = 0.2
     """Weight of the full-text match of a message's whole session (bm25): questions are often about
     what one conversation was about (LoCoMo: recall@5 .755 instead of .747)."""
@@ -169,7 +169,9 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     unindexed_rows: int = 1_000
     """Rows of a user that are searched although they are not indexed yet, at most, the newest
     first; `context.sources` says when there are more. Two sessions with full buffers have some
-    800. Making a row takes 0.1 ms, once, and it takes 3 kB. 0 searches what is indexed only."""
+    800. A row takes 0.1 ms to make and 5 kB; while a user talks, each recall takes two to three
+    times as long for them, most of what recall costs. Of more than 20,000 rows of all users, those
+    of the sessions with the most are indexed. 0 searches what is indexed only."""
     hot_mb: int = 256
     """Memory for the rows and vectors of the users who recalled last (the user index), which are
     searched there and not in the store: 2.5 to 3.5 kB per row of a conversation. 0 always searches

@@ -247,6 +247,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
         embedder: None for text search only.
         redact: applied to every text before long-term memory has it.
         changed: called with the user whose rows changed or may have changed.
+        removed: called with the user of whom rows were removed: nothing of them stays in memory.
         users: locks that exclude other writes of a user's rows during pruning.
         known: vectors that are not made again.
         language: of texts that do not show theirs, as an ISO 639-1 code.
@@ -257,6 +258,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
     embedder: Embedder | None
     redact: Callable[[str], str] | None
     changed: Callable[[str], None]
+    removed: Callable[[str], None]
     users: SharedLocks
     known: KnownVectors = msgspec.field(default_factory=KnownVectors)
     language: str = "en"
@@ -308,7 +310,10 @@ class IndexAccess(msgspec.Struct, frozen=True):
 
     async def delete(self, user: str, ids: Sequence[str]) -> None:
         """Delete rows."""
-        await (await self.store()).delete(user, ids)
+        try:
+            await (await self.store()).delete(user, ids)
+        finally:
+            self.removed(user)
 
 
 def embedding_text(row: MemoryRow) -> str:

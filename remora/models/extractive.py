@@ -128,15 +128,23 @@ class RecentExtracts:
             if listed or len(found) != 1:
                 return
             read += found
-        now_s = time.monotonic()
-        self._held[counter, text] = now_s, read
-        while len(self._held) > self._most or next(iter(self._held.values()))[0] < now_s - _HELD_S:
+        self._held.pop((counter, text), None)
+        self._held[counter, text] = time.monotonic(), read
+        self.drop_old()
+        if len(self._held) > self._most:
             self._held.popitem(last=False)
 
     def get(self, counter: str, text: str) -> list[_Sentence] | None:
-        """The sentences of a text; None if they are not held."""
+        """The sentences of a text; None if they are not held, or not any more."""
+        self.drop_old()
         found = self._held.get((counter, text))
         return None if found is None else found[1]
+
+    def drop_old(self) -> None:
+        """Hold nothing that is older than ten minutes."""
+        now_s = time.monotonic()
+        while self._held and next(iter(self._held.values()))[0] < now_s - _HELD_S:
+            self._held.popitem(last=False)
 
 
 recent_extracts = RecentExtracts()

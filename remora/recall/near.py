@@ -8,19 +8,25 @@ most of the vocabulary is of no use, as nobody said it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from remora.actors.policies.bm25 import stem_words
 from remora.actors.policies.text_index import TextIndex
-from remora.errors import ModelError
+from remora.logging import get_logger
 from remora.models.ports import NearWords
-from remora.runtime.concurrency import run_in_thread_if
+from remora.runtime.guard import call_guarded, is_requested
+from remora.runtime.probes import probe
+from remora.runtime.threads import call_function, run_in_thread
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
     import numpy.typing as npt
 
 __all__ = ["Vocabulary"]
+
+_logger = get_logger(__name__)
+_MOST = 1.001  # of a cosine of rounded vectors
 
 
 class Vocabulary:
@@ -35,14 +41,20 @@ class Vocabulary:
         self._stems: Sequence[str] | None = None
 
     async def load(self) -> None:
-        """Find the stems of the words, in a thread; once."""
+        """Find the stems of the words, in a thread; once.
+
+        If the embedder fails, there are no near words.
+        """
         if self._stems is None:
-            await run_in_thread_if(True, self._load)
+            try:
+                await call_guarded(run_in_thread, self._load)
+            except Exception as e:
+                self._give_up("vocabulary", e)
 
     def _load(self) -> None:
         import numpy as np  # noqa: PLC0415
 
-        stems = stem_words(self._embedder.vocabulary())
+        stems = stem_words([*self._embedder.vocabulary()])
         hashes = np.fromiter(map(hash, stems), np.int64, len(stems))
         self._order = hashes.argsort(kind="stable").astype(np.int32)
         self._hashes = hashes[self._order]
@@ -52,7 +64,7 @@ class Vocabulary:
         """The places of the words whose stems are in some texts; shape (words,)."""
         import numpy as np  # noqa: PLC0415
 
-        if self._stems is None:
+        if not self._stems:
             return np.zeros(0, np.int32)
         # looked for among the vocabulary's 10,000, which takes as long as the user said words
         first = self._hashes.searchsorted(texts.keys)
@@ -69,18 +81,37 @@ class Vocabulary:
     ) -> list[list[tuple[str, float]]]:
         """For each word the stems near it, nearest first, and their cosines.
 
+        If the embedder fails, there are none, from then on: recall finds by words and vectors.
+
         Args:
             words: in lower case.
             said: the places of the words to look among; see `words_in`.
-
-        Raises:
-            ModelError: the embedder failed.
         """
         stems = self._stems
-        if stems is None or not len(said):
+        if not stems or not len(said):
             return [[] for _ in words]
-        try:
-            found = self._embedder.near_words(words, said)
-            return [[(stems[place], cosine) for place, cosine in one] for one in found]
-        except Exception as e:
-            raise ModelError(f"near_words of the embedder failed: {type(e).__name__}: {e}") from e
+        found, error = call_function(partial(self._ask, words, said))
+        if error is None:
+            return found or []
+        if is_requested(error):
+            raise error
+        self._give_up("near_words", error)
+        return [[] for _ in words]
+
+    def _ask(
+        self, words: Sequence[str], said: npt.NDArray[np.int32]
+    ) -> list[list[tuple[str, float]]]:
+        stems = self._stems or ()
+        found = []
+        for near in self._embedder.near_words(words, said):
+            if not all(place >= 0 and -1 <= cosine <= _MOST for place, cosine in near):
+                raise ValueError("a place below 0, or a cosine that is none")
+            found.append([(stems[place], cosine) for place, cosine in near])
+        return found
+
+    def _give_up(self, method: str, error: BaseException) -> None:
+        probe("near_words_failed")
+        self._stems = ()
+        _logger.warning(
+            "near_words_failed", method=method, error=f"{type(error).__name__}: {error}"
+        )

@@ -21,6 +21,7 @@ PROBES: Mapping[str, str] = {
     "user_index_read_overtaken": "a user's rows were removed or requested again during a read",
     "user_index_read_failed": "a user's rows could not be read into memory: the store is asked",
     "user_index_evicted": "a user's rows left memory to make room for others'",
+    "near_words_failed": "an embedder's near words failed: recall finds by words and vectors",
     "rerank_failed": "a reranker failed: the memories keep the order that they were found in",
     "rerank_cut_short": "a reranker had less than its deadline, because its caller's is near",
     "reranker_misshaped": "a reranker answered with a wrong number of scores, or with no numbers",

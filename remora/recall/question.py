@@ -134,9 +134,6 @@ def weigh_words(
         names: words of speakers' names, in lower case; nothing is near them.
         said: the places, in the question's vocabulary, of the words that the user said.
         share: what a near word counts, times its cosine.
-
-    Raises:
-        ModelError: the embedder failed.
     """
     own = frozenset(question.stems)
     weights = dict.fromkeys(question.stems, 1.0)

@@ -305,3 +305,4 @@ def main() -> None:
             except Exception:
                 answer = pickle.dumps([])
             _write(asker, answer)
+            recent_extracts.drop_old()

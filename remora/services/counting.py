@@ -31,7 +31,9 @@ __all__ = ["UNCOUNTED", "CountingThread"]
 UNCOUNTED = -1
 """Tokens of an entry that are still to be counted; its chat dict holds nothing but texts."""
 
-_FEW = 64  # appends on their way whose tokens are counted at once
+_FEW = 64  # appends on their way whose tokens are counted at once, if they are short
+_FEW_LONG = 4  # otherwise: 63 of 16,000 characters would hold the loop for 26 ms
+_SHORT = 2_000  # characters
 _AT_ONCE = 64  # messages counted by one call, and handled in one turn of the loop: 4 ms
 _MOST_WAITING = 256  # more are counted at once: a flood must not delay what comes behind it
 
@@ -68,11 +70,10 @@ class CountingThread:
         self._context = contextvars.copy_context()
         """Messages are handled in it, and never in the context of another sender."""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether messages should be left `UNCOUNTED`, for `add`."""
+    def is_wanted(self, characters: int) -> bool:
+        """Whether messages of so many characters should be left `UNCOUNTED`, for `add`."""
         return (
-            self.in_progress >= _FEW
+            self.in_progress >= (_FEW if characters <= _SHORT else _FEW_LONG)
             and len(self._waiting) < _MOST_WAITING
             and self._thread is not None
             and self._counter is not None

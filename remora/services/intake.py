@@ -106,7 +106,7 @@ class Intake(msgspec.Struct, frozen=True):
         if plain is None:
             return None
         text, encoded = plain
-        if self.counting is not None and self.counting.is_wanted:
+        if self.counting is not None and self.counting.is_wanted(len(text)):
             tokens = UNCOUNTED
         else:
             tokens = self.counter.message_overhead + self.counter.count(text)
@@ -139,7 +139,7 @@ class Intake(msgspec.Struct, frozen=True):
         counting = self.counting
         later = (
             counting is not None
-            and counting.is_wanted
+            and counting.is_wanted(INLINE_CHARACTERS)
             and self.redact is None
             and self.scorer is None
         )

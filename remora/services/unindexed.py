@@ -247,13 +247,22 @@ class UnindexedRows:
     ) -> dict[int | str, MemoryRow]:
         """The rows of a session's messages, by number.
 
-        Known ones are made again only if a neighbour, whose text they hold, came or went.
+        Known ones are made again only if a neighbour, whose text they hold, came or went, or may
+        have: nobody says so of one that is indexed.
         """
         rows: dict[int | str, MemoryRow] = {seq: known[seq] for seq in seqs if seq in known}
         changed = {seq for seq in seqs if seq not in known}
         changed.update(row.seq for row in known.values() if row.seq not in rows)
         reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
-        for first, last in _spans({seq + step for seq in changed for step in reach} & set(seqs)):
+        again = {seq + step for seq in changed for step in reach} & set(seqs)
+        newest = max(seqs, default=0)
+        again.update(
+            seq
+            for seq in seqs
+            for step in reach
+            if 0 < seq + step <= newest and seq + step not in rows and seq + step not in changed
+        )
+        for first, last in _spans(again):
             try:
                 entries = await self._journal.read(key, first - NEIGHBOURS, last + NEIGHBOURS)
             except JournalDamaged:
@@ -262,7 +271,8 @@ class UnindexedRows:
             build = partial(message_rows, key, entries, first, last, self._counter)
             size = sum(len(entry.chat) for entry in entries)
             made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
-            rows.update((row.seq, row) for row in made if row.seq in seqs)
+            # those around them are cut at the edge of what was read
+            rows.update((row.seq, row) for row in made if first <= row.seq <= last)
         return rows
 
     async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:

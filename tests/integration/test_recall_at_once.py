@@ -333,3 +333,36 @@ async def test_dead_letters_are_found() -> None:
         assert await texts(user) == ["tea one", "tea two"]
         await user.session("one").append(said("tea three"))
         assert await texts(user) == ["tea one", "tea three", "tea two"]
+
+
+async def test_rows_keep_their_size_when_more_is_said() -> None:
+    """A recall after each message, as turns have it: each memory has the tokens that it has in a
+    fresh memory, and so a context has no more than it may.
+    """
+    async with in_memory() as user:
+        session = user.session("chat")
+        for number in range(10, 22):
+            await session.append(said(f"tea number {number} with milk"))
+            found = await user.recall("tea", limit=50)
+        assert len(found) == 12
+        (tokens,) = {one.tokens for one in found}
+        assert tokens > 0
+
+
+async def test_words_of_a_deleted_neighbour_are_not_searched() -> None:
+    """Also where the neighbour was indexed and those around it are not, and nobody recalled in
+    between; and nothing that recall holds has them.
+    """
+    async with in_memory() as user:
+        session = user.session("chat")
+        await session.append([said("We spoke of gardens."), said("My PIN is zyxwvut.")])
+        await session.flush()
+        await session.append([said("The weather is nice."), said("I like trains.")])
+        found = await user.recall("zyxwvut")
+        assert "turn" in found[0].parts
+        await session.delete(found[0])
+        await session.settle()
+        for _ in range(2):
+            for one in await user.recall("zyxwvut"):
+                assert not {"turn", "window"} & one.parts.keys(), one.text
+            await session.append(said("Another one."))

@@ -129,6 +129,7 @@ class Bench:
         self.journal, self.store = MortalJournal(), MortalStore()
         self.accesses: dict[str, tuple[int, int]] = {}
         self.told: list[str] = []
+        self.gone: list[str] = []
         self.now = NOW
 
         async def store() -> LongTermStore:
@@ -138,7 +139,7 @@ class Bench:
             return UserView(1, 0, 0, 0, self.accesses, Synopsis("", "", "empty"), 0, 0, {})
 
         self.access = IndexAccess(
-            self.journal, store, embedder, redact, self.told.append, SharedLocks()
+            self.journal, store, embedder, redact, self.told.append, self.gone.append, SharedLocks()
         )
         self.prune = PruneHandler(
             self.access, look, now=lambda: self.now, importance=ImportanceConfig()

@@ -13,7 +13,6 @@ import pytest
 
 from remora import Config, Runtime
 from remora.config import RecallConfig
-from remora.errors import ModelError
 from remora.models.static import WordLlamaEmbedder
 from remora.recall.near import Vocabulary
 from remora.recall.question import Question, ask, weigh_words
@@ -59,9 +58,7 @@ async def test_other_words() -> None:
 
 
 async def test_names_have_no_near_words() -> None:
-    """Rose is not a flower, and Will no testament: neither a speaker, nor another name. Where near
-    words fail, it is as where an embedder fails.
-    """
+    """Rose is not a flower, and Will no testament: neither a speaker, nor another name."""
     question = await asked("Did Rose mention Flower and the dog?")
     assert question.words_with_near_ones == ["mention", "dog"]
     question = await asked("what did flower do?")
@@ -70,20 +67,62 @@ async def test_names_have_no_near_words() -> None:
     assert set(weigh_words(question, set(), said, 0.4)) == {"flower", "plant", "garden"}
     assert set(weigh_words(question, {"flower", "power"}, said, 0.4)) == {"flower"}
 
-    class Broken(HashEmbedder):
-        def vocabulary(self) -> Sequence[str]:
-            return ["plant"]
 
-        def near_words(
-            self, words: Sequence[str], among: npt.NDArray[np.int32]
-        ) -> Sequence[Sequence[tuple[int, float]]]:
-            raise ZeroDivisionError(words, among)
+class OddWords(HashEmbedder):
+    """An embedder of an application whose near words are not as they should be."""
 
-    question = await ask("tea?", Broken(), Vocabulary(Broken()))
-    with pytest.raises(ModelError, match="near_words of the embedder failed: ZeroDivisionError"):
-        await index.rank(question, EVERYTHING, RecallConfig())
-    question = await ask("tea?", Broken())
-    assert await index.rank(question, EVERYTHING, RecallConfig()) is not None
+    def __init__(self, vocabulary: Any, near: Any) -> None:
+        super().__init__()
+        self._vocabulary, self._near = vocabulary, near
+
+    def vocabulary(self) -> Sequence[str]:
+        found: Sequence[str] = (
+            self._vocabulary() if callable(self._vocabulary) else self._vocabulary
+        )
+        return found
+
+    def near_words(
+        self, words: Sequence[str], among: npt.NDArray[np.int32]
+    ) -> Sequence[Sequence[tuple[int, float]]]:
+        return self._near() if callable(self._near) else [self._near for _ in words]
+
+
+def raising(error: BaseException) -> Any:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "near"),
+    [
+        ((), ()),
+        (None, ()),
+        ([1, 2], ()),
+        (raising(RuntimeError("away")), ()),
+        (raising(SystemExit(1)), ()),
+        (["plant"], raising(ZeroDivisionError())),
+        (["plant"], raising(SystemExit(1))),
+        (["plant"], [(7, 0.5)]),
+        (["plant"], [(-1, 0.5)]),
+        (["plant"], [(0, float("nan"))]),
+        (["plant"], [(0, 1e300)]),
+        (["plant"], [(0, "0.5")]),
+        (["plant"], [(0, None)]),
+    ],
+)
+async def test_where_near_words_fail_words_and_vectors_find(vocabulary: Any, near: Any) -> None:
+    embedder = OddWords(vocabulary, near)
+    rows = [row(1, "a plant in the garden"), row(2, "the tea is cold")]
+    index = UserIndex(rows, await embedder.embed([one.content for one in rows]))
+    known = Vocabulary(embedder)
+    for _ in range(2):
+        question = await ask("where is the tea?", embedder, known)
+        ranking = await index.rank(question, EVERYTHING, RecallConfig())
+        best = next(iter(ranking))
+        assert best.row.content == "the tea is cold"
+        assert 0 < best.score < 100
 
 
 async def test_a_session_about_it() -> None:
