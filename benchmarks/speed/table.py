@@ -24,17 +24,23 @@ the ratio of the rate, or of the first figure where there is none, taken within 
 then the median of those: on a shared machine only measurements of one repeat compare. A time, or
 bytes, of which remora has more give more than 1.
 
-| column | what it is |
-|---|---|
-| `settled_cpu_us_per`, `apart_cpu_us_per` | microseconds of processor time an operation, until nothing is left to do: of the server's process, and of the process that computes for it; the cost is their sum |
-| `per_s`, `p50_ms`, `p99_ms` | operations a second, and how long one takes |
-| `cpu_us_per` | microseconds of processor time of the server's process an operation, while they are measured |
-| `lag_p99_ms` | how late a task wakes that sleeps 1 ms: how long the event loop does not turn |
-| `rows_per_commit` | appends that share a commit |
-| `rss_mb` | the most memory of the server's process |
-| `behind_s` | how long background work goes on after the last operation |
-| `each_us` | the time of all at once, divided by their number |
 """
+_COLUMNS = {
+    "settled_cpu_us_per, apart_cpu_us_per": (
+        "microseconds of processor time an operation, until nothing is left to do: of the server's "
+        "process, and of the process that computes for it; the cost is their sum"
+    ),
+    "per_s, p50_ms, p99_ms": "operations a second, and how long one takes",
+    "cpu_us_per": (
+        "microseconds of processor time of the server's process an operation, while they are "
+        "measured"
+    ),
+    "lag_p99_ms": "how late a task wakes that sleeps 1 ms: how long the event loop does not turn",
+    "rows_per_commit": "appends that share a commit",
+    "rss_mb": "the most memory of the server's process",
+    "behind_s": "how long background work goes on after the last operation",
+    "each_us": "the time of all at once, divided by their number",
+}
 _MEASURED = """\
 ## How it was measured
 
@@ -68,7 +74,9 @@ def rendered(
         plots: addresses of pictures by claim.
     """
     shown = {name: claim for name, claim in claims.items() if name in results["claims"]}
-    lines = [_ABOUT]
+    lines = [_ABOUT.strip(), "", "| column | what it is |", "|---|---|"]
+    lines += [f"| {names} | {what} |" for names, what in _COLUMNS.items()]
+    lines.append("")
     for name, claim in shown.items():
         cases, sizes = results["claims"][name], results["sizes"].get(name, {})
         lines += [f"## {claim.TITLE}", "", claim.WORK, ""]
