@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -38,7 +39,7 @@ async def test_commits_and_bytes_of_30_000_messages(tmp_path: Path) -> None:
         before = await written_bytes()
         commits = runtime.statistics().log.commits
         for start in range(0, MESSAGES, BATCH):
-            batch = [
+            batch: list[dict[str, Any]] = [
                 {"role": role_of(number), "content": SAID[number]}
                 for number in range(start, start + BATCH)
             ]
