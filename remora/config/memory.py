@@ -170,8 +170,8 @@ class RecallConfig(Section, frozen=True, kw_only=True):
     """Rows of a user that are searched although they are not indexed yet, at most, the newest
     first; `context.sources` says when there are more. Two sessions with full buffers have some
     800. A row takes 0.1 ms to make and 5 kB; while a user talks, each recall takes two to three
-    times as long for them, most of what recall costs. Of more than 20,000 rows of all users, those
-    of the sessions with the most are indexed. 0 searches what is indexed only."""
+    times as long for them, most of what recall costs. When a recall finds half as many, or 20,000
+    of all users, the sessions with the most are indexed. 0 searches what is indexed only."""
     hot_mb: int = 256
     """Memory for the rows and vectors of the users who recalled last (the user index), which are
     searched there and not in the store: 2.5 to 3.5 kB per row of a conversation. 0 always searches

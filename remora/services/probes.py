@@ -23,7 +23,7 @@ PROBES: Mapping[str, str] = {
     "tail_unread": "what a user said and is not indexed yet could not be read for a recall",
     "tail_not_redacted": "a row that is not indexed yet cannot be redacted: it is not searched",
     "tail_not_embedded": "rows that are not indexed yet are searched by words: no embedder answers",
-    "tail_indexed": "much of all users is not indexed yet: a session of which much is, is indexed",
+    "tail_indexed": "much of a user, or of all, is not indexed yet: the largest sessions are",
     "tail_cut": "a user has more rows that are not indexed yet than may be searched",
     "append_waited_for_encoding": "a short append waits for a long one that is encoded in a thread",
     "append_waited": "an append waits until a compaction is done",

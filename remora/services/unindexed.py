@@ -15,8 +15,8 @@ to the job that indexes it (`remora.jobs.rows.KnownVectors`).
 
 *Bounded.* The newest `limit` rows of a user are searched; `Tail.note` says that there are more. One
 recall has at most `_EMBEDDED_AT_ONCE` texts embedded; the others are found by their words, and
-embedded by later recalls. Tails of many users together are bounded, too: before they reach that
-bound, sessions of which much is not indexed are. To drop what is asked for again and again would
+embedded by later recalls. Tails of many users together are bounded, too. Before either bound is
+reached, sessions of which much is not indexed are: to drop what is asked for again and again would
 have each recall read all of its user's messages, and none would end in time.
 
 *Never what was removed.* Each change of the user's rows, in the journal or in long-term memory, has
@@ -29,6 +29,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from typing import TypeAlias
 
 import anyio
@@ -59,8 +60,9 @@ _logger = get_logger(__name__)
 _EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to another
 _MAX_USERS = 10_000  # whose tails are held
 _MAX_ROWS = 60_000  # of all tails that are held: some 270 MB
-_INDEXED_FROM = 20_000  # rows of all tails, from which on sessions with many are indexed
-_LEAST_INDEXED = 32  # messages of a session
+_INDEXED_FROM = 20_000  # rows of all tails, from which on they are large
+_MOST_COUNTED = 10_000  # messages without an index job, of a user
+_LEAST_LEFT = 32  # messages of a user that need not be indexed
 _READS = 4  # users whose tails are read at once: more would keep the event loop from its turn
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
 _ON_LOOP = 500  # rows, of which most are known: 2 ms
@@ -191,17 +193,27 @@ class UnindexedRows:
             held.reading = None
             if self._users.get(user) is held:
                 self._rows += len(held.tail.rows) - before
-                if self._rows > _INDEXED_FROM:
-                    self._index_many(held)
+                self._index_largest(held)
                 self._make_room()
 
-    def _index_many(self, held: _UserTail) -> None:
-        """Have the user's sessions indexed that have as much as users have in the mean."""
-        least = max(self._rows // len(self._users), _LEAST_INDEXED)
-        for key in [key for key, messages in held.without_job.items() if messages >= least]:
+    def _index_largest(self, held: _UserTail) -> None:
+        """Have the user's largest sessions indexed, so that half of what may be searched is left.
+
+        Where the tails of all users are large, what users have in the mean is left.
+        """
+        most, left = self._limit // 2, sum(held.without_job.values())
+        if self._rows > _INDEXED_FROM:
+            most = min(most, max(self._rows // len(self._users), _LEAST_LEFT))
+        if left <= most:
+            return
+        largest = sorted(held.without_job.items(), key=itemgetter(1), reverse=True)
+        for key, messages in largest:
+            if left <= most:
+                break
             probe("tail_indexed")
             self._index(key)
             del held.without_job[key]
+            left -= messages
 
     async def _read(self, user: str, held: _UserTail, keys: Collection[Key] | None) -> None:
         """Read what changed.
@@ -227,9 +239,11 @@ class UnindexedRows:
             held.more = (held.more and keys is not None) or len(messages) > self._limit
             for key, seq in messages[: self._limit]:
                 wanted.setdefault(key, set()).add(seq)
-            counts = Counter(key for key, _ in messages)
-            for key in {*changed, *counts}:
-                held.without_job[key] = counts[key]
+            for key in changed:
+                held.without_job.pop(key, None)
+            if len(messages) > self._limit:  # of which sessions there is more
+                messages = await self._journal.unindexed(user, _MOST_COUNTED)
+            held.without_job.update(Counter(key for key, _ in messages))
         if keys is None:
             changed = [key for key in {*wanted, *held.rows} if isinstance(key, SessionKey)]
         for key in changed:

@@ -138,7 +138,8 @@ async def test_words_of_long_texts_are_found_in_threads(tmp_path: Path, in_memor
                     assert await user.recall(question)
             finally:
                 sys.setprofile(None)
-            assert 0 < longest < 1_000, unit
+            assert longest < 1_000, unit
+            assert longest or not in_memory, "what is searched in the store is split in threads"
 
 
 class CountingSelector(selectors.DefaultSelector):

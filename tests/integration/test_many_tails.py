@@ -43,3 +43,22 @@ async def test_what_many_users_said_is_indexed_before_there_is_no_room(tmp_path:
         async with anyio.create_task_group() as tasks:
             for number in range(USERS):
                 tasks.start_soon(ask, number)
+
+
+async def test_what_many_sessions_of_a_user_said_is_indexed(tmp_path: Path) -> None:
+    """1,800 messages in thirty live buffers, as an import of old chats brings them: more than one
+    recall searches unindexed. The first recall has them indexed.
+    """
+    async with Runtime(tmp_path / "memory", config=CONFIG, embedder=HashEmbedder()) as runtime:
+        user = runtime.user("ann")
+        for number in range(30):
+            said = [f"message {n} of chat {number}" for n in range(60)]
+            await user.session(f"chat-{number}").append(
+                [{"role": "user", "content": text} for text in said]
+            )
+        assert await user.recall("message 7")
+        await runtime.settle()
+        (first,) = await user.recall("message 0 of chat 0", limit=1)
+        assert first.text == "message 0 of chat 0"
+        context = await user.session("now").load(query="message 1 of chat 0")
+        assert context.sources.long_term.detail == "", "all is searched"

@@ -179,8 +179,9 @@ async def test_redaction_comes_first() -> None:
 
 
 async def test_only_the_newest_are_searched_and_the_context_says_so() -> None:
-    """The bound is said; what is beyond it is found again when there is room."""
-    async with in_memory(config=configured(unindexed_rows=3)) as user:
+    """The bound is said; what is beyond it is indexed, and found again."""
+    config = configured(unindexed_rows=3)
+    async with in_memory(config=config, store=Refusing(16)) as user:
         for number in range(5):
             await user.session(f"s{number}").append(said(f"tea {number}"))
         assert await texts(user) == ["tea 2", "tea 3", "tea 4"]
@@ -189,8 +190,11 @@ async def test_only_the_newest_are_searched_and_the_context_says_so() -> None:
         assert context.sources["long_term"].status == "ok"
         await user.session("s5").append(said("tea 5"))
         assert await texts(user) == ["tea 3", "tea 4", "tea 5"]
-        for number in range(2, 6):
-            await user.session(f"s{number}").flush()
+    async with in_memory(config=config) as user:
+        for number in range(6):
+            await user.session(f"s{number}").append(said(f"tea {number}"))
+        assert await texts(user) == ["tea 3", "tea 4", "tea 5"]
+        for number in range(6):
             await user.session(f"s{number}").settle()
         assert await texts(user) == [f"tea {number}" for number in range(6)]
         context = await user.session("new").load(query="tea?")
