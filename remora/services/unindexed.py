@@ -286,7 +286,9 @@ class UnindexedRows:
             size = sum(len(entry.chat) for entry in entries)
             made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
             # those around them are cut at the edge of what was read
-            rows.update((row.seq, row) for row in made if first <= row.seq <= last)
+            rows.update(
+                (row.seq, row) for row in made if row.seq in seqs and first <= row.seq <= last
+            )
         return rows
 
     async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:

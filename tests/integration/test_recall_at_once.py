@@ -41,6 +41,17 @@ class Refusing(MemoryStore):
         await anyio.sleep_forever()
 
 
+class Stuck(MemoryStore):
+    """A store that removes no more rows, once it is told so."""
+
+    stuck = False
+
+    async def delete(self, *arguments: Any, **options: Any) -> None:
+        if self.stuck:
+            await anyio.sleep_forever()
+        await super().delete(*arguments, **options)
+
+
 class Counting(HashEmbedder):
     """Counts how often each text was embedded."""
 
@@ -370,3 +381,24 @@ async def test_words_of_a_deleted_neighbour_are_not_searched() -> None:
             for one in await user.recall("zyxwvut"):
                 assert not {"turn", "window"} & one.parts.keys(), one.text
             await session.append(said("Another one."))
+
+
+async def test_a_pruned_message_is_not_searched_while_its_neighbours_are_written_again() -> None:
+    """It is between the neighbours of what was deleted, which are read from the journal."""
+
+    def weigh(message: Any) -> float:
+        return 0.0 if message["content"] == "tea 3" else 1.0
+
+    store = Stuck(16)
+    async with in_memory(store=store, scorer=weigh) as user:
+        chat = user.session("chat")
+        await chat.append([said(f"tea {number}") for number in range(7)])
+        await chat.flush()
+        await chat.settle()
+        await user.prune(keep=6, strategy="importance")
+        left = [f"tea {number}" for number in (0, 1, 2, 4, 5, 6)]
+        assert await texts(user) == left
+        store.stuck = True
+        await chat.delete(positions=4)
+        left.remove("tea 4")
+        assert await texts(user) == left
