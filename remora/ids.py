@@ -286,7 +286,7 @@ def turn_numbers(digest: bytes) -> tuple[int, int]:
 
 def message_id(instance: str, sid: int, seq: int) -> str:
     """The id of a message without one of its own: derived from its number, never stored."""
-    return f"msg_{instance}{sid:x}_{seq:x}"  # as `message_id_prefix`, without a call
+    return f"{message_id_prefix(instance, sid)}{seq:x}"
 
 
 def message_number(instance: str, id_: str) -> tuple[int, int] | None:

@@ -238,7 +238,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
     )
     record = RecordHandler(access)
     prune = PruneHandler(
-        msgspec.structs.replace(access, changed=partial(recall.note_change, gone=True)),
+        access,
         inspect,
         now=options.clock.time,
         importance=config.importance,

@@ -76,7 +76,7 @@ class PruneHandler:
                 ids = await run_in_thread_if(large, _ids_among, rows, gone)
                 await store.delete(key.user, ids)
             finally:
-                self._access.changed(key.user)
+                self._access.removed(key.user)
         return JobResult()
 
     def _choose_victims(

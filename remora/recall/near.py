@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
+
 from remora.actors.policies.bm25 import stem_words
 from remora.actors.policies.text_index import TextIndex
 from remora.logging import get_logger
 from remora.models.ports import NearWords
 from remora.runtime.guard import call_guarded, is_requested
 from remora.runtime.probes import probe
-from remora.runtime.threads import call_function, run_in_thread
+from remora.runtime.threads import call_function, run_plugin_in_thread
 
 if TYPE_CHECKING:  # loaded at first use
     import numpy as np
@@ -38,6 +40,7 @@ class Vocabulary:
 
     def __init__(self, embedder: NearWords) -> None:
         self._embedder = embedder
+        self._threads = anyio.CapacityLimiter(1)  # a second caller waits, and finds it done
         self._stems: Sequence[str] | None = None
 
     async def load(self) -> None:
@@ -47,13 +50,15 @@ class Vocabulary:
         """
         if self._stems is None:
             try:
-                await call_guarded(run_in_thread, self._load)
+                await call_guarded(run_plugin_in_thread, self._load, limiter=self._threads)
             except Exception as e:
                 self._give_up("vocabulary", e)
 
     def _load(self) -> None:
         import numpy as np  # noqa: PLC0415
 
+        if self._stems is not None:
+            return
         stems = stem_words([*self._embedder.vocabulary()])
         hashes = np.fromiter(map(hash, stems), np.int64, len(stems))
         self._order = hashes.argsort(kind="stable").astype(np.int32)
@@ -112,6 +117,5 @@ class Vocabulary:
     def _give_up(self, method: str, error: BaseException) -> None:
         probe("near_words_failed")
         self._stems = ()
-        _logger.warning(
-            "near_words_failed", method=method, error=f"{type(error).__name__}: {error}"
-        )
+        # without its text, which may have a word of the question
+        _logger.warning("near_words_failed", method=method, error=type(error).__name__)

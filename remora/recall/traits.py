@@ -22,10 +22,8 @@ if TYPE_CHECKING:  # loaded at first use
 __all__ = [
     "Kept",
     "NameColumn",
-    "TextFindings",
     "Traits",
     "asks",
-    "none_kept",
     "question_share",
     "rank_order",
     "speakers_named",
@@ -119,7 +117,7 @@ class Kept(msgspec.Struct, frozen=True):
         return column
 
 
-def none_kept(count: int) -> Kept:
+def _none_kept(count: int) -> Kept:
     """All of so many rows are new."""
     import numpy as np  # noqa: PLC0415
 
@@ -217,7 +215,7 @@ class Traits:
         kept: Kept | None = None,
     ) -> None:
         if earlier is None or kept is None:
-            kept = none_kept(len(rows))
+            kept = _none_kept(len(rows))
         self.findings: TextFindings = TextFindings() if earlier is None else earlier.findings
         for name, (dtype, make) in _COLUMNS.items():
             setattr(self, name, kept.take(rows, dtype, make, getattr(earlier, name, None)))

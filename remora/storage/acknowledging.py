@@ -51,8 +51,7 @@ class Acknowledger:
     def _answer(self, most: int) -> None:
         committed = self._committed
         for _ in range(min(most, len(committed))):
-            write = committed.popleft()
-            write.on_acknowledged(write, None)
+            committed.popleft().acknowledge(None)
 
 
 class ExclusiveWork(Generic[T]):

@@ -46,10 +46,10 @@ class Stuck(MemoryStore):
 
     stuck = False
 
-    async def delete(self, *arguments: Any, **options: Any) -> None:
+    async def delete(self, user: str, ids: Sequence[str]) -> int:
         if self.stuck:
             await anyio.sleep_forever()
-        await super().delete(*arguments, **options)
+        return await super().delete(user, ids)
 
 
 class Counting(HashEmbedder):

@@ -60,7 +60,7 @@ FASTER = {
         "tells whether a failed commit was stored, and no file that another program may open"
     ),
     "dict-sqlite": (
-        "it commits on the event loop, which nobody else has meanwhile: see its lag_p99_ms"
+        "it commits on the event loop, and nobody else has it until then: see its lag_p99_ms"
     ),
     "dict-sqlite-normal": "it does not sync",
     "openai_agents": "it stores a row: it counts no tokens and keeps no buffer",
