@@ -88,13 +88,19 @@ def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
 
 def visit(page: Any, user: str, session: str) -> None:
     """Choose a user and a session as people do."""
-    page.fill("#users-search", user)
-    page.locator("#users a", has_text=user).first.click()
-    page.fill("#sessions-search", session)
-    page.locator("#sessions a", has_text=session).first.click()
+    choose(page, "users", user)
+    choose(page, "sessions", session)
     page.locator("h1", has_text=f"/ {session}").wait_for()  # nothing of an earlier one is left
     page.wait_for_selector(".strip[aria-valuemax]")
     page.wait_for_selector("#context-size")
+
+
+def choose(page: Any, listing: str, prefix: str) -> None:
+    """Search one of the lists, and click on the first that is found."""
+    page.fill(f"#{listing}-search", prefix)
+    # a click on what moves up because others leave the list is lost
+    page.locator(f"#{listing} a").filter(has_not_text=prefix).first.wait_for(state="detached")
+    page.locator(f"#{listing} a", has_text=prefix).first.click()
 
 
 def violations(page: Any) -> list[tuple[str, str]]:

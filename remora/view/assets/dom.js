@@ -29,6 +29,9 @@ export function renew(element, ...children) {
 
 function renewChildren(element, wanted) {
   const keyed = new Map([...element.children].filter((one) => one.dataset.key).map((one) => [one.dataset.key, one]));
+  const keys = new Set(wanted.map((one) => one.dataset?.key));
+  // first, so that those after them need not be moved: a click on a node that moves is lost
+  for (const [key, one] of keyed) if (!keys.has(key)) one.remove();
   let place = element.firstChild;
   for (const fresh of wanted) {
     const key = fresh.dataset?.key;
