@@ -147,12 +147,13 @@ export interface Dropping {
 export interface Ended {
 }
 
-/** How many rows were erased: of the journal, by table, and of long-term memory. `actors` were evicted from memory, and `jobs` were cancelled. */
+/** How many rows were erased: of the journal, by table, and of long-term memory. `actors` were evicted from memory, and `jobs` were cancelled. `erased_by` says when the bytes are gone from the files at the latest; null if they are gone. */
 export interface Erased {
   journal: Record<string, number>;
   long_term: number;
   actors?: number;
   jobs?: number;
+  erased_by?: string | null;
 }
 
 /** Messages after number `after`; without it, those that come from now on. `cursor`: the id of the last event that was received, as `Last-Event-ID` has it, instead. */

@@ -285,7 +285,7 @@ def _build_eraser(
         clock=base.options.clock,
         retry=base.retry,
         rng=base.options.rng,
-        deleted_s=base.options.config.retention.deleted_s,
+        retention=base.options.config.retention,
     )
 
 

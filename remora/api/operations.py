@@ -232,7 +232,8 @@ class Operations(OfOneProcess):
     async def retry_erasures(self) -> list[WaitingErasure]:
         """Try all waiting erasures now, and erase what was deleted one by one from the files.
 
-        Call it when the cause of a failure is removed, or not to wait for `retention.deleted_s`.
+        Call it when the cause of a failure is removed, or not to wait for `retention.deleted_s` and
+        `retention.forgotten_s`.
 
         Returns:
             Those that still wait.

@@ -398,11 +398,13 @@ class User(LongTermHandle):
         """Erase the user: no byte of their messages or id is left in the memory directory.
 
         Sessions, summaries, synopsis, working memory, memories, long-term rows with their older
-        versions, keyed state, jobs, keys and caches are erased. Until it returns, requests for this
-        user raise `ErasureInProgress`. Other users are served; files that held the rows are
-        rewritten, which takes seconds, and appends may wait for part of that. Cancelling the call
-        does not stop the erasure; after a crash the next start completes it. Exports, backups,
-        requests to a model, and what a memory block keeps in its own store are not erased.
+        versions, keyed state, jobs, keys and caches are erased. Until nothing finds them, requests
+        for this user raise `ErasureInProgress`. Then the user is new, and files that held the rows
+        are rewritten; appends may wait for part of that. Files that were rewritten for another
+        erasure a moment ago are rewritten once for all erasures that follow: the receipt of each of
+        these says when, as `erased_by`, and `Runtime.retry_erasures` does it at once. Cancelling
+        the call does not stop the erasure; after a crash the next start completes it. Exports,
+        backups, requests to a model, and what a memory block keeps in its own store are not erased.
 
         Raises:
             ReentrantAsk: called from within background work.

@@ -81,4 +81,10 @@ async def command_forget(console: Console, arguments: argparse.Namespace) -> int
     console.print(
         f"{what} is erased: {found or 'there was nothing'}", markup=False, highlight=False
     )
+    if receipt.erased_by is not None:
+        console.print(
+            f"the files are rewritten by {receipt.erased_by:%Y-%m-%d %H:%M:%S} UTC, with those of "
+            "other erasures",
+            highlight=False,
+        )
     return 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
+import msgspec
+
 from remora.actors.user.messages import ScoredItem
 from remora.actors.user.working import WorkingItem
 from remora.api.turn import Spoken
@@ -62,7 +64,7 @@ def receipt_of(answer: shapes.Appended) -> Receipt:
 
 def erasure_of(answer: shapes.Erased) -> ErasureReceipt:
     """What was erased."""
-    return ErasureReceipt(answer.journal, answer.long_term, answer.actors, answer.jobs)
+    return ErasureReceipt(*msgspec.structs.astuple(answer))
 
 
 def context_of(answer: shapes.ContextShown) -> Context:

@@ -70,6 +70,7 @@ _MAY_BE_ZERO = frozenset(
         "batch_ms",
         "cache",
         "dedup_window",
+        "forgotten_s",
         "gather_s",
         "hot_mb",
         "jitter",

@@ -68,6 +68,9 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
     deleted_s: float = 3_600.0
     """How long files may hold the bytes of what was deleted one by one. Then they are rewritten,
     and the journal is vacuumed: the shorter, the more often."""
+    forgotten_s: float = 60.0
+    """How long files may hold the bytes of users and sessions that are forgotten one after
+    another: the receipt then has `erased_by`. 0: `forget` always returns when no byte is left."""
 
 
 class ObjectStoreConfig(Section, frozen=True, kw_only=True):

@@ -184,7 +184,7 @@ async def forget_session(asked: Asked) -> shapes.Erased:
 
 def erased(receipt: ErasureReceipt) -> shapes.Erased:
     """What was erased."""
-    return shapes.Erased(receipt.journal, receipt.long_term, receipt.actors, receipt.jobs)
+    return shapes.Erased(*msgspec.structs.astuple(receipt))
 
 
 def next_cursor(found: list[Any], limit: int) -> str | None:

@@ -208,13 +208,15 @@ class Cleared(msgspec.Struct, frozen=True):
 class Erased(msgspec.Struct, frozen=True):
     """How many rows were erased: of the journal, by table, and of long-term memory.
 
-    `actors` were evicted from memory, and `jobs` were cancelled.
+    `actors` were evicted from memory, and `jobs` were cancelled. `erased_by` says when the bytes
+    are gone from the files at the latest; null if they are gone.
     """
 
     journal: dict[str, int]
     long_term: int
     actors: int = 0
     jobs: int = 0
+    erased_by: datetime | None = None
 
 
 class Listing(Request, frozen=True):

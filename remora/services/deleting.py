@@ -28,7 +28,13 @@ from remora.runtime.probes import probe
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.supervisor import Supervisor
 from remora.services.file_erasure import FileEraser, FileErasure
-from remora.storage.erasure_notes import DIGEST_KEYS, NO_SESSION, decode_digests, describe_failure
+from remora.storage.erasure_notes import (
+    DIGEST_KEYS,
+    NO_SESSION,
+    ErasureProgress,
+    decode_digests,
+    describe_failure,
+)
 from remora.storage.ports import Erasure, Journal
 from remora.storage.records import DiscardSpec, RecordSpec, UnflushSpec
 
@@ -263,7 +269,8 @@ class Deleter:
         self._erasing, self._erased = chosen, anyio.Event()
         (user, session), *others = [(one, NO_SESSION) for owner in chosen for one in owner]
         note = Erasure(0, user, session, tuple(others))
-        case = self._files.enqueue(note, ExitStack())
+        removed = ErasureProgress(self._now_us(), removed=True)
+        case = self._files.enqueue(note, ExitStack(), removed)
         self._tasks.start_soon(self._finish, case, chosen, name="remora.deletion.end")
         return True
 

@@ -7,9 +7,10 @@ brings anything back nor leaves the erasure half done:
    transaction deletes all their rows and writes a note that names them by digests alone. Until the
    end, requests for them raise `ErasureInProgress`, because what they wrote now would look like
    what must be erased.
-2. *From the files* (`services/file_erasure.py`). Long-term memory rewrites the shard that held
-   their rows, with older versions and index files; the journal is vacuumed and its write-ahead log
-   truncated; then the note is removed. A start that finds a note continues it.
+2. *From the files* (`services/file_erasure.py`). Their rows leave long-term memory, and requests
+   are accepted again. Then long-term memory rewrites the shard that held the rows, with older
+   versions and index files; the journal is vacuumed and its write-ahead log truncated; the note is
+   removed. Erasures that follow each other share this. A start that finds a note continues it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from datetime import datetime
 
 import anyio
 import anyio.abc
 import msgspec
 
+from remora.config import RetentionConfig
 from remora.errors import (
     CommitFailed,
     ErasureInProgress,
@@ -47,11 +50,11 @@ from remora.services.deleting import Deleter
 from remora.services.file_erasure import FileEraser, FileErasure
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
-    FAILURES_SETTING,
+    PROGRESS_SETTING,
     WaitingErasure,
     decode_digest_keys,
     decode_digests,
-    decode_failures,
+    decode_progress,
     describe_failure,
     of_user,
 )
@@ -71,12 +74,16 @@ class ErasureReceipt(msgspec.Struct, frozen=True):
         long_term: rows of long-term memory, with those of memory blocks.
         actors: actors that were evicted.
         jobs: background jobs that were cancelled.
+        erased_by: when the bytes are gone from the files at the latest, aware UTC, if the files can
+            be written and the server runs then. None if they are gone: so it is unless the files
+            were rewritten for another erasure a moment ago (`retention.forgotten_s`).
     """
 
     journal: dict[str, int]
     long_term: int
     actors: int
     jobs: int
+    erased_by: datetime | None = None
 
 
 class Eraser:
@@ -93,7 +100,7 @@ class Eraser:
         clock: for back-off.
         retry: for back-off.
         rng: for jitter.
-        deleted_s: how long files may hold what was deleted one by one.
+        retention: how long files may hold what was deleted or forgotten.
     """
 
     def __init__(
@@ -109,7 +116,7 @@ class Eraser:
         clock: Clock,
         retry: RetryPolicy,
         rng: random.Random,
-        deleted_s: float,
+        retention: RetentionConfig,
     ) -> None:
         self._journal = journal
         self._registry = registry
@@ -120,12 +127,19 @@ class Eraser:
         self._clock = clock
         self._retry = retry
         self._rng = rng
-        self.files = FileEraser(journal, stores=stores, clock=clock, retry=retry, rng=rng)
+        self.files = FileEraser(
+            journal,
+            stores=stores,
+            clock=clock,
+            retry=retry,
+            rng=rng,
+            within_s=retention.forgotten_s,
+        )
         """Does the second step."""
         self.deletions = Deleter(
-            journal, registry, supervisor, self.files, clock=clock, within_s=deleted_s
+            journal, registry, supervisor, self.files, clock=clock, within_s=retention.deleted_s
         )
-        self.files.before_scrub = self.deletions.withdraw
+        self.files.when_removed = self.deletions.withdraw
         self._user_locks = KeyedLocks()
         self._callers: dict[Promise, FileErasure | None] = {}
         self._digests: Sequence[Digests] = (UNKEYED,)
@@ -182,7 +196,7 @@ class Eraser:
 
         try:
             async with self._user_locks(user):
-                with ExitStack() as bars:
+                with self.files.beginning(), ExitStack() as bars:
                     bars.enter_context(self._refusing(matches, {UNKEYED.user(user)}))
                     # before requests are accepted again: caches may have been filled since
                     bars.callback(self._forget_cached, user)
@@ -194,11 +208,14 @@ class Eraser:
                         erased = await self._delete_rows(user, session)
                         case = self.files.enqueue(erased.erasure, bars.pop_all())
                         case.caller, self._callers[caller] = caller, case
-                        await case.settled.wait()
-                if case.done.is_set():
+                        await case.released.wait()
+                if case.progress.removed:
                     await self._submit_jobs(of_user)
-            caller.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs))
-            if not case.done.is_set():
+            latest = self.files.latest() if case.gathered else None
+            if latest is None:
+                await case.settled.wait()
+            caller.resolve(ErasureReceipt(erased.removed, case.rows, actors, jobs, latest))
+            if not case.progress.removed:
                 await case.done.wait()
                 async with self._user_locks(user):
                     await self._submit_jobs(of_user)
@@ -248,17 +265,18 @@ class Eraser:
 
     async def resume(self) -> None:
         """Go on with what an earlier run left; call it before there are requests."""
-        failures = decode_failures(await self._journal.setting(FAILURES_SETTING))
+        progress = decode_progress(await self._journal.setting(PROGRESS_SETTING))
         setting = await self._journal.setting(DIGEST_KEYS)
         self.digest_keys = decode_digest_keys(setting)
         keyed = decode_digests(setting)
         self._digests = [UNKEYED, *(one for one in keyed if one is not UNKEYED)]
         for note in await self._journal.erasures():
             probe("erasure_resumed")
-            bars = ExitStack()
-            matches = _match_note(note, self._digests)
-            bars.enter_context(self._refusing(matches, _users_of(note)))
-            self.files.enqueue(note, bars, failures.get(note.number))
+            bars, known = ExitStack(), progress.get(note.number)
+            if known is None or not known.removed:
+                matches = _match_note(note, self._digests)
+                bars.enter_context(self._refusing(matches, _users_of(note)))
+            self.files.enqueue(note, bars, known)
         await self.deletions.resume()
         try:
             await self._journal.attachments.sweep()

@@ -1,16 +1,21 @@
-"""The second step of an erasure: files are rewritten, the journal is vacuumed, the note removed.
+"""The second step of an erasure: rows leave long-term memory, and files are rewritten.
 
-Erasures that wait share one rewriting of each table and one vacuum of the journal. Each ends or
-fails alone: after a failure those that failed are tried one by one, and together again after a
-success. A failed one is retried until it ends, with growing pauses; its caller is told after a few
-attempts, because the cause may last.
+Rows leave long-term memory at once. From then on nothing finds them, and the user may write new
+ones. The bytes leave later: tables that held the rows are rewritten, the journal is vacuumed, and
+the note is removed. All that costs what everybody has stored, so erasures that come one after
+another share it: after each rewriting there is a pause, ten times as long as that took.
+
+Each erasure ends or fails alone: after a failure those that failed are tried one by one, and
+together again after a success. A failed one is retried until it ends, with growing pauses; its
+caller is told after a few attempts, because the cause may last.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
 from itertools import product
 
 import anyio
@@ -26,11 +31,12 @@ from remora.runtime.jobs import RetryPolicy
 from remora.runtime.probes import probe
 from remora.runtime.promise import Promise
 from remora.storage.erasure_notes import (
-    FAILURES_SETTING,
-    ErasureFailures,
+    NO_SESSION,
+    PROGRESS_SETTING,
+    ErasureProgress,
     WaitingErasure,
     describe_failure,
-    encode_failures,
+    encode_progress,
     list_waiting,
 )
 from remora.storage.ports import Erasure, Journal, LongTermStore
@@ -40,6 +46,8 @@ __all__ = ["ErasureStatistics", "FileEraser", "FileErasure"]
 _logger = get_logger(__name__)
 _AT_ONCE = 64
 _MOST_UNTOLD = 6  # attempts until the caller is told
+_PAUSE = 10.0  # after files were rewritten, in times of what that took
+_JOIN_S = 1.0  # how long a rewriting waits for erasures that have begun
 
 
 class ErasureStatistics(msgspec.Struct, frozen=True):
@@ -63,26 +71,34 @@ class FileErasure:
 
     Attributes:
         note: what is erased.
-        bars: closed when it has ended; they refuse the user's requests until then.
+        bars: closed when no row is left; they refuse the user's requests until then.
         rows: rows of long-term memory that were removed.
-        failed: how often, and why.
+        progress: how far it is, how often it failed, and why.
+        gathered: files were rewritten a moment ago, and are rewritten again by the time that
+            `FileEraser.latest` gives; nobody need wait.
+        released: the user's requests are accepted, or the caller was told that it takes longer.
+        settled: no byte is left, or the caller was told that it takes longer.
         done: no byte is left.
-        settled: it is done, or the caller was told that it takes longer.
         next_try: the attempt that begins next has ended.
         due: it is to be tried now.
         caller: who waits for it.
     """
 
-    def __init__(self, note: Erasure, bars: ExitStack, failed: ErasureFailures) -> None:
+    def __init__(self, note: Erasure, bars: ExitStack, progress: ErasureProgress) -> None:
         self.note = note
         self.bars = bars
         self.rows = 0
-        self.failed = failed
-        self.done = anyio.Event()
-        self.settled = anyio.Event()
+        self.progress = progress
+        self.gathered = False
+        self.released, self.settled, self.done = anyio.Event(), anyio.Event(), anyio.Event()
         self.next_try = anyio.Event()
-        self.due = True
+        self.due = False
         self.caller: Promise | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has not failed."""
+        return not self.progress.attempts
 
 
 class FileEraser:
@@ -94,6 +110,8 @@ class FileEraser:
         clock: for back-off.
         retry: for back-off.
         rng: for jitter.
+        within_s: how long bytes may stay in files when erasures follow each other; 0: each caller
+            waits until no byte is left.
     """
 
     def __init__(
@@ -104,20 +122,25 @@ class FileEraser:
         clock: Clock,
         retry: RetryPolicy,
         rng: random.Random,
+        within_s: float,
     ) -> None:
         self._journal = journal
         self._stores = stores
         self._clock = clock
         self._retry = retry
         self._rng = rng
+        self._within_s = within_s
         self._waiting: list[FileErasure] = []
+        self._beginning = 0  # erasures whose rows are being deleted
+        self._resting = 0  # rewritings that run, or ended a moment ago
         self._event = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._one_by_one = self._closed = False
-        self._kept_failures = ""
+        self._kept_progress = ""
+        self._keeping = anyio.Lock()
         self._finished = self._failures = 0
-        self.before_scrub: Callable[[Collection[str]], Awaitable[None]] = _do_nothing
-        """Given the users, by digests, of whom nothing is left in tables."""
+        self.when_removed: Callable[[Collection[str]], Awaitable[None]] = _do_nothing
+        """Given a user, by digests, of whom no row is left."""
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -127,25 +150,48 @@ class FileEraser:
         tasks.start_soon(self._run, name="remora.erasure")
 
     def enqueue(
-        self, note: Erasure, bars: ExitStack, failed: ErasureFailures | None = None
+        self, note: Erasure, bars: ExitStack, progress: ErasureProgress | None = None
     ) -> FileErasure:
         """Have what a note names erased from the files."""
-        now_us = int(self._clock.time() * 1_000_000)
-        case = FileErasure(note, bars, failed or ErasureFailures(now_us, 0, ""))
+        case = FileErasure(note, bars, progress or ErasureProgress(self._now_us()))
         self._waiting.append(case)
-        self._event.set()
+        if case.progress.removed or self._tasks is None:
+            self._set_due(case)
+        else:
+            self._tasks.start_soon(self._begin, case, name="remora.erasure.begin")
         return case
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """An erasure has begun, and is enqueued soon: files that wait for it are rewritten once."""
+        self._beginning += 1
+        try:
+            yield
+        finally:
+            self._beginning -= 1
+            self._event.set()
+
+    def latest(self) -> datetime:
+        """When the bytes of an erasure that is gathered now are gone at the latest, in UTC."""
+        return datetime.fromtimestamp(self._clock.time() + self._within_s, UTC)
+
+    def _set_due(self, case: FileErasure) -> None:
+        case.due = True
+        self._event.set()
+
+    def _now_us(self) -> int:
+        return int(self._clock.time() * 1_000_000)
 
     def waiting(self) -> list[WaitingErasure]:
         """Those that are not done, oldest first."""
         cases = sorted(self._waiting, key=lambda case: case.note.number)
         return list_waiting(
-            [case.note for case in cases], {case.note.number: case.failed for case in cases}
+            [case.note for case in cases], {case.note.number: case.progress for case in cases}
         )
 
     def statistics(self) -> ErasureStatistics:
         """Counters."""
-        delayed = sum(case.failed.attempts > 0 for case in list(self._waiting))
+        delayed = sum(not case.fresh for case in list(self._waiting))
         return ErasureStatistics(len(self._waiting), delayed, self._finished, self._failures)
 
     async def retry(self) -> list[WaitingErasure]:
@@ -172,66 +218,138 @@ class FileEraser:
 
     # -- working -----------------------------------------------------------------------------------
 
+    async def _begin(self, case: FileErasure) -> None:
+        """Have rows leave long-term memory, and the files rewritten soon; what fails is retried."""
+        errors: dict[FileErasure, Exception] = {}
+        try:
+            await call_guarded(self._remove_rows, [case], errors)
+            if errors:
+                raise errors[case]
+        except Exception as e:
+            await self._fail({case: e})
+        else:
+            case.gathered = bool(self._resting and self._within_s)
+            if not case.gathered:
+                self._set_due(case)
+            case.released.set()
+
     async def _run(self) -> None:
         while True:
-            cases = self._choose()
-            if cases:
-                await self._try(cases)
-            else:
-                self._event = anyio.Event()
+            self._event = anyio.Event()
+            if not any(case.due for case in self._waiting):
                 await self._event.wait()
+            elif self._beginning and not self._resting:
+                with anyio.move_on_after(_JOIN_S):
+                    while self._beginning:
+                        await self._event.wait()
+                        self._event = anyio.Event()
+                await self._try(self._choose())
+            else:
+                await self._try(self._choose())
 
     def _choose(self) -> list[FileErasure]:
         """New ones together, without those that have failed."""
         due = [case for case in self._waiting if case.due]
-        new = [case for case in due if not case.failed.attempts]
-        return new or (due[:1] if self._one_by_one else due)
+        if any(case.fresh for case in due):
+            return [case for case in self._waiting if case.fresh and (case.due or case.gathered)]
+        return due[:1] if self._one_by_one else due
 
     async def _try(self, cases: Sequence[FileErasure]) -> None:
         tried = [case.next_try for case in cases]
         for case in cases:
-            case.due, case.next_try = False, anyio.Event()
+            case.due, case.gathered, case.next_try = False, False, anyio.Event()
+        self._resting += 1
+        began_s = self._clock.monotonic()
         try:
             errors = await self._erase(cases)
             self._one_by_one = bool(errors)
-            if errors:
-                self._note_failures(errors)
-            await self._keep_failures()
-            for case, error in errors.items():  # now an operator finds what the caller is told
-                self._tell_caller(case, error)
+            await self._fail(errors)
         finally:
             for event in tried:
                 event.set()
+            assert self._tasks is not None
+            pause_s = min(_PAUSE * (self._clock.monotonic() - began_s), self._within_s / 2)
+            self._tasks.start_soon(self._rest, pause_s, name="remora.erasure.pause")
+
+    async def _rest(self, pause_s: float) -> None:
+        """Gather what comes in the meantime."""
+        await self._clock.sleep(pause_s)
+        self._resting -= 1
+        if not self._resting:
+            for case in self._waiting:
+                case.due |= case.gathered
+            self._event.set()
 
     async def _erase(self, cases: Sequence[FileErasure]) -> dict[FileErasure, Exception]:
         """Erase what can be erased; returns why the others failed."""
         errors: dict[FileErasure, Exception] = {}
         try:
-            await call_guarded(self._rewrite, cases, errors)
+            left = [case for case in cases if not case.progress.removed]
+            if left:
+                await call_guarded(self._remove_rows, left, errors)
+            for case in left:
+                if case not in errors:
+                    case.released.set()
+            await call_guarded(self._rewrite, [one for one in cases if one not in errors], errors)
             sound = [case for case in cases if case not in errors]
             if sound:
-                whole = [case.note for case in sound if not case.note.session_key]
-                users = {user for note in whole for user, _ in note.owners}
-                await call_guarded(self.before_scrub, users)
                 await call_guarded(self._journal.scrub)
                 await call_guarded(self._finish, sound, errors)
         except Exception as e:
             errors |= dict.fromkeys([case for case in cases if case not in errors], e)
         return {case: error for case, error in errors.items() if not case.done.is_set()}
 
+    async def _remove_rows(
+        self, cases: Sequence[FileErasure], errors: dict[FileErasure, Exception]
+    ) -> None:
+        """Leave no row that a search finds, note that durably, and let the users in again."""
+
+        async def remove(case: FileErasure, store: LongTermStore, owner: tuple[str, str]) -> None:
+            case.rows += await store.remove(*owner)
+
+        await self._in_stores(cases, errors, remove)
+        removed = [case for case in cases if case not in errors]
+        whole = [case.note for case in removed if not case.note.session_key]
+        if whole:
+            await self.when_removed({user for note in whole for user, _ in note.owners})
+        for case in removed:
+            case.progress = msgspec.structs.replace(case.progress, removed=True)
+        try:
+            await self._write_progress()
+        except BaseException:
+            for case in removed:
+                case.progress = msgspec.structs.replace(case.progress, removed=False)
+            raise
+        for case in removed:
+            case.bars.close()
+
     async def _rewrite(
         self, cases: Sequence[FileErasure], errors: dict[FileErasure, Exception]
     ) -> None:
+        """Leave no byte in files of long-term memory of what was removed from it."""
+
+        async def rewrite(_: FileErasure, store: LongTermStore, owner: tuple[str, str]) -> None:
+            await store.erase(owner[0], NO_SESSION)
+
+        await self._in_stores(cases, errors, rewrite)
+
+    async def _in_stores(
+        self,
+        cases: Sequence[FileErasure],
+        errors: dict[FileErasure, Exception],
+        do: Callable[[FileErasure, LongTermStore, tuple[str, str]], Awaitable[None]],
+    ) -> None:
+        """Do it for each owner that a note names, in each store that may hold rows."""
         async with self._stores() as stores:
 
-            async def rewrite_one(case: FileErasure) -> None:
+            async def do_one(case: FileErasure) -> None:
                 try:
                     for store, owner in product(stores, case.note.owners):
-                        case.rows += await call_guarded(store.erase, *owner)
+                        await call_guarded(do, case, store, owner)
                 except Exception as e:
                     errors[case] = e
 
-            await map_concurrently(rewrite_one, cases, concurrency=_AT_ONCE)
+            await map_concurrently(do_one, cases, concurrency=_AT_ONCE)
 
     async def _finish(
         self, cases: Sequence[FileErasure], errors: dict[FileErasure, Exception]
@@ -259,38 +377,50 @@ class FileEraser:
             self._waiting.remove(case)
             self._finished += 1
             case.bars.close()
-            for event in (case.done, case.settled, case.next_try):
+            for event in (case.released, case.settled, case.done, case.next_try):
                 event.set()
 
     # -- failing -----------------------------------------------------------------------------------
+
+    async def _fail(self, errors: dict[FileErasure, Exception]) -> None:
+        """Note the failures, and have them tried again after a pause."""
+        if errors:
+            self._note_failures(errors)
+        try:
+            await self._write_progress()
+        except RemoraError as e:  # it only informs, but for `removed`
+            _logger.warning("erasure_progress_not_kept", error=describe_failure(e))
+        for case, error in errors.items():  # now an operator finds what the caller is told
+            self._tell_caller(case, error)
 
     def _note_failures(self, errors: dict[FileErasure, Exception]) -> None:
         assert self._tasks is not None
         probe("erasure_retried")
         waits = []
         for case, error in errors.items():
-            attempts = case.failed.attempts + 1
-            case.failed = ErasureFailures(case.failed.since_us, attempts, describe_failure(error))
+            attempts = case.progress.attempts + 1
+            case.progress = msgspec.structs.replace(
+                case.progress, attempts=attempts, error=describe_failure(error)
+            )
             waits.append(self._retry.delay_s(attempts, self._rng))
             self._tasks.start_soon(self._wake, case, waits[-1], name="remora.erasure.pause")
         self._failures += len(errors)
         _logger.warning(
             "erasure_failed",
             notes=len(errors),
-            attempts=max(case.failed.attempts for case in errors),
+            attempts=max(case.progress.attempts for case in errors),
             retry_s=min(waits),
-            errors=sorted({case.failed.error for case in errors})[:3],
+            errors=sorted({case.progress.error for case in errors})[:3],
         )
 
     async def _wake(self, case: FileErasure, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
-        case.due = True
-        self._event.set()
+        self._set_due(case)
 
     @staticmethod
     def _tell_caller(case: FileErasure, error: Exception) -> None:
         """Tell who waits if the cause lasts, by its own account or by the number of attempts."""
-        attempts, passes = case.failed.attempts, bool(getattr(error, "retryable", False))
+        attempts, passes = case.progress.attempts, bool(getattr(error, "retryable", False))
         if passes and attempts < _MOST_UNTOLD:
             return
         if case.caller is not None:
@@ -305,21 +435,22 @@ class FileEraser:
             )
             delayed.__cause__ = error
             case.caller.reject(delayed)
+        case.released.set()
         case.settled.set()
 
-    async def _keep_failures(self) -> None:
-        """Keep the failures where an operator finds them, if they have changed."""
-        failures = encode_failures(
-            {case.note.number: case.failed for case in self._waiting if case.failed.attempts}
-        )
-        if failures == self._kept_failures:
-            return
-        try:
-            await call_guarded(self._journal.change_settings, {FAILURES_SETTING: failures})
-        except RemoraError as e:  # it only informs
-            _logger.warning("erasure_failures_not_kept", error=describe_failure(e))
-        else:
-            self._kept_failures = failures
+    async def _write_progress(self) -> None:
+        """Write down how far the erasures have come, if that has changed."""
+        async with self._keeping:
+            progress = encode_progress(
+                {
+                    case.note.number: case.progress
+                    for case in self._waiting
+                    if case.note.number and (case.progress.removed or case.progress.attempts)
+                }
+            )
+            if progress != self._kept_progress:
+                await call_guarded(self._journal.change_settings, {PROGRESS_SETTING: progress})
+                self._kept_progress = progress
 
 
 async def _do_nothing(_: Collection[str]) -> None: ...

@@ -1,9 +1,9 @@
 """Notes of erasures: the digests that they hold, and what an operator is shown of them.
 
 The notes are rows of the journal. A note has digests under each key that a directory of long-term
-memory has, since a digest under one key says nothing of that under another. How often each erasure
-has failed is a setting, which is written at each failure, so that it can be read after a crash and
-while another process has the journal open.
+memory has, since a digest under one key says nothing of that under another. How far each erasure
+has come is a setting, so that it can be read after a crash and while another process has the
+journal open.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from remora.storage.journal_port import Erasure
 
 __all__ = [
     "DIGEST_KEYS",
-    "FAILURES_SETTING",
     "NO_SESSION",
-    "ErasureFailures",
+    "PROGRESS_SETTING",
+    "ErasureProgress",
     "WaitingErasure",
     "decode_digest_keys",
     "decode_digests",
-    "decode_failures",
     "decode_note",
+    "decode_progress",
     "describe_failure",
     "encode_digest_keys",
-    "encode_failures",
     "encode_owners",
+    "encode_progress",
     "list_waiting",
     "of_user",
 ]
@@ -39,8 +39,8 @@ DIGEST_KEYS = "digest_keys"
 directory of long-term memory in use, then those of older ones. Not set: the empty key.
 """
 
-FAILURES_SETTING = "erasure_failures"
-"""The setting that has the failures of the erasures that wait."""
+PROGRESS_SETTING = "erasure_failures"
+"""The setting that says how far the erasures have come that wait."""
 
 NO_SESSION = "none"
 """What a note has in place of a session's digest if no row is to go: what was deleted before has
@@ -50,18 +50,20 @@ left the table, and leaves the files when that is written again.
 _MOST_CHARS = 200
 
 
-class ErasureFailures(msgspec.Struct, frozen=True, array_like=True):
-    """How often an erasure has failed.
+class ErasureProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far an erasure has come.
 
     Attributes:
         since_us: when it was first tried, in microseconds since the epoch.
         attempts: how often it has failed.
         error: the last failure, without anything that a store may have quoted.
+        removed: long-term memory finds no row any more, so that the user may write new ones.
     """
 
     since_us: int
-    attempts: int
-    error: str
+    attempts: int = 0
+    error: str = ""
+    removed: bool = False
 
 
 class WaitingErasure(msgspec.Struct, frozen=True):
@@ -86,7 +88,7 @@ class WaitingErasure(msgspec.Struct, frozen=True):
 
 
 _decode_keys = msgspec.json.Decoder(list[str]).decode
-_decode = msgspec.json.Decoder(dict[int, ErasureFailures]).decode
+_decode = msgspec.json.Decoder(dict[int, ErasureProgress]).decode
 
 
 def encode_digest_keys(keys: Sequence[str]) -> str:
@@ -129,27 +131,27 @@ def decode_note(number: int, user_keys: str, session_keys: str) -> Erasure:
     return Erasure(number, *first, others=tuple(others))
 
 
-def decode_failures(setting: str | None) -> dict[int, ErasureFailures]:
-    """The failures by the numbers of their notes; none where the setting cannot be read."""
+def decode_progress(setting: str | None) -> dict[int, ErasureProgress]:
+    """How far erasures have come, by the numbers of their notes; none if it cannot be read."""
     try:
         return _decode(setting) if setting else {}
-    except msgspec.MsgspecError:  # it only informs: the notes themselves are rows
+    except msgspec.MsgspecError:  # the notes themselves are rows: each erasure begins again
         return {}
 
 
-def encode_failures(failures: Mapping[int, ErasureFailures]) -> str:
+def encode_progress(progress: Mapping[int, ErasureProgress]) -> str:
     """The value of the setting; empty for none."""
-    return msgspec.json.encode(dict(failures)).decode() if failures else ""
+    return msgspec.json.encode(dict(progress)).decode() if progress else ""
 
 
 def list_waiting(
-    notes: Sequence[Erasure], failures: Mapping[int, ErasureFailures]
+    notes: Sequence[Erasure], progress: Mapping[int, ErasureProgress]
 ) -> list[WaitingErasure]:
-    """The notes with their failures."""
-    never = ErasureFailures(0, 0, "")
+    """The notes, and how far each has come."""
+    never = ErasureProgress(0)
     listed = []
     for note in notes:
-        failed = failures.get(note.number, never)
+        failed = progress.get(note.number, never)
         listed.append(
             WaitingErasure(
                 f"erasure-{note.number}" if note.number else "deletions",

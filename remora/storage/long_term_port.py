@@ -188,6 +188,23 @@ class LongTermStore(Protocol):
         """
         ...
 
+    async def remove(self, user_key: str, session_key: str = "") -> int:
+        """Remove all rows of a user, or of one of their sessions; their bytes may stay.
+
+        Nothing finds the rows afterwards. `erase` removes the bytes, for many such calls at once.
+
+        Args:
+            user_key: see `erase`.
+            session_key: see `erase`.
+
+        Returns:
+            How many rows were there.
+
+        Raises:
+            LongTermError: some may be left; call again.
+        """
+        ...
+
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """Remove all rows of a user, or of one of their sessions, down to the bytes.
 

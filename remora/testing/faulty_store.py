@@ -77,6 +77,10 @@ class FaultyStore:
         """See `LongTermStore.delete`."""
         return await self._write("deleting", lambda: self.inner.delete(user, ids))
 
+    async def remove(self, user_key: str, session_key: str = "") -> int:
+        """See `LongTermStore.remove`."""
+        return await self._write("removing", lambda: self.inner.remove(user_key, session_key))
+
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """See `LongTermStore.erase`."""
         return await self._write("erasing", lambda: self.inner.erase(user_key, session_key))

@@ -315,6 +315,32 @@ async def erasing_a_session_leaves_the_user_the_rest(store: LongTermStore) -> No
     }
 
 
+async def what_is_removed_is_not_found(store: LongTermStore) -> None:
+    """A user, or one of their sessions, and nothing of others; removing again is harmless."""
+    rows = [
+        long_term_row(f"{user}/{session}/{number}", f"apple {number}", user=user, session=session)
+        for user in ("alice", "bob", "carol")
+        for session in ("s", "t", "")
+        for number in range(3)
+    ]
+    await _add(store, *rows)
+    assert await store.remove(user_key("nobody")) == 0
+    assert await store.remove(user_key("alice"), session_key("bob", "s")) == 0
+    assert await store.remove(user_key("alice"), session_key("alice", "s")) == 3
+    assert await store.remove(user_key("alice"), session_key("alice", "s")) == 0
+    assert await store.remove(user_key("bob")) == 9
+    left = {row.id for row in rows if not row.id.startswith(("alice/s/", "bob"))}
+    assert set(await store.row_ids()) == left
+    for user in ("alice", "bob", "carol"):
+        mine = {id_ for id_ in left if id_.startswith(user)}
+        assert await _find_ids(store, "apple", user=user) == mine
+        assert {row.id for row in await store.rows(user)} == mine
+    await _add(store, rows[0], rows[-1], may_exist=True)
+    assert await store.erase(user_key("alice")) == 7
+    assert await store.erase(user_key("bob")) == 0
+    assert {row.user for row in await store.rows("carol")} == {"carol"}
+
+
 async def a_store_that_is_whole_verifies(store: LongTermStore) -> None:
     """A store that was written to, deleted from, compacted and erased from has no findings."""
     assert list(await store.verify(deep=True)) == []
@@ -347,6 +373,7 @@ long_term_suite: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     a_row_without_user_or_content_is_refused,
     erasing_a_user_leaves_the_others,
     erasing_a_session_leaves_the_user_the_rest,
+    what_is_removed_is_not_found,
     a_store_that_is_whole_verifies,
 )
 """All of them, to parametrize a test with; each needs a store of its own."""

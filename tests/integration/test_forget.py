@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +47,13 @@ CONFIG = Config.from_dict(
         "supervisor": {"max_attempts": 1, "backoff_s": 0.01},
         "recall": {"deadline_s": 600},
         "synopsis": {"shown": "always"},
+        "retention": {"forgotten_s": 0},
     }
 )
+GATHERING = msgspec.structs.replace(
+    CONFIG, retention=msgspec.structs.replace(CONFIG.retention, forgotten_s=3_600)
+)
+"""Files are rewritten for one erasure at once, and for those after it when that is asked for."""
 CANARY = "qzvk"
 """In everything that the forgotten user ever said, and in nothing else: lower case, and no stemmer
 takes any of it away.
@@ -195,14 +201,14 @@ async def test_no_byte_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """
     directory = tmp_path / "memory"
     begun, go = anyio.Event(), anyio.Event()
-    erase = LanceStore.erase
+    remove = LanceStore.remove
 
     async def slow(self: LanceStore, *arguments: Any) -> int:
         begun.set()
         await go.wait()
-        return await erase(self, *arguments)
+        return await remove(self, *arguments)
 
-    monkeypatch.setattr(LanceStore, "erase", slow)
+    monkeypatch.setattr(LanceStore, "remove", slow)
     async with runtime_on(directory) as runtime:
         who, bob = runtime.user(USER), runtime.user("bob")
         await lead_a_life(runtime, USER)
@@ -338,7 +344,12 @@ async def test_callers(runtime: Runtime, life: Life) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(LanceStore, "erase"), (SqliteJournal, "scrub"), (SqliteJournal, "finish_erasure")],
+    [
+        (LanceStore, "remove"),
+        (LanceStore, "erase"),
+        (SqliteJournal, "scrub"),
+        (SqliteJournal, "finish_erasure"),
+    ],
 )
 async def test_a_crash_half_way(
     life: Life, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
@@ -405,6 +416,77 @@ async def test_failures(runtime: Runtime, life: Life, monkeypatch: pytest.Monkey
     with pytest.raises(ErasureDelayed, match="broken") as told:
         await runtime.user("bob").forget()
     assert not told.value.retryable
+
+
+async def test_erasures_in_a_row_share_the_rewriting(tmp_path: Path) -> None:
+    """G13: the first is whole when it returns; the receipts of those after it say when their bytes
+    are gone. The users are new at once, and what they say then stays.
+    """
+    directory = tmp_path / "memory"
+    async with runtime_on(directory, config=GATHERING) as runtime:
+        await lead_a_life(runtime, USER)
+        await lead_a_life(runtime, "bob")
+        sought = await needles(runtime, USER)
+        assert (await runtime.user("nobody").forget()).erased_by is None
+        before = datetime.now(UTC)
+        receipt = await runtime.user(USER).forget()
+        assert receipt.erased_by is not None
+        assert before < receipt.erased_by <= datetime.now(UTC) + timedelta(hours=1)
+        assert receipt.long_term > 20
+        who = runtime.user(USER)
+        assert await who.sessions() == []
+        assert await who.recall(f"{CANARY}word3") == []
+        assert await traces_of(directory, *sought) != []
+        assert [one.attempts for one in runtime.erasures(USER)] == [0]
+        await talk(runtime, USER, "again")
+        await runtime.settle()
+        assert await runtime.retry_erasures() == []
+        assert await who.recall(f"{CANARY}word3")
+        assert len(await who.session("again").history()) == 16
+        found = await traces_of(directory, f"{CANARY}one".encode(), f"{CANARY}learned".encode())
+        assert found == []
+        assert (await runtime.session("bob", "plainone").forget()).erased_by is not None
+        assert await runtime.user("bob").recall("plainword3 plaintwo")
+        assert await who.session("again").load()
+
+
+@pytest.mark.parametrize("session", [None, f"{CANARY}one"])
+async def test_a_crash_before_the_files_are_rewritten(
+    life: Life, session: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G13: the next start rewrites the files, and what the user said in the meantime stays."""
+    reached = anyio.Event()
+
+    async def never(*_: Any) -> None:
+        reached.set()
+        await anyio.sleep_forever()
+
+    with monkeypatch.context() as patched:
+        async with runtime_on(life.directory) as runtime:
+            patched.setattr(LanceStore, "erase", never)
+            async with anyio.create_task_group() as tasks:
+
+                async def asked() -> None:
+                    who = runtime.user(USER)
+                    with pytest.raises(RuntimeClosed, match="next start"):
+                        await (who if session is None else who.session(session)).forget()
+
+                tasks.start_soon(asked)
+                await reached.wait()
+                await runtime.user(USER).remember("I am back, and like figs")
+                await talk(runtime, USER, "again")
+                await runtime.settle()
+                rows = await (await runtime.internals.long_term()).rows(USER)
+                await runtime.aclose()
+    async with runtime_on(life.directory) as runtime:
+        assert [one.text for one in await runtime.user(USER).recall("figs", limit=1)]
+        await runtime.user("nobody").forget()
+        assert await runtime.internals.journal.erasures() == []
+        kept = await (await runtime.internals.long_term()).rows(USER)
+        assert {row.id for row in kept} == {row.id for row in rows}
+        assert any(row.session == "again" for row in kept)
+        gone = f"{CANARY}word3 was said in {CANARY}one".encode()
+        assert await traces_of(life.directory, gone) == []
 
 
 async def test_not_from_within_a_job(tmp_path: Path) -> None:

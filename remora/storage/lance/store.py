@@ -284,6 +284,14 @@ class LanceStore:
         """Remove some of the user's rows; their bytes stay until the table is rewritten."""
         return await self._upkeep.delete(user, ids)
 
+    async def remove(self, user_key: str, session_key: str = "") -> int:
+        """Remove a user, or one of their sessions; bytes stay until the table is rewritten.
+
+        Queued rows of theirs are dropped. The caller has stopped what would write new ones.
+        """
+        await self.writer.drop_queued(user_key, session_key)
+        return await self._upkeep.remove(user_key, session_key)
+
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """Remove a user, or one of their sessions, down to the bytes (G13).
 

@@ -105,6 +105,30 @@ class LanceUpkeep:
             self.commits += 1
         return gone
 
+    async def remove(self, user_key: str, session_key: str) -> int:
+        """Delete the rows of a user, or of one of their sessions; see `LanceStore.remove`."""
+        shard = self._tables.shards.get(self._tables.name_of(user_key))
+        if shard is None:
+            return 0
+        col, lit = self._expr.col, self._expr.lit
+        which = col("user_key") == lit(user_key)
+        async with self._writing("deleting", shard):
+            if session_key:
+                sessions = await self._sessions_of(shard, which, session_key)
+                if not sessions:
+                    return 0
+                which &= col("session_id").isin(sessions)
+            gone = await shard.commit(partial(shard.delete, which))
+        self.commits += 1
+        return gone
+
+    async def _sessions_of(self, shard: Shard, which: Any, session_key: str) -> list[str]:
+        """The session with this key, if the user has rows of it."""
+        names = await shard.table.query().where(which).select(["user_id", "session_id"]).to_arrow()
+        found = set(zip(*(names.column(one).to_pylist() for one in (0, 1)), strict=True))
+        digests = self._tables.digests
+        return [session for user, session in found if digests.session(user, session) == session_key]
+
     async def erase(self, user_key: str, session_key: str) -> int:
         """Rewrite a user's table without the user, or without one of their sessions (G13).
 

@@ -132,6 +132,9 @@ class MemoryStore:
         mine = self._users.get(user, {})
         return sum(mine.pop(id_, None) is not None for id_ in ids)
 
+    async def remove(self, user_key: str, session_key: str = "") -> int:
+        return await self.erase(user_key, session_key)
+
     async def erase(self, user_key: str, session_key: str = "") -> int:
         await anyio.lowlevel.checkpoint()
         removed = 0

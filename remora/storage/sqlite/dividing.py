@@ -17,12 +17,12 @@ from remora.errors import JournalDamaged, StorageError
 from remora.storage.copying import OWN_SETTINGS
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
-    FAILURES_SETTING,
+    PROGRESS_SETTING,
     decode_digest_keys,
-    decode_failures,
     decode_note,
+    decode_progress,
     encode_digest_keys,
-    encode_failures,
+    encode_progress,
 )
 from remora.storage.journal_port import Erasure
 from remora.storage.rows import SEQ_BITS
@@ -51,7 +51,7 @@ _OWN = OWN_SETTINGS | {
     "counter",
     "counters",
     DIGEST_KEYS,
-    FAILURES_SETTING,
+    PROGRESS_SETTING,
 }
 """Settings that say something of one journal alone, or are put together from several."""
 
@@ -162,7 +162,7 @@ def _copy_notes(
     failures = {}
     keys: list[str] = []
     for source, settings in zip(sources, told, strict=True):
-        failed = decode_failures(settings.get(FAILURES_SETTING))
+        failed = decode_progress(settings.get(PROGRESS_SETTING))
         with closing(sqlite3.connect(source)) as old:
             notes = old.execute(_SELECT_NOTES).fetchall()
         for number, *owners in notes:
@@ -173,7 +173,7 @@ def _copy_notes(
                 failures[cursor.lastrowid] = failed[number]
         if notes:
             keys += decode_digest_keys(settings.get(DIGEST_KEYS))
-    found = {FAILURES_SETTING: encode_failures(failures)} if failures else {}
+    found = {PROGRESS_SETTING: encode_progress(failures)} if failures else {}
     return found | ({DIGEST_KEYS: encode_digest_keys(keys)} if keys else {})
 
 

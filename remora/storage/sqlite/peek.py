@@ -17,11 +17,11 @@ from remora.runtime.jobs import Job
 from remora.storage.decoding import JOB_COLUMNS, decode_jobs
 from remora.storage.erasure_notes import (
     DIGEST_KEYS,
-    FAILURES_SETTING,
+    PROGRESS_SETTING,
     WaitingErasure,
     decode_digests,
-    decode_failures,
     decode_note,
+    decode_progress,
     list_waiting,
     of_user,
 )
@@ -84,10 +84,10 @@ def peek_erasures(journal: Path, user: str | None = None) -> Sequence[WaitingEra
         settings: dict[str, str] = dict(
             database.execute(
                 "SELECT name, value FROM settings WHERE name IN (?, ?)",
-                (FAILURES_SETTING, DIGEST_KEYS),
+                (PROGRESS_SETTING, DIGEST_KEYS),
             ).fetchall()
         )
-    failures = decode_failures(settings.get(FAILURES_SETTING))
+    failures = decode_progress(settings.get(PROGRESS_SETTING))
     waiting = list_waiting([decode_note(*note) for note in notes], failures)
     if user is None:
         return waiting

@@ -123,6 +123,10 @@ class LaneStore:
         """See `LongTermStore`."""
         return await self._step(lambda: self._store.delete(user, ids))
 
+    async def remove(self, user_key: str, session_key: str = "") -> int:
+        """See `LongTermStore`."""
+        return await self._step(lambda: self._store.remove(user_key, session_key))
+
     async def erase(self, user_key: str, session_key: str = "") -> int:
         """See `LongTermStore`."""
         return await self._step(lambda: self._store.erase(user_key, session_key))

@@ -1,7 +1,7 @@
 // Erasing a user or a session, and the receipt.
 
 import { change } from "./api.js";
-import { el, fill, named, number, section, stored, table } from "./dom.js";
+import { el, fill, moment, named, number, section, stored, table } from "./dom.js";
 
 const NOUNS = {
   actors: "actors", messages: "messages", folds: "summaries", facets: "state items", memories: "memories",
@@ -32,7 +32,8 @@ export class ErasurePanel {
       const receipt = await change("forget", { user, session });
       const rows = Object.entries({ ...receipt.journal, "long-term": receipt.long_term });
       fill(this.result,
-        el("p", {}, stored(what), " is erased. The receipt:"),
+        el("p", {}, stored(what), " is erased",
+          receipt.erased_by ? [", and its bytes leave the files by ", moment(receipt.erased_by)] : "", ". The receipt:"),
         table("Receipt of the erasure", ["what", "how many"], rows.map(([name, count]) =>
           el("tr", {}, el("th", { scope: "row" }, NOUNS[name] ?? name), el("td", { class: "figure" }, number(count))))));
       fill(this.buttons);
