@@ -13,7 +13,7 @@ from remora.api.tools import MemoryTools
 from remora.errors import InvalidInput
 from remora.ids import SessionKey, UserKey, validate_id
 from remora.messages import Message, MessageLike
-from remora.recall.memory import Memory, sort_by_importance
+from remora.recall.memory import Memory
 from remora.runtime.concurrency import map_concurrently, run_in_thread_if
 from remora.runtime.threads import run_in_thread
 from remora.services.arguments import (
@@ -280,10 +280,8 @@ class LongTermHandle(OldMemoryNames, AddressableMemories):
         if limit is not None:
             check_int(limit, "limit")
         recalls = self._require_recalls()
-        found = await recalls.memories(self._user, self._scope(types, session, agent))
-        if order == "importance":
-            found = await sort_by_importance(found)
-        return found[:limit]
+        scope = self._scope(types, session, agent)
+        return await recalls.memories(self._user, scope, limit, order)
 
     # -- for agents --------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from remora.storage.export.transfer import SessionExport
 from remora.storage.ports import (
     JournalCounts,
     ListingPage,
+    RowOrder,
     Scope,
     SessionListing,
     UserListing,
@@ -390,9 +391,11 @@ class RemoteRecalls:
         found: list[Memory] = await self._call("recalls.remembered", user, page)
         return found
 
-    async def memories(self, user: str, scope: Scope) -> list[Memory]:
+    async def memories(
+        self, user: str, scope: Scope, limit: int | None = None, by: RowOrder = "created"
+    ) -> list[Memory]:
         """See `remora.User.memories`."""
-        found: list[Memory] = await self._call("recalls.memories", user, scope)
+        found: list[Memory] = await self._call("recalls.memories", user, scope, limit, by)
         return found
 
     async def arrow_table(self, user: str, scope: Scope) -> Any:

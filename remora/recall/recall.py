@@ -20,7 +20,7 @@ from remora.recall.index_cache import (
     UserIndexCache,
     UserIndexStatistics,
 )
-from remora.recall.memory import FoundMemories, Memory, make_memory
+from remora.recall.memory import FoundMemories, Memory, make_memory, sort_by_importance
 from remora.recall.near import Vocabulary
 from remora.recall.question import Question, ask
 from remora.recall.ranking import Ranked, Ranking, fuse
@@ -30,7 +30,15 @@ from remora.recall.user_index import MAX_ON_LOOP
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.histogram import Histogram, HistogramMeter
 from remora.runtime.probes import probe
-from remora.storage.ports import BLOCK_TYPE, EVERYTHING, LongTermStore, MemoryRow, Scope, Vector
+from remora.storage.ports import (
+    BLOCK_TYPE,
+    EVERYTHING,
+    LongTermStore,
+    MemoryRow,
+    RowOrder,
+    Scope,
+    Vector,
+)
 from remora.storage.windows import makes_windows
 
 __all__ = ["Recall", "Tails"]
@@ -174,8 +182,15 @@ class Recall:
         self.meter.add(time.perf_counter() - began_s)
         return memories
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> list[Memory]:
-        """All that long-term memory holds of a user in `scope`, oldest first.
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> list[Memory]:
+        """What long-term memory holds of a user in `scope`: all, or the first `limit`.
 
         What was deleted is left out before it is removed, and what is written again is there.
 
@@ -184,12 +199,21 @@ class Recall:
             ErasureInProgress: the user is being forgotten.
         """
         tail = await self._tail(user)
-        rows = await (await self._store()).rows(user, scope)
-        large = len(rows) >= _IN_THREAD
-        memories = await run_in_thread_if(large, _make_memories, rows, tail, scope)
-        if self._current is None:
-            return memories
-        return await self._current(user, memories, history=True)
+        store = await self._store()
+        asked = limit
+        while True:
+            most = None if asked is None else asked + len(tail.hidden)
+            rows = await store.rows(user, scope, limit=most, by=by)
+            whole = most is None or len(rows) < most
+            large = len(rows) >= _IN_THREAD
+            found = await run_in_thread_if(large, _make_memories, rows, tail, scope)
+            if self._current is not None:
+                found = await self._current(user, found, history=True)
+            if by == "importance":
+                found = await sort_by_importance(found)
+            if whole or asked is None or len(found) >= asked:
+                return found[:limit]
+            asked *= 2  # some of the first were deleted
 
     async def count(self, user: str) -> int:
         """How many rows long-term memory holds of a user.
@@ -401,7 +425,8 @@ class Recall:
 def _make_memories(rows: Sequence[MemoryRow], tail: Tail, scope: Scope) -> list[Memory]:
     more = tail.rewritten_places(scope)
     if more or tail.hidden:
-        rows = sorted(_join(rows, None, tail, more)[0], key=_age)
+        rows = _join(rows, None, tail, more)[0]
+    rows = sorted(rows, key=_age)
     return [make_memory(Ranked(row, 0.0, {})) for row in rows if row.memory_type != BLOCK_TYPE]
 
 

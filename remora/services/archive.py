@@ -43,9 +43,7 @@ __all__ = [
 _IN_THREAD = 200  # messages from which on decoding them is a thread's work
 _BYTES_IN_THREAD = 200_000
 _FOLLOWED_BYTES = 1 << 17
-_WINDOW = (
-    256  # numbers that are read at once at least: of deleted messages there is nothing to read
-)
+_MOST_AT_ONCE = 256  # numbers that are read at once where some are missing
 
 
 class SessionStatistics(msgspec.Struct, frozen=True):
@@ -228,7 +226,7 @@ class LocalArchive:
                     return Followed([], after or 0, sid, ended=True)
                 if after is None:
                     return Followed([], view.last_seq, now)
-                entries = _cut(await self._read(key, after + 1, view.last_seq, limit, limit))
+                entries = _cut(await self._read(key, after + 1, view.last_seq, limit))
                 if entries and (not changed.is_set() or await self._is(key, view.sid)):
                     whole = await attach_all(entries, key.user, self.blobs)
                     messages = await self._restore(view.sid, whole)
@@ -249,24 +247,22 @@ class LocalArchive:
         instance = self._journal.instance
         return await run_in_thread_if(are_long(entries), restore_messages, instance, sid, entries)
 
-    async def _read(
-        self, key: SessionKey, first: int, last: int, limit: int | None, window: int = _WINDOW
-    ) -> list[Entry]:
+    async def _read(self, key: SessionKey, first: int, last: int, limit: int | None) -> list[Entry]:
         """Entries from `first` to `last`, at most `limit`: numbers may be missing between them.
 
-        The first `window` numbers are read at once. They are those as of `last`, so that a removal
-        during the read changes nothing (G2).
+        As many numbers as are wanted are read at once, and twice as many where some were missing.
+        They are those as of `last`, so that a removal during the read changes nothing (G2).
         """
         if first > last:
             return []
         if limit is None:
             return list(await self._journal.read(key, first, last, at=last))
         found: list[Entry] = []
-        window = max(limit, window)
+        window = limit
         while first <= last and len(found) < limit:
             upto = min(first + window - 1, last)
             found += await self._journal.read(key, first, upto, at=last)
-            first, window = upto + 1, window * 2
+            first, window = upto + 1, min(window * 2, max(limit, _MOST_AT_ONCE))
         return found[:limit]
 
     async def stats(self, key: SessionKey) -> SessionStatistics:

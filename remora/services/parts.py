@@ -34,6 +34,7 @@ from remora.storage.ports import (
     Journal,
     JournalCounts,
     ListingPage,
+    RowOrder,
     Scope,
     SessionListing,
     UserListing,
@@ -220,8 +221,10 @@ class Recalls(Protocol):
         """A page of recorded memories."""
         ...
 
-    async def memories(self, user: str, scope: Scope) -> list[Memory]:
-        """All memories, oldest first."""
+    async def memories(
+        self, user: str, scope: Scope, limit: int | None = None, by: RowOrder = "created"
+    ) -> list[Memory]:
+        """All memories, or the first of them."""
         ...
 
     async def arrow_table(self, user: str, scope: Scope) -> Any:

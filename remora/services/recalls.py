@@ -19,7 +19,7 @@ from remora.runtime.supervisor import Supervisor
 from remora.runtime.threads import run_in_thread
 from remora.services.metadata import MetadataFilter
 from remora.services.remembered import MemoryPage, Remembered
-from remora.storage.ports import Journal, Scope, check_owned
+from remora.storage.ports import Journal, RowOrder, Scope, check_owned
 
 __all__ = ["LocalRecalls"]
 
@@ -77,9 +77,11 @@ class LocalRecalls:
         """See `remora.User.remembered`."""
         return await self._remembered.page(user, page)
 
-    async def memories(self, user: str, scope: Scope) -> list[Memory]:
+    async def memories(
+        self, user: str, scope: Scope, limit: int | None = None, by: RowOrder = "created"
+    ) -> list[Memory]:
         """See `remora.User.memories`."""
-        return await self._recall.rows(user, scope)
+        return await self._recall.rows(user, scope, limit=limit, by=by)
 
     async def arrow_table(self, user: str, scope: Scope) -> Any:
         """See `remora.User.export_arrow`."""

@@ -212,6 +212,10 @@ class Journal(Log, Protocol):
         """
         ...
 
+    async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
+        """Whether one of the messages `first`…`last` was removed after message `since + 1` came."""
+        ...
+
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         """Where the session's buffer began when message `at` was its newest."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,7 @@ __all__ = [
     "LongTermStatistics",
     "LongTermStore",
     "MemoryRow",
+    "RowOrder",
     "Scope",
     "Vector",
 ]
@@ -88,6 +89,9 @@ class Scope(msgspec.Struct, frozen=True):
 
 EVERYTHING = Scope()
 
+RowOrder: TypeAlias = Literal["created", "importance"]
+"""Oldest first, or the most important first, of equals the older."""
+
 
 class Candidate(msgspec.Struct, frozen=True):
     """A row that a search found.
@@ -152,8 +156,15 @@ class LongTermStore(Protocol):
         """
         ...
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
-        """All of the user's rows in `scope`, oldest first.
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
+        """The user's rows in `scope`: all, or the first `limit` that are not of memory blocks.
 
         Raises:
             LongTermError: they cannot be read.

@@ -27,6 +27,10 @@ class History(Protocol):
         """See `Journal`."""
         ...
 
+    async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
+        """See `Journal`."""
+        ...
+
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         """See `Journal`."""
         ...
@@ -102,9 +106,8 @@ async def earlier_buffer(
     summaries = _summaries(start)
     if summaries:
         covered = max(one.through for one in summaries)
-        then = await journal.read(key, start.cleared + 1, covered, at=at)
-        now = await journal.read(key, start.cleared + 1, covered)
-        if len(then) != len(now) or any(one.blank for one in summaries):
+        lacks = any(one.blank for one in summaries)
+        if lacks or await journal.any_removed(key, start.cleared + 1, covered, since=at):
             start = BufferStart(start.cleared, None, (), start.cleared)
     return _fill(start, await journal.read(key, start.front + 1, at), exists=exists)
 

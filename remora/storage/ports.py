@@ -22,6 +22,7 @@ from remora.storage.long_term_port import (
     LongTermStatistics,
     LongTermStore,
     MemoryRow,
+    RowOrder,
     Scope,
     Vector,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "LongTermStore",
     "MemoryRow",
     "Retention",
+    "RowOrder",
     "Scope",
     "SessionListing",
     "SummaryFigures",

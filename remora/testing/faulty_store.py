@@ -16,6 +16,7 @@ from remora.storage.ports import (
     LongTermStatistics,
     LongTermStore,
     MemoryRow,
+    RowOrder,
     Scope,
     Vector,
 )
@@ -97,9 +98,16 @@ class FaultyStore:
             "searching", lambda: self.inner.search(user, text, vector, depth=depth, scope=scope)
         )
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
         """See `LongTermStore.rows`."""
-        return await self._read("reading", lambda: self.inner.rows(user, scope))
+        return await self._read("reading", lambda: self.inner.rows(user, scope, limit=limit, by=by))
 
     async def count(self, user: str) -> int:
         """See `LongTermStore.count`."""

@@ -85,6 +85,10 @@ async def _answers(journal: Journal, number: int) -> dict[str, Any]:
         for at in range(number + 1):
             found[f"read {key} at {at}"] = list(await journal.read(key, 1, at, at=at))
             found[f"buffer_start {key} at {at}"] = await journal.buffer_start(key, at)
+            removed = await journal.any_removed(key, 1, at, since=at)
+            assert removed == (
+                len(await journal.read(key, 1, at)) < len(await journal.read(key, 1, at, at=at))
+            )
             found[f"past {key} at {at}"] = await journal.fetch(key, PastLookup(at))
         found[f"keys {key}"] = [
             await journal.fetch(key, KeyLookup(key_digest(name))) for name in ("k", "none")

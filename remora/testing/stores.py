@@ -19,7 +19,7 @@ import msgspec
 
 from remora.errors import LongTermError
 from remora.ids import session_key, user_key
-from remora.storage.ports import LongTermStore, MemoryRow, Scope
+from remora.storage.ports import LongTermStore, MemoryRow, RowOrder, Scope
 from remora.storage.windows import makes_windows
 from remora.testing.models import HashEmbedder
 
@@ -245,6 +245,31 @@ async def listings_are_in_order(store: LongTermStore) -> None:
     assert [row.id for row in await store.rows("alice")] == ["a", "b", "c"]
 
 
+async def a_listing_is_cut_in_its_order(store: LongTermStore) -> None:
+    """The first rows, oldest or most important, and none of memory blocks."""
+    others: dict[str, Any] = {"memory_type": "block", "agent": "block", "importance": 1.0}
+    await _add(
+        store,
+        long_term_row("d", "four", created_us=40, importance=0.9),
+        long_term_row("c", "three", created_us=30, importance=0.1),
+        long_term_row("b", "two", created_us=20, session="s", seq=2, importance=0.9),
+        long_term_row("a", "one", created_us=20, session="s", seq=1, importance=0.2),
+        long_term_row("block", "none", created_us=10, **others),
+        long_term_row("bobs", "none", user="bob", created_us=10),
+    )
+    cases: list[tuple[Scope, RowOrder, list[str]]] = [
+        (Scope(), "created", ["a", "b", "c", "d"]),
+        (Scope(), "importance", ["b", "d", "a", "c"]),
+        (Scope(session="s"), "importance", ["b", "a"]),
+        (Scope(types=("summary",)), "created", []),
+    ]
+    for scope, by, ids in cases:
+        for limit in (1, 2, 3, 9):
+            found = await store.rows("alice", scope, limit=limit, by=by)
+            assert [row.id for row in found] == ids[:limit]
+    assert list(await store.rows("nobody", limit=1)) == []
+
+
 async def a_row_without_user_or_content_is_refused(store: LongTermStore) -> None:
     """And with it all that came along; nothing is stored."""
     good = long_term_row("good", "apple")
@@ -370,6 +395,7 @@ long_term_suite: tuple[Callable[[LongTermStore], Awaitable[None]], ...] = (
     deleting_removes_just_that,
     depth_bounds_each_list,
     listings_are_in_order,
+    a_listing_is_cut_in_its_order,
     a_row_without_user_or_content_is_refused,
     erasing_a_user_leaves_the_others,
     erasing_a_session_leaves_the_user_the_rest,

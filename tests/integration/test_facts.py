@@ -17,9 +17,8 @@ import anyio.to_thread
 import pytest
 
 from remora import Runtime, User
-from remora.api import memories
 from remora.errors import ModelUnavailable, RuntimeClosed
-from remora.recall import current
+from remora.recall import current, recall
 from remora.recall.memory import Memory, sort_by_importance
 from remora.runtime.probes import count_probes
 from remora.runtime.threads import run_in_thread
@@ -540,7 +539,7 @@ async def test_a_large_listing_is_that_of_a_small_user(
     for module in (current, standings):
         monkeypatch.setattr(module, "run_in_thread_if", run)
     sort = partial(sort_by_importance, in_thread_from=0)
-    monkeypatch.setattr(memories, "sort_by_importance", sort)
+    monkeypatch.setattr(recall, "sort_by_importance", sort)
     assert [await alice.memories(**way) for way in ways] == small
 
     begun.clear()

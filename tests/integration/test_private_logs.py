@@ -77,7 +77,7 @@ async def test_at_debug(
     """
     caplog.set_level(logging.DEBUG)
     logging.getLogger("aiosqlite").setLevel(logging.DEBUG)
-    erase = LanceStore.erase
+    remove = LanceStore.remove
 
     async def away(*_: Any) -> int:
         raise LongTermError("away", retryable=True)
@@ -87,7 +87,7 @@ async def test_at_debug(
             tmp_path / "memory", config=CONFIG, embedder=HashEmbedder(), chat_model=BrokenModel()
         ) as runtime:
             await use_all_verbs(runtime, tmp_path)
-            monkeypatch.setattr(LanceStore, "erase", away)
+            monkeypatch.setattr(LanceStore, "remove", away)
             with pytest.raises(ErasureDelayed):
                 await runtime.session(USER, "qzvksession-2").forget()
             # its own session is not erased, its user's memories are being
@@ -98,7 +98,7 @@ async def test_at_debug(
             for ask in (runtime.session(USER, SESSION).load, runtime.user(USER).synopsis):
                 with pytest.raises(RemoraError):
                     await ask()
-            monkeypatch.setattr(LanceStore, "erase", erase)
+            monkeypatch.setattr(LanceStore, "remove", remove)
             assert await runtime.retry_erasures() == []
     finally:
         logging.getLogger("aiosqlite").setLevel(logging.INFO)

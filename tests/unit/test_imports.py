@@ -4,9 +4,11 @@ own.
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -107,6 +109,33 @@ def test_a_line_is_written_without_a_runtime() -> None:
     assert lines[1].startswith("remora.test ERROR event=failed")
     assert "ZeroDivisionError" in lines[1]
     assert not any("quiet" in line for line in lines)
+
+
+def test_lancedb_warns_nobody_past_the_applications_logging(tmp_path: Path) -> None:
+    """On a table of many equal vectors, the clusters of an index are empty."""
+    program = (
+        "import asyncio, sys\n"
+        "from remora.storage.lance.loading import import_lancedb\n"
+        "lancedb = import_lancedb()\n"
+        "import pyarrow as pa\n"
+        "from lancedb.index import IvfSq\n"
+        "async def make():\n"
+        "    database = await lancedb.connect_async(sys.argv[1])\n"
+        "    vectors = [[float(n % 9 == place) for place in range(16)] for n in range(2_000)]\n"
+        "    column = pa.array(vectors, pa.list_(pa.float32(), 16))\n"
+        "    table = await database.create_table('t', pa.table({'vector': column}))\n"
+        "    index = IvfSq(distance_type='cosine', num_partitions=40)\n"
+        "    await table.create_index('vector', config=index)\n"
+        "asyncio.run(make())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name != "LANCEDB_LOG"},
+    )
+    assert ended.stderr == ""
 
 
 def test_the_client_of_a_cloud_that_nobody_uses_is_not_made() -> None:

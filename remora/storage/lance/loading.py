@@ -3,10 +3,15 @@
 LanceDB 0.40 imports a generated client of a REST service, which only its cloud connections use. The
 functions of that client take 0.7 s of LanceDB's 1.9 s to make. So the client's package runs its
 code when somebody asks for something of it, and is then the real one.
+
+LanceDB's own code writes warnings to standard error, past Python's logging: that clusters of an
+index are empty, for instance, forty lines at a time. `LANCEDB_LOG` says from which level on, once,
+at the import; where an application has not set it, only errors are written.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from importlib.util import find_spec, module_from_spec
@@ -50,6 +55,7 @@ def import_lancedb() -> ModuleType:
     """The module. The import blocks for a second."""
     if _CLIENT not in sys.modules and "lancedb" not in sys.modules:
         spec = find_spec(_CLIENT)
+        os.environ.setdefault("LANCEDB_LOG", "error")
         if spec is not None and spec.loader is not None:
             client = module_from_spec(spec)
             _become(client, _Later)

@@ -22,7 +22,7 @@ import msgspec
 
 from remora.ids import Digests
 from remora.runtime.threads import run_in_thread
-from remora.storage.ports import Finding, MemoryRow, Vector
+from remora.storage.ports import Finding, MemoryRow, RowOrder, Vector
 
 __all__ = [
     "CHECK",
@@ -58,7 +58,8 @@ CHECK = "check"
 _FIELDS = tuple(name for name in MemoryRow.__struct_fields__ if name != WINDOW)
 _PLACE_OF_WINDOW = MemoryRow.__struct_fields__.index(WINDOW)
 _IMPORTANCE = MemoryRow.__struct_fields__.index("importance")
-_SORTED = ("user_key", "created_at", "session_id", "seq")
+_AGED = ("created_at", "session_id", "seq")
+_SORTED = ("user_key", *_AGED)
 ORDERED = ("user_id", *_SORTED)
 """The columns that a rewrite is decided by."""
 
@@ -224,10 +225,27 @@ class RowFormat:
             read, rows=[read.rows[n] for n in order], places=[read.places[n] for n in order]
         ), matrix
 
-    def read_sorted(self, user: str, found: Any) -> Read:
-        """The user's rows, oldest first."""
+    def read_sorted(self, user: str, found: Any, by: RowOrder = "created") -> Read:
+        """The user's rows in their order."""
         read = self.read(user, found)
-        return msgspec.structs.replace(read, rows=sorted(read.rows, key=_age))
+        rows = sorted(read.rows, key=_age)
+        if by == "importance":
+            rows.sort(key=lambda row: -row.importance)
+        return msgspec.structs.replace(read, rows=rows)
+
+    @staticmethod
+    def order_of(by: RowOrder) -> tuple[str, ...]:
+        """The columns that rows are sorted by."""
+        return _AGED if by == "created" else ("importance", *_AGED)
+
+    def first_places(self, found: Any, limit: int, by: RowOrder) -> dict[str, int]:
+        """Ids and row ids of the rows that come first."""
+        keys = [(name, "ascending") for name in _AGED]
+        if by == "importance":
+            keys.insert(0, ("importance", "descending"))
+        first = found.sort_by(keys).slice(0, limit)
+        ids, places = (first.column(name).to_pylist() for name in ("id", "_rowid"))
+        return dict(zip(ids, places, strict=True))
 
     def read_batches(self, batches: Sequence[Any]) -> tuple[Read, Vector | None]:
         """The rows of record batches with all columns, of any users, and their vectors."""

@@ -17,7 +17,7 @@ from remora.storage.lance.indices import MANY_ROWS, REFINE
 from remora.storage.lance.rows import SEARCHED, Read
 from remora.storage.lance.shard import Shard
 from remora.storage.lance.tables import LanceTables
-from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, Scope, Vector
+from remora.storage.ports import BLOCK_TYPE, Candidate, MemoryRow, RowOrder, Scope, Vector
 from remora.storage.windows import with_windows
 
 __all__ = ["LanceSearch"]
@@ -99,13 +99,23 @@ class LanceSearch:
         there = mine & self._expr.col("id").isin(list(places))
         return await table.query().where(there).select(columns).to_arrow(timeout=timeout)
 
-    async def rows(self, user: str, scope: Scope) -> Sequence[MemoryRow]:
+    async def rows(
+        self,
+        user: str,
+        scope: Scope,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
         """See `LanceStore.rows`."""
-        found = await self._query_rows(user, scope, [])
+        if limit is None:
+            found = await self._query_rows(user, scope, [])
+        else:
+            found = await self._query_first(user, scope, limit, by)
         if found is None:
             return ()
         form = self._tables.rows
-        return self._report(await run_in_thread(form.read_sorted, user, found)).rows
+        return self._report(await run_in_thread(form.read_sorted, user, found, by)).rows
 
     async def count(self, user: str) -> int:
         """See `LanceStore.count`."""
@@ -156,6 +166,21 @@ class LanceSearch:
         async with self._tables.reading("reading", shard) as table:
             query = table.query().where(self.within(key, scope)).select([*shard.columns, *more])
             return await query.to_arrow(timeout=self._tables.read_timeout)
+
+    async def _query_first(self, user: str, scope: Scope, limit: int, by: RowOrder) -> Any:
+        """The rows that come first: of the others only what their order needs is read."""
+        key = self._tables.digests.user(user)
+        shard = self._tables.of_user(key)
+        if shard is None:
+            return None
+        form = self._tables.rows
+        col, lit = self._expr.col, self._expr.lit
+        mine = self.within(key, scope) & (col("memory_type") != lit(BLOCK_TYPE))
+        async with self._tables.reading("reading", shard) as table:
+            query = table.query().where(mine).select(["id", *form.order_of(by)]).with_row_id()
+            every = await query.to_arrow(timeout=self._tables.read_timeout)
+            places = await run_in_thread(form.first_places, every, limit, by)
+            return await self.fetch(table, shard.columns, places, mine)
 
     def within(self, key: str, scope: Scope) -> Any:
         """The filter for a user's rows in a scope.

@@ -44,6 +44,7 @@ from remora.storage.ports import (
     Finding,
     LongTermStatistics,
     MemoryRow,
+    RowOrder,
     Scope,
     Vector,
 )
@@ -259,9 +260,16 @@ class LanceStore:
             await self._upkeep.index_words_of(user)
         return await self.reader.search(user, text, vector, depth=depth, scope=scope)
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
-        """All of the user's rows in `scope`, oldest first."""
-        return await self.reader.rows(user, scope)
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
+        """The user's rows in `scope`: all, or the first `limit` that are not of memory blocks."""
+        return await self.reader.rows(user, scope, limit=limit, by=by)
 
     async def count(self, user: str) -> int:
         """How many rows the user has, without those of memory blocks."""

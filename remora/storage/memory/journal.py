@@ -152,6 +152,12 @@ class MemoryJournal(MemoryWriter):
         actor = self._find(key)
         return actor.visible(first, last, at) if actor else ()
 
+    async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
+        await anyio.lowlevel.checkpoint()
+        actor = self._find(key)
+        removed = actor.removed if actor else {}
+        return any(first <= seq <= last and at > since for seq, at in removed.items())
+
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         await anyio.lowlevel.checkpoint()
         actor = self._find(key)

@@ -22,6 +22,7 @@ from remora.storage.ports import (
     Finding,
     LongTermStatistics,
     MemoryRow,
+    RowOrder,
     Scope,
     Vector,
 )
@@ -107,10 +108,22 @@ class MemoryStore:
                 scores.setdefault(id_, {})[name] = found[id_]
         return [Candidate(one.row, scores[one.row.id]) for one in mine if one.row.id in scores]
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
         await anyio.lowlevel.checkpoint()
         rows = [one.row for one in self._within(user, scope)]
-        return sorted(rows, key=lambda row: (row.created_us, row.session, row.seq))
+        rows.sort(key=lambda row: (row.created_us, row.session, row.seq))
+        if by == "importance":
+            rows.sort(key=lambda row: -row.importance)
+        if limit is None:
+            return rows
+        return [row for row in rows if row.memory_type != BLOCK_TYPE][:limit]
 
     async def count(self, user: str) -> int:
         return sum(row.memory_type != BLOCK_TYPE for row in await self.rows(user))

@@ -181,6 +181,18 @@ class JournalReader:
         )
         return await read_range(key, rows, first, at)
 
+    async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
+        rows = await self._read(
+            "SELECT 1 FROM remora.actors AS s JOIN remora.messages AS m ON m.pos BETWEEN "
+            f"(s.sid << {SEQ_BITS}) + $1 AND (s.sid << {SEQ_BITS}) + $2 WHERE s.user = $3 AND "
+            "s.session = $4 AND m.removed IS NOT NULL AND m.removed > $5 LIMIT 1",
+            max(first, 1),
+            max(min(last, SEQ_MASK), 0),
+            *key,
+            since,
+        )
+        return bool(rows)
+
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
             f"SELECT {SUMMARY_COLUMNS}, s.trimmed FROM remora.actors AS s LEFT JOIN remora.folds "

@@ -185,6 +185,16 @@ class JournalReader:
         )
         return await read_range(key, rows, first, at)
 
+    async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
+        rows = await self._read(
+            "SELECT 1 FROM actors AS s CROSS JOIN messages AS m INDEXED BY messages_removed ON "
+            f"m.pos BETWEEN (s.sid << {SEQ_BITS}) + ? AND (s.sid << {SEQ_BITS}) + ? "
+            "WHERE s.user = ? AND s.session = ? AND m.removed IS NOT NULL AND m.removed > ? "
+            "LIMIT 1",
+            (max(first, 1), min(last, SEQ_MASK), *key, since),
+        )
+        return bool(rows)
+
     async def buffer_start(self, key: SessionKey, at: int) -> BufferStart:
         rows = await self._read(
             f"SELECT {SUMMARY_COLUMNS} FROM actors AS s JOIN folds AS f USING (sid) "

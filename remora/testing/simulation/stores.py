@@ -18,6 +18,7 @@ from remora.storage.ports import (
     Finding,
     LongTermStatistics,
     MemoryRow,
+    RowOrder,
     Scope,
     Vector,
 )
@@ -105,9 +106,16 @@ class LaneStore:
             lambda: self._store.search(user, text, vector, depth=depth, scope=scope)
         )
 
-    async def rows(self, user: str, scope: Scope = EVERYTHING) -> Sequence[MemoryRow]:
+    async def rows(
+        self,
+        user: str,
+        scope: Scope = EVERYTHING,
+        *,
+        limit: int | None = None,
+        by: RowOrder = "created",
+    ) -> Sequence[MemoryRow]:
         """See `LongTermStore`."""
-        return await self._step(lambda: self._store.rows(user, scope))
+        return await self._step(lambda: self._store.rows(user, scope, limit=limit, by=by))
 
     async def count(self, user: str) -> int:
         """See `LongTermStore`."""
