@@ -59,7 +59,7 @@ ALLOWED = {
     "services/answering.py": "once, at import",
     "services/computing.py": "once, at import",
     "storage/forks.py": "once, at import",
-    "storage/lance/loading.py import_lancedb": "once: a level, and the real module, which runs its code later",
+    "storage/lance/loading.py import_lancedb": "once: a level, and a module that runs later",
     "storage/forks.py _give_up": "in a child that was forked",
     "storage/lance/allocators.py limit_arenas": "once, and for good",
     "storage/lance/allocators.py set_arrow_pool": "once, and for good",
