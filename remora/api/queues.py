@@ -46,7 +46,7 @@ from remora.recall.fit import profile_room
 from remora.recall.quotes import synopsis_text
 from remora.recall.recall import Recall
 from remora.recall.reranking import Reranking
-from remora.runtime.jobs import Gathering, JobQueue, RetryPolicy
+from remora.runtime.jobs import Gathering, JobQueue, RetryPolicy, Together
 from remora.runtime.locks import SharedLocks
 from remora.runtime.registry import ActorRegistry
 from remora.runtime.schedule import Schedule
@@ -73,6 +73,7 @@ _logger = get_logger(__name__)
 _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
 _QUIET_S = 0.5  # without a commit: messages are indexed
+_TOGETHER = 512  # messages of short sessions that are indexed as one; less than a second of work
 _KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
@@ -98,6 +99,7 @@ class Foundation(msgspec.Struct, frozen=True):
         *,
         hurries: bool = True,
         gathering: Gathering | None = None,
+        together: Together | None = None,
     ) -> None:
         """Have the supervisor run the jobs of this queue; see `JobQueue` for the rest."""
         queue = JobQueue(
@@ -109,6 +111,7 @@ class Foundation(msgspec.Struct, frozen=True):
             owner=attrgetter("user"),
             hurries=hurries,
             gathering=gathering,
+            together=together,
         )
         self.supervisor.add_queue(queue)
 
@@ -244,7 +247,14 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         importance=config.importance,
     )
     at_once = config.supervisor.flush_concurrency
-    base.add_queue(FLUSH_QUEUE, flush, at_once, gathering=_gathering(config))
+    gathering = _gathering(config)
+    base.add_queue(
+        FLUSH_QUEUE,
+        flush,
+        at_once,
+        gathering=gathering,
+        together=flush.index_together if gathering else None,
+    )
     base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)
     index.serve(base.registry, flush, record, base.retry)
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
@@ -266,6 +276,7 @@ def _gathering(config: Config) -> Gathering | None:
         most_of_owner=unindexed // 2,
         age_s=config.long_term.gather_s,
         quiet_s=_QUIET_S,
+        together=_TOGETHER,
     )
 
 

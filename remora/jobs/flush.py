@@ -6,7 +6,8 @@ A job may run more than once: rows have deterministic ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from remora.jobs.rows import (
     finish_message_rows,
     make_message_rows,
     message_rows,
+    rows_of_sessions,
 )
 from remora.logging import get_logger
 from remora.messages import Entry
@@ -55,6 +57,7 @@ _BATCH_ENTRIES = 64
 _IN_THREAD = 500  # rows whose ids or batches are a thread's work
 _MESSAGES_AT_ONCE = 2_000  # of one job: 10 MB
 _PARTS_AT_ONCE = 2  # while the rows of one are written, those of the next are made
+_BYTES_TOGETHER = 4 << 20  # of messages that are indexed as one
 _BATCHES_AT_ONCE = 16  # of one part: enough for a large commit of long-term memory
 
 
@@ -179,6 +182,51 @@ class FlushHandler:
             seconds=time.monotonic() - began,
         )
         return JobResult(records=(Flushed(spec.sid, spec.through),))
+
+    async def index_together(
+        self, attempts: Sequence[JobAttempt], begin: Callable[[], None]
+    ) -> Sequence[JobResult] | None:
+        """Index the new messages of many short sessions as one: one read, one write.
+
+        All attempts are of jobs that are new, or all of jobs that were found in the log.
+
+        Returns:
+            A result for each; None where each session is to be indexed by itself: a text is
+            redacted, a store keeps windows, or messages are large.
+
+        Raises:
+            JournalDamaged, ModelError, LongTermError: see `__call__`; of one session, perhaps.
+        """
+        access = self._access
+        if access.redact is not None or await self._stores_windows():
+            return None
+        may_exist = attempts[0].job.resumed
+        parts: list[tuple[SessionKey, int, int]] = []
+        for one in attempts:
+            assert isinstance(one.job.key, SessionKey)
+            parts.append((one.job.key, one.job.payload.first, one.job.payload.through))
+        keys = sorted({key for key, _, _ in parts})
+        users = sorted({key.user for key in keys})
+        async with AsyncExitStack() as locks:  # in one order everywhere, or two would wait forever
+            lock = self._sessions.exclusive if may_exist else self._sessions.shared
+            for key in keys:
+                await locks.enter_async_context(lock(key))
+            for user in users if may_exist else ():
+                await locks.enter_async_context(access.users.shared(user))
+            found = await access.journal.read_ranges(parts, max_bytes=_BYTES_TOGETHER)
+            if found is None:
+                return None
+            probe("sessions_indexed_together")
+            make = partial(rows_of_sessions, found, self._counter, access.language)
+            rows, vectors = await access.prepare(await compute_apart(make), redacted=True)
+            begin()
+            try:
+                await self._store(rows, vectors, may_exist=may_exist)
+            finally:
+                for user in users:
+                    access.changed(user)
+        specs = [one.job.payload for one in attempts]
+        return [JobResult(records=(Flushed(spec.sid, spec.through),)) for spec in specs]
 
     async def rebuild(self, key: SessionKey, through: int) -> None:
         """Write the missing rows of messages up to `through`, and of summary entries.

@@ -22,6 +22,7 @@ PROBES: Mapping[str, str] = {
     "session_resummarized": "a session was asked to summarize its lost messages again",
     "extract_failed": "the fallback summary failed: the previous summary is kept",
     "doubtful_flush": "messages are indexed again: some rows may be in long-term memory already",
+    "sessions_indexed_together": "new messages of several short sessions are indexed as one",
     "windows_completed": "rows are indexed again with messages that came after them",
     "prune_resumed": "a prune runs again, and first finishes what the earlier attempt began",
     "memory_gone_while_embedded": "a memory was removed while it was embedded: it is not stored",

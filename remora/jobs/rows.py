@@ -19,6 +19,7 @@ from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
+from remora.storage.lookups import SessionPart
 from remora.storage.ports import Journal, LongTermStore, MemoryRow, Vector
 from remora.storage.records import MemoryItem, Summary
 from remora.storage.windows import with_windows
@@ -37,6 +38,7 @@ __all__ = [
     "memory_row",
     "message_rows",
     "redact_row",
+    "rows_of_sessions",
     "searchable_rows",
     "vectors_by_text",
 ]
@@ -127,6 +129,19 @@ def make_message_rows(
     """`finish_message_rows` of messages that nothing redacts."""
     rows = message_rows(key, entries, first, through, counter)
     return finish_message_rows(rows, first, through, **how)
+
+
+def rows_of_sessions(
+    parts: Sequence[SessionPart], counter: TokenCounter, language: str
+) -> list[MemoryRow]:
+    """The rows of messages of several sessions that nothing redacts, without windows."""
+    rows: list[MemoryRow] = []
+    for one in parts:
+        entries = [entry for entry in one.entries if entry.seq not in one.pruned]
+        if entries:
+            first, last = entries[0].seq, entries[-1].seq
+            rows += message_rows(one.key, entries, first, last, counter)
+    return searchable_rows(rows, language)
 
 
 def entry_row(key: SessionKey, entry: Summary, at_us: int) -> MemoryRow:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from remora.actors.policies.bm25 import surface_words, words
+from remora.actors.policies.bm25 import stem_words, surface_words, words
 from remora.languages.dates import Period, find_periods
 from remora.languages.detection import language_of
 from remora.languages.search_words import question_forms, reading_size
@@ -29,6 +30,8 @@ if TYPE_CHECKING:  # loaded at first use
 __all__ = ["Question", "ask", "weigh_words"]
 
 _NEAR_SAID = 5  # near words that a word looks for, of those that the user said
+_MOST_PARTS = 12  # of words, that are looked for in texts as they are
+_LEAST_PART = 3  # letters of an English one
 _MOST_WORDS = 32  # of a question, that have near ones, or several stems
 _LONG = 4_000  # characters of English, whose words take half a millisecond
 _NAME = re.compile(r"(?<=[^.!?\W]\s)[^\W\d_a-z]\w+")  # a capital within a sentence
@@ -53,6 +56,19 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     def language(self) -> str:
         """Its language, as an ISO 639-1 code; empty if it shows none."""
         return language_of(self.text)
+
+    @cached_property
+    def parts_of_words(self) -> tuple[str, ...]:
+        """What texts have of its words, whatever their endings are: some, the longest first."""
+        found: dict[str, None] = {}
+        raw = [word for word in self.searched.lower().split() if not word.isascii()]
+        said = [*surface_words(self.searched), *raw]
+        for word, stem in zip(said, stem_words(said), strict=True):
+            alike = takewhile(lambda pair: pair[0] == pair[1], zip(word, stem, strict=False))
+            part = "".join(letter for letter, _ in alike)
+            if len(part) >= (_LEAST_PART if part.isascii() else 2):
+                found[part] = None
+        return tuple(sorted(found, key=len, reverse=True)[:_MOST_PARTS])
 
     @property
     def is_long(self) -> bool:

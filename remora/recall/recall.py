@@ -57,6 +57,10 @@ class Tails(Protocol):
         """The user's tail, no older than this call."""
         ...
 
+    async def widen(self, user: str, tail: Tail, question: Question) -> Tail:
+        """A tail that is cut, with older rows that have words of the question."""
+        ...
+
     def note(self, user: str) -> str:
         """What of the user's tail is not searched; empty if all is."""
         ...
@@ -167,11 +171,14 @@ class Recall:
         tail = await self._tail(user)
         shown = tail.shown(without) if without and tail else ()
         question = None
-        if len(query) <= _MAX_HELD_QUERY:
+        if len(query) <= _MAX_HELD_QUERY and not tail.cut:
             question = (query, scope, tail.version, shown, self._today())
         found = None if question is None else self._users.result(user, question)
         if found is None:
             asked = await self.ask(query)
+            if tail.cut and self._unindexed is not None:
+                tail = await self._unindexed.widen(user, tail, asked)
+                self._admit(user)
             found, entry, problem = await self._find(tail, user, asked, scope, shown)
             if problem:
                 report(problem)

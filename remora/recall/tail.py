@@ -53,6 +53,7 @@ class Tail:
         rewritten: ids of rows that were indexed and are being indexed again, because a message near
             them came or went: long-term memory may lack them for a moment.
         note: what of it is not searched, for people; empty if all is.
+        cut: there are older rows that it lacks.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Tail:
         hidden: frozenset[str] = frozenset(),
         rewritten: frozenset[str] = frozenset(),
         note: str = "",
+        cut: bool = False,
     ) -> None:
         self.version = version
         self.rows = rows
@@ -72,6 +74,7 @@ class Tail:
         self.hidden = hidden
         self.rewritten = rewritten
         self.note = note
+        self.cut = cut
         self.index = UserIndex(rows, vectors, earlier) if rows else None
         self._combined: CombinedIndex | None = None
 
@@ -81,6 +84,24 @@ class Tail:
     def shown(self, without: Collection[tuple[str, int]]) -> tuple[str, ...]:
         """Ids of the rows that are among these messages, by session and number."""
         return tuple([row.id for row in self.rows if (row.session, row.seq) in without])
+
+    def with_more(self, rows: Sequence[MemoryRow]) -> Tail:
+        """This one with rows that it lacks, which have no vectors."""
+        import numpy as np  # noqa: PLC0415
+
+        vectors = self.vectors
+        if vectors is not None:
+            vectors = np.vstack([vectors, np.zeros((len(rows), vectors.shape[1]), np.float32)])
+        return Tail(
+            self.version,
+            [*self.rows, *rows],
+            vectors,
+            self.index,
+            hidden=self.hidden,
+            rewritten=self.rewritten,
+            note=self.note,
+            cut=True,
+        )
 
     def rewritten_places(self, scope: Scope) -> list[int]:
         """The places of its rows that were indexed, and are being indexed again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import anyio
@@ -27,6 +27,7 @@ __all__ = [
     "JobRetried",
     "QueueStatistics",
     "RetryPolicy",
+    "Together",
 ]
 
 
@@ -113,6 +114,15 @@ class JobResult(msgspec.Struct, frozen=True):
 
 Handler: TypeAlias = Callable[[JobAttempt], Awaitable[JobResult]]
 
+Together: TypeAlias = Callable[
+    [Sequence[JobAttempt], Callable[[], None]], Awaitable[Sequence[JobResult] | None]
+]
+"""Does the work of several jobs as one; each then has its result.
+
+It calls its second argument before it changes anything. Where it raises before that, or returns
+None, each of the jobs runs alone.
+"""
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When a failed job runs again.
@@ -194,6 +204,7 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
         most_of_owner: or when those of one owner have this.
         age_s: or when the oldest has waited for so long.
         quiet_s: or when nothing was written for so long.
+        together: most size of jobs that are one work, where the queue can do that; 0 for none.
     """
 
     size: Callable[[Job], int]
@@ -201,6 +212,7 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     most_of_owner: int
     age_s: float
     quiet_s: float
+    together: int = 0
 
 
 _STALLED_S = 5.0
@@ -221,7 +233,8 @@ class JobQueue:
     otherwise they would wait for a minute and more on a store that works.
 
     With `gathering`, jobs wait for each other, unless somebody waits for them. A job that is run
-    again, or for which `Gathering.size` is 0, begins at once, after those that came before it.
+    again, or for which `Gathering.size` is 0, begins at once, after those that came before it. With
+    `together`, small ones that have not failed take one place and are one work.
 
     With `hurries`, the handler has a quicker way than its usual one: an attempt that runs is ended
     when its job is expedited. Without it that would only cost what the attempt has done.
@@ -238,9 +251,11 @@ class JobQueue:
         owner: Callable[[Any], Hashable] | None = None,
         hurries: bool = True,
         gathering: Gathering | None = None,
+        together: Together | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
+        self.together = together
         self.hurries = hurries
         self.concurrency = concurrency
         self.retry = retry
@@ -343,8 +358,8 @@ class JobQueue:
         self._ready.setdefault(self._owner(job.key), deque()).append(job)
         self._wake_worker()
 
-    async def take(self) -> Job:
-        """Wait for the job that runs next; `end` follows.
+    async def take(self) -> list[Job]:
+        """Wait for the job that runs next, with those that run together with it; `end` follows.
 
         Only the end of the runtime cancels a worker that waits.
         """
@@ -352,8 +367,14 @@ class JobQueue:
             event = anyio.Event()
             self._idle.append(event)
             await event.wait()
-        self.running += 1
-        self._running[owner] += 1
+        jobs = [self._take_first(owner)]
+        if self.together is not None:
+            jobs += self._take_small(jobs[0])
+        self.running += len(jobs)
+        self._running.update({self._owner(job.key) for job in jobs})
+        return jobs
+
+    def _take_first(self, owner: Hashable) -> Job:
         jobs = self._ready[owner]
         job = jobs.popleft()
         if jobs:
@@ -361,6 +382,24 @@ class JobQueue:
         else:
             del self._ready[owner]
         return job
+
+    def _take_small(self, first: Job) -> Iterator[Job]:
+        """Those that run together with it, of each owner in turn."""
+        assert self._gathering is not None
+        size, room = self._gathering.size, self._gathering.together
+        if not 0 < size(first) <= room or first.attempts:
+            return
+        room -= size(first)
+        found = True
+        while found and room > 0:
+            found = False
+            for owner in [one for one in self._ready if self._running[one] < self._most]:
+                job = self._ready[owner][0]
+                alike = job.resumed == first.resumed and not job.attempts
+                if alike and 0 < size(job) <= room:
+                    room -= size(job)
+                    found = True
+                    yield self._take_first(owner)
 
     def _next_owner(self) -> Hashable | None:
         """Whose job runs next; None if none is ready whose owner may have one more."""
@@ -371,14 +410,15 @@ class JobQueue:
         if self._idle:
             self._idle.popleft().set()
 
-    def end(self, job: Job) -> None:
-        """An attempt of a job that was taken is over: the next of its line may run."""
-        self.running -= 1
-        owner = self._owner(job.key)
-        self._running[owner] -= 1
-        if not self._running[owner]:
-            del self._running[owner]
-        self._advance(job)
+    def end(self, jobs: Sequence[Job]) -> None:
+        """An attempt of jobs that were taken is over: the next of their lines may run."""
+        self.running -= len(jobs)
+        owners = {self._owner(job.key) for job in jobs}
+        self._running -= Counter(owners)
+        for job in jobs:
+            self._advance(job)
+        for _ in range(len(owners) - 1):  # who calls this takes one itself
+            self._wake_worker()
 
     def _advance(self, job: Job) -> None:
         if self._line is None:

@@ -95,6 +95,7 @@ PROBES: Mapping[str, str] = {
     "job_cancelled_while_recorded": "a job was cancelled while its end or failure was recorded",
     "job_expedited_running": "a job that was expedited gives its present attempt up",
     "gathered_jobs_begin": "jobs that waited to be run together begin",
+    "jobs_run_alone": "the work of several jobs failed before it changed anything: each runs alone",
     "job_pulled_from_queue": "a job was cancelled or expedited while it waited in its queue",
     "stalled_jobs_resumed": "a store works again: the jobs that it refused wait no longer",
     "job_pulled_from_line": "a job was cancelled or expedited while it waited behind another",

@@ -14,6 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -24,7 +25,7 @@ from remora.errors import CommitFailed, OutcomeUnknown, ReentrantAsk, StorageErr
 from remora.ids import words_of
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.concurrency import is_open
+from remora.runtime.concurrency import is_open, map_concurrently
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import (
     DeadJobs,
@@ -310,11 +311,16 @@ class Supervisor:
 
     async def _work(self, queue: JobQueue) -> None:
         while True:
-            job = await queue.take()
+            jobs = await queue.take()
             try:
-                await self._run_guarded(queue, job)
+                if len(jobs) == 1:
+                    await self._run_guarded(queue, jobs[0])
+                else:
+                    left = await self._run_together(queue, jobs)
+                    run = partial(self._run_guarded, queue)
+                    await map_concurrently(run, left, concurrency=queue.concurrency)
             finally:
-                queue.end(job)
+                queue.end(jobs)
 
     async def _run_guarded(self, queue: JobQueue, job: Job) -> None:
         try:
@@ -323,6 +329,63 @@ class Supervisor:
             probe("attempt_ended_by_defect")
             _logger.exception("attempt_ended_by_defect", job=job.id, queue=queue.name)
             self._delay(queue, job, queue.retry.max_backoff_s)
+
+    async def _run_together(self, queue: JobQueue, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Run jobs as one; returns those that are to run alone."""
+        attempts = [JobAttempt(job, last=False, expedited=False) for job in jobs]
+        if any(job.id in self._cancelled for job in jobs):
+            return jobs
+        try:
+            results = await self._work_together(queue, attempts)
+        except Exception as e:
+            for attempt in attempts:
+                await self._handle_failure(queue, attempt, e, last=False)
+            return ()
+        if results is None:
+            return jobs
+        ends = [JobDone(job.id) for job in jobs]
+        try:
+            await commit_records(self._log, [*(r for one in results for r in one.records), *ends])
+        except Exception:  # `_run` records each end, or sees to it
+            self._ends.update(zip([job.id for job in jobs], results, strict=True))
+            return jobs
+        queue.done += len(jobs)
+        self._outages[queue.name].succeed()
+        for job in jobs:
+            self._forget(job)
+        return ()
+
+    async def _work_together(
+        self, queue: JobQueue, attempts: Sequence[JobAttempt]
+    ) -> Sequence[JobResult] | None:
+        """Do the work of several jobs once; None if nothing was done, and each is to run alone."""
+        assert queue.together is not None
+        ids = [attempt.job.id for attempt in attempts]
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            if scope.cancel_called:
+                raise RuntimeError("one of the jobs is cancelled")
+            begun = True
+            for id_ in ids:  # who cancels one of them now waits for the end
+                del self._scopes[id_]
+
+        token = _working_for.set(attempts[0].job.key)
+        try:
+            with anyio.CancelScope() as scope, in_background(), with_process(self._elsewhere):
+                self._scopes.update(dict.fromkeys(ids, scope))
+                return await call_guarded(queue.together, attempts, begin)
+        except Exception as e:
+            if begun:
+                raise
+            probe("jobs_run_alone")
+            _logger.debug("jobs_run_alone", jobs=len(ids), error=f"{type(e).__name__}: {e}")
+        finally:
+            _working_for.reset(token)
+            for id_ in ids:
+                self._scopes.pop(id_, None)
+        return None
 
     async def _run(self, queue: JobQueue, job: Job) -> None:
         if job.id in self._cancelled:

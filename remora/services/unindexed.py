@@ -13,11 +13,12 @@ writes is answered without reading anything.
 *Rows are made once.* A message's row is kept until the message is indexed, and its vector is handed
 to the job that indexes it (`remora.jobs.rows.KnownVectors`).
 
-*Bounded.* The newest `limit` rows of a user are searched; `Tail.note` says that there are more. One
-recall has at most `_EMBEDDED_AT_ONCE` texts embedded; the others are found by their words, and
-embedded by later recalls. Tails of many users together are bounded, too. Before either bound is
-reached, sessions of which much is not indexed are: to drop what is asked for again and again would
-have each recall read all of its user's messages, and none would end in time.
+*Bounded.* The newest `limit` rows of a user are searched; older messages that have words of the
+question, as they stand, are looked for in the journal, and `Tail.note` says so. One recall has at
+most `_EMBEDDED_AT_ONCE` texts embedded; the others are found by their words, and embedded by later
+recalls. Tails of many users together are bounded, too. Before either bound is reached, sessions of
+which much is not indexed are: to drop what is asked for again and again would have each recall read
+all of its user's messages, and none would end in time.
 
 *Never what was removed.* Each change of the user's rows, in the journal or in long-term memory, has
 the sessions concerned read again; a user who is forgotten, or whose memory is pruned, is dropped.
@@ -41,6 +42,7 @@ from remora.ids import SessionKey, UserKey, entry_id, row_id
 from remora.jobs.rows import IndexAccess, embedding_text, memory_row, message_rows
 from remora.languages.search_words import reading_size
 from remora.logging import get_logger
+from remora.recall.question import Question
 from remora.recall.tail import EMPTY_TAIL, Tail
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.fairness import Quota
@@ -57,6 +59,7 @@ from remora.tokens import INLINE_CHARACTERS, TokenCounter
 __all__ = ["UnindexedRows"]
 
 _logger = get_logger(__name__)
+_OLDER = 64  # messages that are older than those of a tail, and have words of a question
 _EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to another
 _MAX_USERS = 10_000  # whose tails are held
 _MAX_ROWS = 60_000  # of all tails that are held: some 270 MB
@@ -128,6 +131,28 @@ class UnindexedRows:
             readings += self._users.get(user) is held
             if readings == 2:  # the first one may have begun before this call
                 return held.tail
+
+    async def widen(self, user: str, tail: Tail, question: Question) -> Tail:
+        """A tail that is cut, with older messages that have most of the question's words.
+
+        The journal looks for the words: reading and indexing all that an import brought would take
+        seconds.
+        """
+        words = question.parts_of_words
+        if not words:
+            return tail
+        known = {row.id for row in tail.rows}
+        found: dict[SessionKey, set[int]] = {}
+        for key, seq in await self._journal.unindexed(user, _OLDER, words=words):
+            if row_id(key, seq) not in known:
+                found.setdefault(key, set()).add(seq)
+        rows: list[MemoryRow] = []
+        for key, seqs in found.items():
+            rows += (await self._make_rows(key, seqs, {})).values()
+        if not rows:
+            return tail
+        probe("older_messages_found")
+        return await run_in_thread_if(True, tail.with_more, rows)
 
     def _hold(self, user: str) -> _UserTail:
         """What is held of the user: another one than before, if that was dropped."""
@@ -345,6 +370,7 @@ class UnindexedRows:
                 hidden=hidden,
                 rewritten=rewritten,
                 note=note,
+                cut=held.more,
             )
 
         known = {row.id for row in before.rows}
@@ -359,8 +385,8 @@ class UnindexedRows:
         if more:
             probe("tail_cut")
             notes.append(
-                f"of what is not indexed yet, the newest {rows} rows were searched "
-                "(recall.unindexed_rows)"
+                f"of what is not indexed yet, the newest {rows} rows were searched, and older "
+                "messages by words as they stand (recall.unindexed_rows)"
             )
         if self._access.embedder is not None and embedded < rows:
             notes.append(

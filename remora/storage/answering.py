@@ -21,7 +21,7 @@ from remora.storage.decoding import (
     decode_state_item,
     row_damage,
 )
-from remora.storage.lookups import KeyedAppend, OriginalAppend
+from remora.storage.lookups import KeyedAppend, OriginalAppend, SessionPart
 from remora.storage.records import BLANK_CHAT, MemoryItem, StateItem, StoredMessage
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "numbered_ids",
     "original_append",
     "read_range",
+    "session_parts",
     "stored_messages",
 ]
 
@@ -60,6 +61,28 @@ async def read_range(
     if not rows:
         return []
     return await run_in_thread_if(are_long(rows, _CHAT), _decode_range, key, rows, first, at)
+
+
+async def session_parts(
+    ranges: Sequence[tuple[SessionKey, int, int]], rows: Sequence[tuple[Any, ...]]
+) -> list[SessionPart]:
+    """The messages of several sessions; see `Journal.read_ranges`.
+
+    Args:
+        ranges: the sessions, each with its first message and the last.
+        rows: the place in `ranges`, `pruned`, and the rows that `read_range` takes, in order.
+
+    Raises:
+        JournalDamaged: a message is missing or damaged.
+    """
+    found = {place: list(some) for place, some in groupby(rows, key=itemgetter(0))}
+    parts = []
+    for place, (key, first, _) in enumerate(ranges):
+        some = found.get(place, [])
+        entries = await read_range(key, [row[2:] for row in some], first, None)
+        pruned = frozenset(row[4] & SEQ_MASK for row in some if row[1])
+        parts.append(SessionPart(key, entries, pruned))
+    return parts
 
 
 def _decode_range(

@@ -14,7 +14,7 @@ from remora.runtime.jobs import Job
 from remora.runtime.log import Log
 from remora.storage.attachments import Attachments
 from remora.storage.listing import ListingPage, SessionListing, UserListing
-from remora.storage.lookups import BufferStart
+from remora.storage.lookups import BufferStart, SessionPart
 from remora.storage.records import MemoryItem, StateItem
 
 __all__ = [
@@ -212,6 +212,20 @@ class Journal(Log, Protocol):
         """
         ...
 
+    async def read_ranges(
+        self, ranges: Sequence[tuple[SessionKey, int, int]], *, max_bytes: int
+    ) -> Sequence[SessionPart] | None:
+        """`read` of the messages `first`…`last` of several sessions, in the order of `ranges`.
+
+        Args:
+            ranges: a session, its first message and the last.
+            max_bytes: of all messages; None is returned if they have more.
+
+        Raises:
+            JournalDamaged: see `read`.
+        """
+        ...
+
     async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
         """Whether one of the messages `first`…`last` was removed after message `since + 1` came."""
         ...
@@ -284,7 +298,12 @@ class Journal(Log, Protocol):
         ...
 
     async def unindexed(
-        self, user: str, limit: int, sessions: Collection[str] | None = None
+        self,
+        user: str,
+        limit: int,
+        sessions: Collection[str] | None = None,
+        *,
+        words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
         """A user's messages that have no flush job yet, by session and number, the newest first.
 
@@ -295,6 +314,8 @@ class Journal(Log, Protocol):
             user: the user.
             limit: how many at most.
             sessions: only those of these sessions; None for all.
+            words: only messages in whose content one of these is, in lower case, those with most
+                of them first; also those whose flush job has not ended.
         """
         ...
 

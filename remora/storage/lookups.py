@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
+from remora.ids import SessionKey
 from remora.messages import Entry
 from remora.storage.records import (
     ENTRY_KIND,
@@ -30,6 +31,7 @@ __all__ = [
     "OriginalAppend",
     "PastLookup",
     "PinnedLookup",
+    "SessionPart",
     "TurnLookup",
     "entry_ranges",
     "select_facts",
@@ -159,6 +161,20 @@ class KeyedAppend(msgspec.Struct, frozen=True):
     key: bytes
     entries: tuple[Entry, ...]
     removed: int = 0
+
+
+class SessionPart(msgspec.Struct, frozen=True):
+    """Messages of a session, and which of them were pruned from long-term memory.
+
+    Attributes:
+        key: the session.
+        entries: the messages that were not removed, in order.
+        pruned: their numbers.
+    """
+
+    key: SessionKey
+    entries: Sequence[Entry]
+    pruned: frozenset[int] = frozenset()
 
 
 Answer: TypeAlias = (

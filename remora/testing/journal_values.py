@@ -95,6 +95,24 @@ async def _answers(journal: Journal, number: int) -> dict[str, Any]:
         ]
         for ids in (("id \u2028", "none"), ("i1", "i11")):
             found[f"ids {key} {ids[0]}"] = await journal.fetch(key, IdLookup(ids, 0))
+    for words in (("line", "tab"), ("\u7528\u6237", "u0001f701"), ("\\", "100%"), ("'quoted'",)):
+        asked = await journal.unindexed("alice", EVERYTHING, words=words)
+        found[f"unindexed with {words}"] = list(asked)
+    ranges = [
+        (CHAT, 2, number),
+        (_OTHER, 1, EVERYTHING),
+        (SessionKey("no", "s"), 1, 9),
+        (CHAT, 1, 1),
+    ]
+    parts = await journal.read_ranges(ranges, max_bytes=EVERYTHING)
+    assert parts is not None
+    for part, (key, first, last) in zip(parts, ranges, strict=True):
+        assert part.key == key
+        assert list(part.entries) == list(await journal.read(key, first, last))
+        seqs = {entry.seq for entry in part.entries}
+        assert part.pruned & seqs == seqs.intersection(await journal.pruned_seqs(key))
+    if any(part.entries for part in parts):
+        assert await journal.read_ranges(ranges, max_bytes=1) is None
     found["images"] = [
         # which keys an image has is the journal's to choose
         msgspec.structs.replace(image, keys=frozenset(), keys_complete=True)

@@ -93,8 +93,14 @@ KINDS = (
 )
 LOCAL_ONLY = frozenset({"from_file", "in_memory", "internals"})
 """How a runtime of this process is made, and what it is made of."""
-PATIENT = remora.Config.from_dict({"recall": {"deadline_s": 60}, "synopsis": {"deadline_s": 60}})
-"""No tier is late, however slow the machine is."""
+PATIENT = remora.Config.from_dict(
+    {
+        "recall": {"deadline_s": 60},
+        "synopsis": {"deadline_s": 60},
+        "retention": {"forgotten_s": 0},
+    }
+)
+"""No tier is late, and no erasure is gathered, however slow the machine is."""
 
 
 class StoppedClock(SystemClock):
@@ -112,7 +118,11 @@ def mask(text: str) -> str:
 
 def make_bare(path: Path) -> remora.Runtime:
     """Without long-term memory and models, with a hook and a memory block."""
-    bare = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+    bare = {
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+        "retention": {"forgotten_s": 0},
+    }
     return remora.Runtime(
         path / "memory",
         config=remora.Config.from_dict(bare),

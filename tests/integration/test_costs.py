@@ -56,3 +56,35 @@ async def test_commits_and_bytes_of_30_000_messages(tmp_path: Path) -> None:
     assert commits < 600, f"{commits} commits of the journal beside those of the appends"
     assert indexed.commits < 150, f"{indexed.commits} commits of long-term memory"
     assert times < 15, f"{times:.1f} times the text was written"
+
+
+async def test_commits_of_a_thousand_short_sessions(tmp_path: Path) -> None:
+    """Four messages of each of a thousand users are indexed in a few commits of each table."""
+    users = 1_000
+    async with Runtime(tmp_path / "memory") as runtime:
+        await runtime.ready()
+
+        async def talk(user: int) -> None:
+            chat = runtime.session(f"user-{user}", "chat")
+            said: list[dict[str, Any]] = [
+                {"role": role_of(n), "content": f"{SAID[4 * user + n]} {user} {n}"}
+                for n in range(4)
+            ]
+            await chat.append(said)
+            await chat.flush()
+
+        commits = runtime.statistics().log.commits
+        async with anyio.create_task_group() as tasks:
+            for user in range(users):
+                tasks.start_soon(talk, user)
+        await runtime.settle()
+        commits = runtime.statistics().log.commits - commits
+        store = await runtime.internals.long_term()
+        indexed = await store.statistics()
+        assert sorted(await store.row_ids()) == sorted(set(await store.row_ids()))
+        (best, *_) = await runtime.user("user-7").recall(SAID[28], limit=1)
+        assert best.text == f"{SAID[28]} 7 0"
+    assert indexed.rows == 4 * users
+    # measured: 30 and 16 to 30; 250 where each job is a commit's
+    assert commits < 200, f"{commits} commits of the journal"
+    assert indexed.commits < 100, f"{indexed.commits} commits of long-term memory"

@@ -173,6 +173,7 @@ def make_config(cluster: Cluster, schema: str, **more: object) -> remora.Config:
             },
             "long_term": {"enabled": False},
             "models": {"embedder": "none"},
+            "retention": {"forgotten_s": 0},
             "cluster": {"secret": SECRET, "listen": "127.0.0.1:0", "shards": 2, **more},
         }
     )
@@ -189,7 +190,11 @@ def make(path: Path, config: remora.Config) -> remora.Runtime:
 
 
 def make_local(path: Path) -> ShardedRuntime:
-    config = {"long_term": {"enabled": False}, "models": {"embedder": "none"}}
+    config = {
+        "long_term": {"enabled": False},
+        "models": {"embedder": "none"},
+        "retention": {"forgotten_s": 0},
+    }
     return ShardedRuntime.of(make(path, remora.Config.from_dict(config)), shards=2)
 
 

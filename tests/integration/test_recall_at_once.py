@@ -189,22 +189,42 @@ async def test_redaction_comes_first() -> None:
         assert not any("broken" in one for one in found)
 
 
-async def test_only_the_newest_are_searched_and_the_context_says_so() -> None:
-    """The bound is said; what is beyond it is indexed, and found again."""
+async def test_the_oldest_is_found_whatever_the_backlog() -> None:
+    """Beyond a bound by its words, in the forms that they have; the context says so. What was
+    deleted is not found, nor another user's.
+    """
     config = configured(unindexed_rows=3)
     async with in_memory(config=config, store=Refusing(16)) as user:
-        for number in range(5):
-            await user.session(f"s{number}").append(said(f"tea {number}"))
-        assert await texts(user) == ["tea 2", "tea 3", "tea 4"]
-        context = await user.session("new").load(query="tea")
-        assert "newest 3 rows" in context.sources["long_term"].detail
-        assert context.sources["long_term"].status == "ok"
-        await user.session("s5").append(said("tea 5"))
-        assert await texts(user) == ["tea 3", "tea 4", "tea 5"]
+        await user.session("s0").append(
+            [said("The lighthouse of my Großmutter is PETREL Rock"), said("A secret lighthouse")]
+        )
+        await user.session("s0").append([said("1 x 100% 'quoted'"), said("我的祖母住在灯塔")])
+        for number in range(40):
+            await user.session(f"s{number % 7}").append(said(f"tea {number} with_a cake\\"))
+        chat = user.session("new")
+        for question, wanted in (
+            ("What are the lighthouses called?", "Großmutter"),
+            ("Wo ist der Leuchtturm der Großmutter?", "Großmutter"),
+            ("petrel", "Großmutter"),
+            ("祖母住在哪里?", "灯塔"),
+        ):
+            found = await user.recall(question, limit=1)
+            assert wanted in found[0].text, question
+            context = await chat.load(query=question)
+            assert wanted in str(context.messages), question
+            assert "newest 3 rows" in context.sources["long_term"].detail
+            assert context.sources["long_term"].status == "ok"
+        for odd in ("100%", "with_a cake\\", "' OR 1=1 --", "\ud800", "a\x00b"):
+            await user.recall(odd)
+        await user.session("s0").delete(positions=[1])
+        assert "secret" not in str(await user.recall("secret lighthouse", limit=100))
+        assert await texts(user, "tea", limit=4) != []
+        await user.session("s5").append(said("tea 40"))
+        assert "tea 40" in await texts(user)
     async with in_memory(config=config) as user:
         for number in range(6):
             await user.session(f"s{number}").append(said(f"tea {number}"))
-        assert await texts(user) == ["tea 3", "tea 4", "tea 5"]
+        assert await texts(user) == [f"tea {number}" for number in range(6)]
         for number in range(6):
             await user.session(f"s{number}").settle()
         assert await texts(user) == [f"tea {number}" for number in range(6)]

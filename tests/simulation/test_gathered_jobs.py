@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
+from typing import Any
 
 import anyio
 import pytest
 
+from remora.errors import OutcomeUnknown
 from remora.ids import SessionKey
-from remora.runtime.jobs import Gathering, Job, JobAttempt, JobQueue, JobResult, RetryPolicy
+from remora.runtime import supervisor
+from remora.runtime.jobs import (
+    Gathering,
+    Job,
+    JobAttempt,
+    JobQueue,
+    JobResult,
+    RetryPolicy,
+    Together,
+)
 from remora.runtime.log import commit_records
 from remora.storage.memory.journal import MemoryJournal
 from remora.storage.records import BlocksSpec
@@ -21,7 +32,9 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[Kernel, list[str], VirtualClock, MemoryJournal]]:
+async def running(
+    together: Together | None = None,
+) -> AsyncIterator[tuple[Kernel, list[str], VirtualClock, MemoryJournal]]:
     """A queue whose jobs have the size of their messages; those of 50 do not wait."""
     begun: list[str] = []
 
@@ -30,7 +43,12 @@ async def running() -> AsyncIterator[tuple[Kernel, list[str], VirtualClock, Memo
         return JobResult()
 
     gathering = Gathering(
-        size=lambda one: one.payload.through % 50, most=100, most_of_owner=60, age_s=60, quiet_s=5
+        size=lambda one: 0 if one.payload.through == 50 else one.payload.through,
+        most=100,
+        most_of_owner=60,
+        age_s=60,
+        quiet_s=5,
+        together=100,
     )
     clock, journal = VirtualClock(), MemoryJournal()
     queue = JobQueue(
@@ -40,6 +58,7 @@ async def running() -> AsyncIterator[tuple[Kernel, list[str], VirtualClock, Memo
         retry=RetryPolicy(),
         owner=attrgetter("user"),
         gathering=gathering,
+        together=together,
     )
     async with kernel(journal, clock=clock, queues=[queue]) as core:
         yield core, begun, clock, journal
@@ -108,3 +127,119 @@ async def test_a_job_that_does_not_wait_comes_after_those_that_do() -> None:
         await anyio.wait_all_tasks_blocked()
         assert begun == ["ann-1", "bob-1", "ann-3"]
         assert not core.supervisor.has_jobs(SessionKey("ann", "session 2"))
+
+
+# -- several jobs as one work ----------------------------------------------------------------------
+
+
+class Work:
+    """What several jobs are: it is noted, and goes as a test says.
+
+    Attributes:
+        done: the jobs of each work.
+        fails: raised before anything is changed, or after.
+        before: which of it.
+        entered: a work has begun, and waits for `go`.
+    """
+
+    def __init__(self, fails: Exception | None = None, *, before: bool = True) -> None:
+        self.done: list[list[str]] = []
+        self.fails, self.before = fails, before
+        self.entered, self.go = anyio.Event(), anyio.Event()
+        self.go.set()
+
+    async def __call__(
+        self, attempts: Sequence[JobAttempt], begin: Callable[[], None]
+    ) -> Sequence[JobResult] | None:
+        self.done.append([attempt.job.id for attempt in attempts])
+        self.entered.set()
+        if self.before:
+            await self.go.wait()
+            if self.fails is not None:
+                raise self.fails
+        begin()
+        await self.go.wait()
+        if self.fails is not None:
+            raise self.fails
+        return [JobResult() for _ in attempts]
+
+
+def some_jobs(count: int = 6) -> list[Job]:
+    return [job(f"user {n % 3}", n) for n in range(count)]
+
+
+async def test_small_jobs_are_one_work() -> None:
+    """Of all users in turn, up to a size; their ends are one commit. A large one is run alone."""
+    work = Work()
+    async with running(work) as (core, alone, _, journal):
+        writes = journal.statistics().writes
+        core.supervisor.submit([*some_jobs(9), job("user 0", 9, 149)])
+        core.supervisor.begin_gathered()
+        await core.supervisor.drain_all()
+        assert work.done == [[f"user {n % 3}-{n}" for n in range(9)]]
+        assert alone == ["user 0-9"]
+        assert journal.statistics().writes - writes == 2
+        core.supervisor.submit([job("ann", n, 9) for n in range(25)])
+        await core.supervisor.drain_all()
+        assert max(map(len, work.done)) == 11
+        assert sorted(map(len, work.done)) == [3, 9, 11, 11]
+        assert core.supervisor.statistics().queues["gathered"].done == 35
+
+
+async def test_work_that_fails_before_it_changes_anything_is_done_for_each_job() -> None:
+    async with running(Work(ValueError("one is damaged"))) as (core, alone, _, _):
+        core.supervisor.submit(some_jobs())
+        await core.supervisor.drain_all()
+        assert sorted(alone) == sorted(one.id for one in some_jobs())
+        assert core.supervisor.statistics().queues["gathered"].retried == 0
+
+
+async def test_work_that_fails_later_is_a_failure_of_each_job() -> None:
+    """What it changed is not known: each is run again as one that may have done its work."""
+    work = Work(ValueError("no answer"), before=False)
+    async with running(work) as (core, alone, clock, _):
+        core.supervisor.submit(some_jobs())
+        core.supervisor.begin_gathered()
+        await anyio.wait_all_tasks_blocked()
+        assert alone == []
+        await clock.advance(60)
+        await core.supervisor.drain_all()
+        assert sorted(alone) == sorted(one.id for one in some_jobs())
+        assert len(work.done) == 1
+        assert core.supervisor.statistics().queues["gathered"].retried == 6
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_job_is_cancelled_while_it_is_part_of_a_work(before: bool) -> None:
+    """Before anything is changed the others are run alone; after that it is waited for."""
+    work = Work(before=before)
+    work.go = anyio.Event()
+    async with running(work) as (core, alone, _, _):
+        core.supervisor.submit(some_jobs())
+        core.supervisor.begin_gathered()
+        await work.entered.wait()
+        core.supervisor.cancel(["user 1-1"])
+        work.go.set()
+        await core.supervisor.drain_all()
+        others = sorted(one.id for one in some_jobs() if one.id != "user 1-1")
+        assert sorted(alone) == (others if before else [])
+
+
+async def test_ends_that_cannot_be_recorded_are_recorded_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The work is not done twice."""
+    work, lost = Work(), [OutcomeUnknown("no answer")]
+
+    async def commit(*arguments: Any) -> None:
+        if lost:
+            raise lost.pop()
+        await commit_records(*arguments)
+
+    monkeypatch.setattr(supervisor, "commit_records", commit)
+    async with running(work) as (core, alone, _, journal):
+        core.supervisor.submit(some_jobs())
+        await core.supervisor.drain_all()
+        assert len(work.done) == 1
+        assert alone == []
+        assert await journal.jobs() == []

@@ -30,6 +30,7 @@ __all__ = ["MOST_REPLACEMENTS", "LanceUpkeep"]
 _logger = get_logger(__name__)
 _DELETE_AT_ONCE = 500
 _INDEX_PAUSE_S = 0.25
+_REWRITTEN_AT_ONCE = 2  # tables; each has some hundred bytes of each of its rows in memory
 MOST_REPLACEMENTS = 64
 """Replaced indices after which LanceDB's caches are renewed; one leaves 54 entries, 200 kB."""
 
@@ -58,6 +59,7 @@ class LanceUpkeep:
         self._replacements_seen = self._uses_seen = 0
         self._expr = importlib.import_module("lancedb.expr")
         self._erasing: dict[str, list[_Erasing]] = {}
+        self._rewriting = anyio.Semaphore(_REWRITTEN_AT_ONCE)
 
     @asynccontextmanager
     async def _writing(self, doing: str, shard: Shard) -> AsyncIterator[None]:
@@ -146,7 +148,7 @@ class LanceUpkeep:
         waiting = self._erasing.setdefault(name, [])
         waiting.append(own)
         try:
-            async with self._writing("erasing", shard):
+            async with self._rewriting, self._writing("erasing", shard):
                 if not own.ended:
                     await self._erase_waiting(shard, waiting)
         finally:

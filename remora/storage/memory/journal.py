@@ -48,6 +48,7 @@ from remora.storage.lookups import (
     OriginalAppend,
     PastLookup,
     PinnedLookup,
+    SessionPart,
     TurnLookup,
     entry_ranges,
     select_facts,
@@ -151,6 +152,19 @@ class MemoryJournal(MemoryWriter):
         await anyio.lowlevel.checkpoint()
         actor = self._find(key)
         return actor.visible(first, last, at) if actor else ()
+
+    async def read_ranges(
+        self, ranges: Sequence[tuple[SessionKey, int, int]], *, max_bytes: int
+    ) -> Sequence[SessionPart] | None:
+        await anyio.lowlevel.checkpoint()
+        parts = []
+        for key, first, last in ranges:
+            actor = self._find(key)
+            entries = actor.visible(first, last) if actor else []
+            pruned = frozenset(actor.pruned) if actor else frozenset[int]()
+            parts.append(SessionPart(key, entries, pruned))
+        size = sum(len(entry.chat) for part in parts for entry in part.entries)
+        return parts if size <= max_bytes else None
 
     async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
         await anyio.lowlevel.checkpoint()
@@ -265,7 +279,12 @@ class MemoryJournal(MemoryWriter):
         ]
 
     async def unindexed(
-        self, user: str, limit: int, sessions: Collection[str] | None = None
+        self,
+        user: str,
+        limit: int,
+        sessions: Collection[str] | None = None,
+        *,
+        words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
         await anyio.lowlevel.checkpoint()
         found = []
@@ -274,10 +293,13 @@ class MemoryJournal(MemoryWriter):
             if not isinstance(key, SessionKey) or key.user != user:
                 continue
             if sessions is None or key.session in sessions:
-                tail = actor.visible(actor.watermarks.indexing_through + 1, actor.last)
-                found += [(e.at_us, key, e.seq) for e in tail if e.seq not in actor.pruned]
-        found.sort(key=lambda one: (-one[0], one[1], -one[2]))
-        return [(key, seq) for _, key, seq in found[:limit]]
+                after = actor.flushed if words else actor.watermarks.indexing_through
+                for entry in actor.visible(after + 1, actor.last):
+                    text = bytes(entry.chat).lower()
+                    hits = sum(word.encode() in text for word in words)
+                    if entry.seq not in actor.pruned and (hits or not words):
+                        found.append((-hits, -entry.at_us, key, -entry.seq))
+        return [(key, -seq) for _, _, key, seq in sorted(found)[:limit]]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         return await self.list_sessions(user, ListingPage())

@@ -30,6 +30,7 @@ from remora.storage.answering import (
     numbered_ids,
     original_append,
     read_range,
+    session_parts,
     stored_messages,
 )
 from remora.storage.attachments import Encoded
@@ -61,6 +62,7 @@ from remora.storage.lookups import (
     MemoryLookup,
     PastLookup,
     PinnedLookup,
+    SessionPart,
     TurnLookup,
     entry_ranges,
 )
@@ -82,6 +84,13 @@ from remora.storage.rows import SEQ_BITS
 __all__ = ["JournalReader"]
 
 _logger = get_logger(__name__)
+_OF_RANGES = (
+    "FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY "
+    "AS w (name, session, first, last, place) "
+    "JOIN remora.actors AS s ON s.user = w.name AND s.session = w.session "
+    f"JOIN remora.messages AS m ON m.pos BETWEEN (s.sid << {SEQ_BITS}) + w.first "
+    f"AND (s.sid << {SEQ_BITS}) + w.last"
+)
 _ITS_MESSAGES = f"m.pos BETWEEN s.sid << {SEQ_BITS} AND (s.sid << {SEQ_BITS}) + {SEQ_MASK}"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 0.5
 
@@ -180,6 +189,27 @@ class JournalReader:
             *key,
         )
         return await read_range(key, rows, first, at)
+
+    async def read_ranges(
+        self, ranges: Sequence[tuple[SessionKey, int, int]], *, max_bytes: int
+    ) -> Sequence[SessionPart] | None:
+        wanted = (
+            [key.user for key, _, _ in ranges],
+            [key.session for key, _, _ in ranges],
+            [first for _, first, _ in ranges],
+            [last for _, _, last in ranges],
+        )
+        ((size,),) = await self._read(
+            f"SELECT coalesce(sum(length(m.chat)), 0)::bigint {_OF_RANGES}", *wanted
+        )
+        if size > max_bytes:
+            return None
+        rows = await self._read(
+            f"SELECT w.place - 1, m.pruned, s.trimmed, m.removed, {ENTRY_COLUMNS} {_OF_RANGES} "
+            "ORDER BY w.place, m.pos",
+            *wanted,
+        )
+        return await session_parts(ranges, rows)
 
     async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
         rows = await self._read(
@@ -354,8 +384,27 @@ class JournalReader:
         return decode_jobs([job_texts(row) for row in rows])
 
     async def unindexed(
-        self, user: str, limit: int, sessions: Collection[str] | None = None
+        self,
+        user: str,
+        limit: int,
+        sessions: Collection[str] | None = None,
+        *,
+        words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
+        if words:
+            rows = await self._read(
+                f"SELECT s.session, m.pos & {SEQ_MASK}, w.hits FROM remora.actors AS s "
+                f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND "
+                f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} CROSS JOIN LATERAL (SELECT count(*) "
+                "AS hits FROM unnest($3::bytea[]) AS u (word) WHERE position(encode(u.word, "
+                "'escape') IN lower(encode(m.chat, 'escape'))) > 0) AS w WHERE s.user = $1 AND "
+                "s.session <> '' AND m.removed IS NULL AND m.pruned IS NULL AND w.hits > 0 "
+                "ORDER BY w.hits DESC, m.at_us DESC LIMIT $2",
+                user,
+                limit,
+                [word.encode() for word in words],
+            )
+            return [(SessionKey(user, session), seq) for session, seq, _ in rows]
         rows = await self._read(
             f"SELECT s.session, m.pos & {SEQ_MASK} FROM remora.actors AS s "
             f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND "

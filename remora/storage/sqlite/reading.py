@@ -33,6 +33,7 @@ from remora.storage.answering import (
     numbered_ids,
     original_append,
     read_range,
+    session_parts,
     stored_messages,
 )
 from remora.storage.attachments import Encoded
@@ -62,6 +63,7 @@ from remora.storage.lookups import (
     MemoryLookup,
     PastLookup,
     PinnedLookup,
+    SessionPart,
     TurnLookup,
     entry_ranges,
 )
@@ -96,6 +98,14 @@ _BY_TOPIC = (
 
 def _encode_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+_OF_RANGES = (
+    "FROM json_each(?) AS w CROSS JOIN actors AS s ON s.user = json_extract(w.value, '$[0]') "
+    "AND s.session = json_extract(w.value, '$[1]') CROSS JOIN messages AS m ON m.pos BETWEEN "
+    f"(s.sid << {SEQ_BITS}) + json_extract(w.value, '$[2]') AND "
+    f"(s.sid << {SEQ_BITS}) + json_extract(w.value, '$[3]')"
+)
 
 
 class JournalReader:
@@ -184,6 +194,22 @@ class JournalReader:
             (max(first, 1), min(last, SEQ_MASK), key.user, key.session),
         )
         return await read_range(key, rows, first, at)
+
+    async def read_ranges(
+        self, ranges: Sequence[tuple[SessionKey, int, int]], *, max_bytes: int
+    ) -> Sequence[SessionPart] | None:
+        wanted = _encode_json([(*key, first, last) for key, first, last in ranges])
+        ((size,),) = await self._read(
+            f"SELECT coalesce(sum(length(m.chat)), 0) {_OF_RANGES}", (wanted,)
+        )
+        if size > max_bytes:
+            return None
+        rows = await self._read(
+            f"SELECT w.key, m.pruned, s.trimmed, m.removed, {ENTRY_COLUMNS} {_OF_RANGES} "
+            "ORDER BY w.key, m.pos",
+            (wanted,),
+        )
+        return await session_parts(ranges, rows)
 
     async def any_removed(self, key: SessionKey, first: int, last: int, *, since: int) -> bool:
         rows = await self._read(
@@ -346,8 +372,25 @@ class JournalReader:
         return decode_jobs(rows)
 
     async def unindexed(
-        self, user: str, limit: int, sessions: Collection[str] | None = None
+        self,
+        user: str,
+        limit: int,
+        sessions: Collection[str] | None = None,
+        *,
+        words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
+        if words:
+            hits = " + ".join(["(instr(text, ?) > 0)"] * len(words))
+            rows = await self._read(
+                f"SELECT session, seq, {hits} AS hits FROM (SELECT s.session, m.at_us, "
+                f"m.pos & {SEQ_MASK} AS seq, lower(CAST(m.chat AS TEXT)) AS text "
+                f"FROM actors AS s CROSS JOIN messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + "
+                f"s.flushed AND m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = ? AND "
+                "s.session != '' AND m.removed IS NULL AND m.pruned IS NULL) "
+                "WHERE hits > 0 ORDER BY hits DESC, at_us DESC LIMIT ?",
+                (*words, user, limit),
+            )
+            return [(SessionKey(user, session), seq) for session, seq, _ in rows]
         among = ""
         parameters: list[Any] = [user, limit]
         if sessions is not None:
