@@ -392,9 +392,8 @@ class FlushHandler:
         if access.redact is None:
             make = partial(make_message_rows, *messages, **how)
             return _Made(*(await compute_apart(make) if large else make()), {})
-        rows, failed = access.redacted(
-            await run_in_thread_if(large, partial(message_rows, *messages))
-        )
+        rows = await run_in_thread_if(large, partial(message_rows, *messages, whole=True))
+        rows, failed = access.redacted(rows, self._counter)
         finish = partial(finish_message_rows, rows, first, through, **how)
         rows, vectors = await compute_apart(finish) if large else finish()
         there = {seq: error for seq, error in failed.items() if first <= seq <= through}

@@ -16,6 +16,7 @@ from remora.errors import RedactionFailed
 from remora.ids import SessionKey, entry_id, row_id
 from remora.languages.search_words import reading_size, search_texts
 from remora.messages import Entry, dated_line, decode_chats, said_text, speaker_of
+from remora.models.clipping import clip
 from remora.models.ports import Embedder, embed_texts
 from remora.runtime.concurrency import run_in_thread_if
 from remora.runtime.locks import SharedLocks
@@ -27,6 +28,7 @@ from remora.tokens import TokenCounter
 
 __all__ = [
     "MEMORY_TYPES",
+    "MOST_SEARCHED",
     "ROW_TYPES",
     "IndexAccess",
     "KnownVectors",
@@ -46,6 +48,11 @@ __all__ = [
 MEMORY_TYPES = ("fact", "preference", "context", "procedural", "message_batch")
 """The types of recorded memories."""
 
+MOST_SEARCHED = 8_000
+"""Characters of a message that are indexed, searched and recalled. A pasted file of a megabyte has
+as many words as thousands of messages: every recall of its user would read them.
+"""
+
 ROW_TYPES = ("message", "summary", *MEMORY_TYPES)
 """The types of rows in long-term memory, except those of memory blocks."""
 
@@ -58,17 +65,33 @@ _KEPT_BYTES = 16 << 20  # vectors of some 16 000 texts by the embedded embedder
 
 
 def message_rows(
-    key: SessionKey, entries: Sequence[Entry], first: int, through: int, counter: TokenCounter
+    key: SessionKey,
+    entries: Sequence[Entry],
+    first: int,
+    through: int,
+    counter: TokenCounter,
+    *,
+    whole: bool = False,
 ) -> list[MemoryRow]:
     """The rows of messages that say something, without their windows.
 
     Of messages before `first` and after `through` nobody asks for the tokens.
+
+    Args:
+        key: the session.
+        entries: the messages.
+        first: number of the first message.
+        through: number of the last.
+        counter: for a row's size in a context.
+        whole: long messages are not cut, as they are redacted first; see `cut_long_rows`.
     """
     rows = []
     for entry, chat in zip(entries, decode_chats(entries), strict=True):
         text = said_text(entry, chat)
         if not text:
             continue
+        if not whole:
+            text = clip(text, MOST_SEARCHED, "\n…\n")
         turn = dated_line(entry.at_us, f"{speaker_of(chat)}: {text}")
         rows.append(
             MemoryRow(
@@ -88,6 +111,21 @@ def message_rows(
             )
         )
     return rows
+
+
+def cut_long_rows(rows: Sequence[MemoryRow], counter: TokenCounter) -> list[MemoryRow]:
+    """Redacted rows of messages with their texts cut as `message_rows` does it."""
+    return [
+        row
+        if len(row.turn) <= MOST_SEARCHED
+        else msgspec.structs.replace(
+            row,
+            content=clip(row.content, MOST_SEARCHED, "\n…\n"),
+            turn=(turn := clip(row.turn, MOST_SEARCHED, "\n…\n")),
+            tokens=counter.count(turn) if row.tokens else 0,
+        )
+        for row in rows
+    ]
 
 
 def finish_message_rows(
@@ -304,7 +342,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
         return rows, await self.known.embed(self.embedder, texts)
 
     def redacted(
-        self, rows: Sequence[MemoryRow]
+        self, rows: Sequence[MemoryRow], counter: TokenCounter
     ) -> tuple[list[MemoryRow], dict[int, RedactionFailed]]:
         """Rows of messages as the hook leaves them, and why it failed on others, by number."""
         if self.redact is None:
@@ -315,7 +353,7 @@ class IndexAccess(msgspec.Struct, frozen=True):
                 kept.append(redact_row(row, self.redact))
             except RedactionFailed as e:
                 failed[row.seq] = e
-        return kept, failed
+        return cut_long_rows(kept, counter), failed
 
     async def make_searchable(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """Redacted rows with the texts that are searched, by the language of each."""

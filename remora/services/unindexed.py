@@ -307,7 +307,8 @@ class UnindexedRows:
             except JournalDamaged:
                 start = max(first - NEIGHBOURS, 1)
                 entries, _ = await read_undamaged(self._journal, key, start, last + NEIGHBOURS)
-            build = partial(message_rows, key, entries, first, last, self._counter)
+            whole = self._access.redact is not None
+            build = partial(message_rows, key, entries, first, last, self._counter, whole=whole)
             size = sum(len(entry.chat) for entry in entries)
             made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
             # those around them are cut at the edge of what was read
@@ -318,7 +319,7 @@ class UnindexedRows:
 
     async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """The rows as long-term memory would have them, without those that cannot be redacted."""
-        redacted, failed = self._access.redacted(rows)
+        redacted, failed = self._access.redacted(rows, self._counter)
         if failed:  # their index jobs say so
             probe("tail_not_redacted")
         return with_windows(await self._access.make_searchable(redacted), self._window_chars)

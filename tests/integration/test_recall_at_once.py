@@ -232,6 +232,37 @@ async def test_the_oldest_is_found_whatever_the_backlog() -> None:
         assert context.sources["long_term"].detail == ""
 
 
+@pytest.mark.parametrize("redacts", [False, True])
+async def test_a_long_message_costs_its_user_no_recall(redacts: bool) -> None:
+    """It is found by its beginning and its end, also when it is indexed; `history` has all of it.
+    What a hook removes is removed before it is cut.
+    """
+    middle = "the quiet harbour had seven copper lanterns 4711 " * 20_000
+    long = f"A report on figs. {middle} It was signed by Petrel."
+
+    def redact(text: str) -> str:
+        return text.replace("4711", "…")
+
+    options = {"redact_long_term": redact} if redacts else {}
+    async with in_memory(**options) as user:
+        await user.session("one").append([said(long), said("My dog is called Bruno.")])
+        for _ in range(2):
+            for question, wanted in (
+                ("figs", "figs"),
+                ("signed Petrel", "Petrel"),
+                ("dog", "Bruno"),
+            ):
+                found = await user.recall(question, limit=2)
+                (text,) = [one.text for one in found if wanted in one.text]
+                assert len(text) < 9_000
+                assert ("4711" in text) == (not redacts and wanted != "Bruno")
+            context = await user.session("two").load(query="What is my dog called?")
+            assert "Bruno" in str(context.messages)
+            await user.session("one").flush()
+            await user.session("one").settle()
+        assert (await user.session("one").history(limit=1))[0].content == long
+
+
 async def test_a_text_is_embedded_once() -> None:
     """By the first recall, for the index as well; an append embeds nothing."""
     embedder = Counting()
@@ -272,11 +303,11 @@ class Watched(MemoryJournal):
         self.asked: list[Any] = []
         self.failing = False
 
-    async def unindexed(self, user: str, limit: int, sessions: Any = None) -> Any:
+    async def unindexed(self, user: str, limit: int, sessions: Any = None, **more: Any) -> Any:
         self.asked.append(sessions if sessions is None else sorted(sessions))
         if self.failing:
             raise OSError("away")
-        return await super().unindexed(user, limit, sessions)
+        return await super().unindexed(user, limit, sessions, **more)
 
 
 async def test_only_what_changed_is_read() -> None:
