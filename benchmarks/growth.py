@@ -40,6 +40,9 @@ from benchmarks.speed.text import role_of, texts
 
 FLAT, STEEPEST = 0.35, 1.1
 _AT_ONCE = 200
+_READ = "all rows of the user are read into memory"
+_SORTED = "the user's rows are sorted by their times"
+_REWRITTEN = "files of an eighth of all rows, and the journal, are rewritten"
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -144,10 +147,11 @@ async def messages_of_a_session(trial: Trial) -> None:
     await trial.each("recall from another session", 20, lambda n: new.load(query=trial.question(n)))
     await trial.each("history: first page", 20, lambda _: chat.history(limit=100))
     await trial.each("history: one message", 20, lambda _: chat.history(limit=1))
-    await trial.each("load(at=middle)", 5, lambda _: chat.load(at=size // 2))
+    past = "the buffer of then: messages that came at once were not summarized yet"
+    await trial.each("load(at=middle)", 5, lambda _: chat.load(at=size // 2), past)
     await trial.each("session statistics", 20, lambda _: chat.stats())
     user = runtime.user("ann")
-    await trial.each("user statistics", 5, lambda _: user.stats())
+    await trial.each("user statistics", 5, lambda _: user.stats(), "it counts rows")
     await trial.reopen()
     chat = trial.runtime.session("ann", "long")
     await trial.each("first load", 1, lambda _: chat.load())
@@ -164,7 +168,12 @@ async def sessions_of_a_user(trial: Trial) -> None:
     with trial.measured("append three messages to a new session", size):
         await trial.at_once(size, talk)
     new = user.session("new")
-    await trial.each("recall before it is indexed", 10, lambda n: new.load(query=trial.question(n)))
+    await trial.each(
+        "recall before it is indexed, and indexing what it found",
+        1,
+        lambda n: new.load(query=trial.question(n)),
+        "it has all of it indexed",
+    )
 
     async def flush(number: int) -> None:
         await user.session(f"s{number:06}").flush()
@@ -172,6 +181,7 @@ async def sessions_of_a_user(trial: Trial) -> None:
     with trial.measured("flush and index a session", size):
         await trial.at_once(size, flush)
         await runtime.settle()
+    await trial.each("first recall", 1, lambda _: user.recall(trial.question(99)), _READ)
     await trial.each("recall", 20, lambda n: user.recall(trial.question(n)))
     await trial.each("load with recall", 20, lambda n: new.load(query=trial.question(n)))
     orders: tuple[Literal["newest", "name"], ...] = ("newest", "name")
@@ -183,9 +193,11 @@ async def sessions_of_a_user(trial: Trial) -> None:
             with trial.measured(f"sessions: {which} page by {order}", 10):
                 for _ in range(10):
                     await ask()
-    await trial.each("memories: 50", 5, lambda _: user.memories(limit=50))
-    await trial.each("forget a session", 10, lambda n: user.session(f"s{n:06}").forget())
-    await runtime.retry_erasures()
+    await trial.each("memories: 50", 5, lambda _: user.memories(limit=50), _SORTED)
+    with trial.measured("forget a session, in a row of 10", 10, _REWRITTEN):
+        for number in range(10):
+            await user.session(f"s{number:06}").forget()
+        await runtime.retry_erasures()
     half = 3 * size // 2
     await trial.each("prune half", 1, lambda _: user.prune(keep=half), "it removes half of them")
     await trial.each("forget the user", 1, lambda _: user.forget(), "it removes all of them")
@@ -233,8 +245,7 @@ async def rows_of_everybody(trial: Trial) -> None:
             await forget(number)
         await runtime.retry_erasures()
 
-    alone = "files of an eighth of all rows, and the journal, are rewritten"
-    await trial.each("forget a user, alone", 1, lambda _: whole(0, 1), alone)
+    await trial.each("forget a user, alone", 1, lambda _: whole(0, 1), _REWRITTEN)
     row = min(size // 2, 100)
     with trial.measured("forget a user, in a row of 100", row):
         await whole(1, row)
@@ -244,7 +255,7 @@ async def rows_of_everybody(trial: Trial) -> None:
         await chat.delete(await chat.history(limit=1))
 
     await trial.each("delete a message", 10, delete)
-    await trial.each("erase what was deleted", 1, lambda _: runtime.retry_erasures(), alone)
+    await trial.each("erase what was deleted", 1, lambda _: runtime.retry_erasures(), _REWRITTEN)
 
 
 async def memories_of_a_user(trial: Trial) -> None:
@@ -257,8 +268,9 @@ async def memories_of_a_user(trial: Trial) -> None:
     with trial.measured("remember one, and index it", size):
         await trial.at_once(size, remember)
         await runtime.settle()
-    await trial.each("memories: 50", 5, lambda _: user.memories(limit=50))
+    await trial.each("memories: 50", 5, lambda _: user.memories(limit=50), _SORTED)
     await trial.each("remembered: first page", 10, lambda _: user.remembered(limit=50))
+    await trial.each("first recall", 1, lambda _: user.recall(trial.question(99)), _READ)
     await trial.each("recall", 20, lambda n: user.recall(trial.question(n)))
     found = await user.remembered(limit=50)
     await trial.each("delete one", 10, lambda n: user.delete(found[n].id))
@@ -268,7 +280,10 @@ async def memories_of_a_user(trial: Trial) -> None:
             async with anyio.create_task_group() as tasks:
                 for text in many[first : first + 50]:
                     tasks.start_soon(user.learn, text)
-    await trial.each("search working memory", 20, lambda n: user.search_working(trial.question(n)))
+    nature = "all items are compared, up to working.max_memory_mb"
+    await trial.each(
+        "search working memory", 20, lambda n: user.search_working(trial.question(n)), nature
+    )
 
 
 async def characters_of_a_message(trial: Trial) -> None:

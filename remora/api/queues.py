@@ -33,7 +33,7 @@ from remora.jobs.fact_answers import KnownFact
 from remora.jobs.facts import FactsHandler
 from remora.jobs.feed_blocks import BlocksHandler
 from remora.jobs.flush import FlushHandler, count_new_messages
-from remora.jobs.memories import RecordHandler
+from remora.jobs.memories import RecordHandler, count_new_memories
 from remora.jobs.prune import PruneHandler
 from remora.jobs.repair import Resummarizer
 from remora.jobs.rows import IndexAccess
@@ -74,6 +74,10 @@ _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
 _QUIET_S = 0.5  # without a commit: messages are indexed
 _TOGETHER = 512  # messages of short sessions that are indexed as one; less than a second of work
+_AT_ONCE = Gathering(
+    size=count_new_memories, most=1, most_of_owner=1, age_s=0.0, quiet_s=0.0, together=256
+)
+"""Recorded memories do not wait for others: those that are there are indexed as one."""
 _KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
@@ -255,7 +259,9 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         gathering=gathering,
         together=flush.index_together if gathering else None,
     )
-    base.add_queue(RECORD_QUEUE, record, config.supervisor.flush_concurrency)
+    base.add_queue(
+        RECORD_QUEUE, record, at_once, gathering=_AT_ONCE, together=record.index_together
+    )
     index.serve(base.registry, flush, record, base.retry)
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
     every, long_term = base.schedule.every, config.long_term

@@ -118,7 +118,7 @@ class LongTermConfig(Section, frozen=True, kw_only=True):
     """Commits to a shard after which it is compacted: each slows every search a little."""
     compact_interval_s: float = 30.0
     """How often the supervisor looks for shards to compact."""
-    keep_versions_s: float = 600.0
+    keep_versions_s: float = 120.0
     """Age at which old table versions are removed; readers need them for a while."""
     index_user_rows: int = 2_000
     """Rows in a shard above which the user column is indexed."""

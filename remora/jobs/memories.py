@@ -12,14 +12,21 @@ import msgspec
 
 from remora.ids import UserKey
 from remora.jobs.rows import MEMORY_TYPES, IndexAccess, memory_row
-from remora.runtime.jobs import JobAttempt, JobResult
+from remora.runtime.concurrency import map_concurrently
+from remora.runtime.jobs import Job, JobAttempt, JobResult
 from remora.runtime.probes import probe
 from remora.storage.ports import MemoryRow, Scope
 from remora.storage.records import RecordSpec
 
-__all__ = ["RecordHandler"]
+__all__ = ["RecordHandler", "count_new_memories"]
 
 _BATCH_ROWS = 256  # embedded and written together
+_USERS_AT_ONCE = 16
+
+
+def count_new_memories(job: Job) -> int:
+    """How many memories a job indexes; 0 of one that removes rows, too."""
+    return 0 if job.payload.replaced else len(job.payload.ids)
 
 
 class RecordHandler:
@@ -44,6 +51,25 @@ class RecordHandler:
                 self._access.changed(key.user)
         await self._write_all(key.user, spec.ids)
         return JobResult()
+
+    async def index_together(
+        self, attempts: Sequence[JobAttempt], _: Callable[[], None]
+    ) -> Sequence[JobResult]:
+        """Index the memories of several jobs, those of a user as one; none of them removes rows.
+
+        Raises:
+            RedactionFailed, ModelError, LongTermError: see `__call__`; of one job, perhaps.
+        """
+        by_user: dict[str, list[str]] = {}
+        for attempt in attempts:
+            assert isinstance(attempt.job.key, UserKey)
+            by_user.setdefault(attempt.job.key.user, []).extend(attempt.job.payload.ids)
+
+        async def write(one: tuple[str, list[str]]) -> None:
+            await self._write_all(*one)
+
+        await map_concurrently(write, list(by_user.items()), concurrency=_USERS_AT_ONCE)
+        return [JobResult() for _ in attempts]
 
     async def rebuild(self, user: str) -> None:
         """Write the memories of a user that long-term memory is missing."""

@@ -119,8 +119,8 @@ Together: TypeAlias = Callable[
 ]
 """Does the work of several jobs as one; each then has its result.
 
-It calls its second argument before it changes anything. Where it raises before that, or returns
-None, each of the jobs runs alone.
+It calls its second argument before it does what must not be done twice. Where it raises before
+that, or returns None, each of the jobs runs alone.
 """
 
 

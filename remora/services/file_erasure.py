@@ -229,7 +229,11 @@ class FileEraser:
             await self._fail({case: e})
         else:
             case.gathered = bool(self._resting and self._within_s)
-            if not case.gathered:
+            if case.gathered:  # others may fail again and again, and each attempt has its pause
+                assert self._tasks is not None
+                wait_s = self._within_s / 2
+                self._tasks.start_soon(self._wake, case, wait_s, name="remora.erasure.pause")
+            else:
                 self._set_due(case)
             case.released.set()
 
