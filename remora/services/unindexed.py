@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from operator import itemgetter
@@ -50,6 +51,7 @@ from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
 from remora.storage.damage import read_undamaged
+from remora.storage.lookups import SessionPart
 from remora.storage.pending import NEIGHBOURS, first_row_written
 from remora.storage.ports import MemoryRow, Vector
 from remora.storage.records import DiscardSpec, FlushSpec, RecordSpec, UnflushSpec
@@ -59,6 +61,7 @@ from remora.tokens import INLINE_CHARACTERS, TokenCounter
 __all__ = ["UnindexedRows"]
 
 _logger = get_logger(__name__)
+_BYTES_TOGETHER = 16 << 20  # of messages that are read at once
 _OLDER = 64  # messages that are older than those of a tail, and have words of a question
 _EMBEDDED_AT_ONCE = 256  # texts: 15 ms of the embedded embedder, one request to another
 _MAX_USERS = 10_000  # whose tails are held
@@ -146,9 +149,8 @@ class UnindexedRows:
         for key, seq in await self._journal.unindexed(user, _OLDER, words=words):
             if row_id(key, seq) not in known:
                 found.setdefault(key, set()).add(seq)
-        rows: list[MemoryRow] = []
-        for key, seqs in found.items():
-            rows += (await self._make_rows(key, seqs, {})).values()
+        parts = [_Part(key, seqs, {}) for key, seqs in found.items()]
+        rows = [row for one in await self._make_rows(parts) for row in one.values()]
         if not rows:
             return tail
         probe("older_messages_found")
@@ -252,11 +254,13 @@ class UnindexedRows:
         if keys is None or any(self._has_jobs(key) or key in held.with_jobs for key in keys):
             jobs = await self._journal.user_jobs(user)
             held.note_jobs(jobs)
+        if held.more and not held.waits:
+            # only now: older messages are found by their words, and are being indexed. To take some
+            # of them in each time others are indexed would read thousands of messages
+            keys = None
         size = sum(len(getattr(job.payload, "seqs", ())) for job in jobs)
         found = await run_in_thread_if(size > _IN_THREAD, _read_jobs, jobs, keys, self._limit)
         wanted = found.messages
-        for key, seqs in wanted.items():
-            seqs.difference_update(await self._journal.pruned_seqs(key))
         changed = [key for key in keys or () if isinstance(key, SessionKey)]
         if keys is None or changed:
             names = None if keys is None else [key.session for key in changed]
@@ -271,9 +275,9 @@ class UnindexedRows:
             held.without_job.update(Counter(key for key, _ in messages))
         if keys is None:
             changed = [key for key in {*wanted, *held.rows} if isinstance(key, SessionKey)]
-        for key in changed:
-            known = held.rows.get(key, {})
-            held.put(key, await self._make_rows(key, wanted.get(key, set()), known))
+        parts = [_Part(key, wanted.get(key, set()), held.rows.get(key, {})) for key in changed]
+        for part, of_it in zip(parts, await self._make_rows(parts), strict=True):
+            held.put(part.key, of_it)
         if keys is None or UserKey(user) in keys:
             items = await self._journal.memories(user, found.memories) if found.memories else ()
             rows = await self._as_stored([memory_row(user, item) for item in items])
@@ -281,41 +285,55 @@ class UnindexedRows:
         held.hide(found.removed, found.rewritten, keys)
         held.cut(self._limit)
 
-    async def _make_rows(
-        self, key: SessionKey, seqs: Collection[int], known: Mapping[int | str, MemoryRow]
-    ) -> dict[int | str, MemoryRow]:
-        """The rows of a session's messages, by number.
-
-        Known ones are made again only if a neighbour, whose text they hold, came or went, or may
-        have: nobody says so of one that is indexed.
-        """
-        rows: dict[int | str, MemoryRow] = {seq: known[seq] for seq in seqs if seq in known}
-        changed = {seq for seq in seqs if seq not in known}
-        changed.update(row.seq for row in known.values() if row.seq not in rows)
-        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
-        again = {seq + step for seq in changed for step in reach} & set(seqs)
-        newest = max(seqs, default=0)
-        again.update(
-            seq
-            for seq in seqs
-            for step in reach
-            if 0 < seq + step <= newest and seq + step not in rows and seq + step not in changed
-        )
-        for first, last in _spans(again):
-            try:
-                entries = await self._journal.read(key, first - NEIGHBOURS, last + NEIGHBOURS)
-            except JournalDamaged:
-                start = max(first - NEIGHBOURS, 1)
-                entries, _ = await read_undamaged(self._journal, key, start, last + NEIGHBOURS)
-            whole = self._access.redact is not None
-            build = partial(message_rows, key, entries, first, last, self._counter, whole=whole)
-            size = sum(len(entry.chat) for entry in entries)
-            made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
+    async def _make_rows(self, parts: Sequence[_Part]) -> list[dict[int | str, MemoryRow]]:
+        """The rows of messages of several sessions, by number."""
+        spans = [(part, first, last) for part in parts for first, last in part.spans()]
+        read = await self._read_spans(spans)
+        build = partial(self._build_rows, spans, read)
+        size = sum(len(entry.chat) for one in read for entry in one.entries)
+        made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
+        pruned = {(one.key, seq) for one in read for seq in one.pruned}
+        bounds: dict[SessionKey, list[tuple[int, int]]] = {}
+        for part, first, last in spans:
+            bounds.setdefault(part.key, []).append((first, last))
+        rows = {part.key: part.kept() for part in parts}
+        wanted = {part.key: part.seqs for part in parts}
+        for row in made:
+            key = SessionKey(row.user, row.session)
             # those around them are cut at the edge of what was read
-            rows.update(
-                (row.seq, row) for row in made if row.seq in seqs and first <= row.seq <= last
-            )
-        return rows
+            within = any(first <= row.seq <= last for first, last in bounds[key])
+            if within and row.seq in wanted[key] and (key, row.seq) not in pruned:
+                rows[key][row.seq] = row
+        return [rows[part.key] for part in parts]
+
+    async def _read_spans(self, spans: Sequence[tuple[_Part, int, int]]) -> Sequence[SessionPart]:
+        """The messages of spans with their neighbours, without those that are damaged."""
+        ranges = [(part.key, first - NEIGHBOURS, last + NEIGHBOURS) for part, first, last in spans]
+        found = None
+        if ranges:
+            with suppress(JournalDamaged):
+                found = await self._journal.read_ranges(ranges, max_bytes=_BYTES_TOGETHER)
+        if found is not None:
+            return found
+        parts = []
+        for key, first, last in ranges:
+            try:
+                entries = await self._journal.read(key, first, last)
+            except JournalDamaged:
+                entries, _ = await read_undamaged(self._journal, key, max(first, 1), last)
+            pruned = frozenset(await self._journal.pruned_seqs(key))
+            parts.append(SessionPart(key, entries, pruned))
+        return parts
+
+    def _build_rows(
+        self, spans: Sequence[tuple[_Part, int, int]], read: Sequence[SessionPart]
+    ) -> list[MemoryRow]:
+        whole = self._access.redact is not None
+        return [
+            row
+            for (part, first, last), one in zip(spans, read, strict=True)
+            for row in message_rows(part.key, one.entries, first, last, self._counter, whole=whole)
+        ]
 
     async def _as_stored(self, rows: Sequence[MemoryRow]) -> Sequence[MemoryRow]:
         """The rows as long-term memory would have them, without those that cannot be redacted."""
@@ -350,7 +368,7 @@ class UnindexedRows:
         rows, before = held.newest, held.tail
         hidden = frozenset(one for ids in held.hidden.values() for one in ids)
         rewritten = frozenset(one for ids in held.rewritten.values() for one in ids) - hidden
-        if not rows and not hidden:
+        if not rows and not hidden and not held.more:
             held.tail = EMPTY_TAIL
             return
         embedded = sum(row.id in held.vectors for row in rows)
@@ -394,6 +412,44 @@ class UnindexedRows:
                 f"{rows - embedded} rows that are not indexed yet were searched by words alone"
             )
         return "; ".join(notes)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """Messages of a session whose rows are wanted, and the rows that are known.
+
+    Attributes:
+        key: the session.
+        seqs: the messages' numbers.
+        known: rows by number.
+    """
+
+    key: SessionKey
+    seqs: Collection[int]
+    known: Mapping[int | str, MemoryRow]
+
+    def kept(self) -> dict[int | str, MemoryRow]:
+        """The known rows that are wanted."""
+        return {seq: self.known[seq] for seq in self.seqs if seq in self.known}
+
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last of each run of messages whose rows are to be made.
+
+        Known ones are made again only if a neighbour, whose text they hold, came or went, or may
+        have: nobody says so of one that is indexed.
+        """
+        rows, seqs = self.kept(), set(self.seqs)
+        changed = {seq for seq in seqs if seq not in self.known}
+        changed.update(row.seq for row in self.known.values() if row.seq not in rows)
+        reach = range(-NEIGHBOURS, NEIGHBOURS + 1)
+        again = {seq + step for seq in changed for step in reach} & seqs
+        newest = max(seqs, default=0)
+        again.update(
+            seq
+            for seq in seqs
+            for step in reach
+            if 0 < seq + step <= newest and seq + step not in rows and seq + step not in changed
+        )
+        return _spans(again)
 
 
 class _UserTail:
@@ -442,11 +498,15 @@ class _UserTail:
         ended = {key for key in self._pending if not has_jobs(key)}
         suspect, self.suspect = self.suspect, set()
         self._pending -= ended
-        unread = self._unread or (self.more and bool(ended or suspect))
-        self._unread = False
+        unread, self._unread = self._unread, False
         if unread:
             return None
         return {one for one in changed if isinstance(one, (SessionKey, UserKey))} | ended | suspect
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages are being indexed."""
+        return bool(self._pending)
 
     def put_back(self, keys: Collection[Key] | None) -> None:
         """Read these actors again: the reading failed."""
