@@ -403,9 +403,10 @@ class UnindexedRows:
         notes = []
         if more:
             probe("tail_cut")
+            searched = f"the newest {rows} rows were" if rows else "nothing was"
             notes.append(
-                f"of what is not indexed yet, the newest {rows} rows were searched, and older "
-                "messages by words as they stand (recall.unindexed_rows)"
+                f"of what is not indexed yet, {searched} searched whole, and older messages by "
+                "words as they stand (recall.unindexed_rows)"
             )
         if self._access.embedder is not None and embedded < rows:
             notes.append(
