@@ -257,7 +257,7 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         flush,
         at_once,
         gathering=gathering,
-        together=flush.index_together if gathering else None,
+        together=flush.index_together if gathering and access.redact is None else None,
     )
     base.add_queue(
         RECORD_QUEUE, record, at_once, gathering=_AT_ONCE, together=record.index_together

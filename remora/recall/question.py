@@ -8,7 +8,7 @@ looks for the words nearest to it in meaning that the user has said, and they co
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -59,7 +59,11 @@ class Question(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def parts_of_words(self) -> tuple[str, ...]:
-        """What texts have of its words, whatever their endings are: some, the longest first."""
+        """What texts have of its words, whatever their endings are: some, the longest first.
+
+        ASCII letters are small. Words with others are there as they are at the beginning of a
+        sentence, too, and in capitals.
+        """
         found: dict[str, None] = {}
         raw = [word for word in self.searched.lower().split() if not word.isascii()]
         said = [*surface_words(self.searched), *raw]
@@ -68,7 +72,8 @@ class Question(msgspec.Struct, frozen=True, dict=True):
             part = "".join(letter for letter, _ in alike)
             if len(part) >= (_LEAST_PART if part.isascii() else 2):
                 found[part] = None
-        return tuple(sorted(found, key=len, reverse=True)[:_MOST_PARTS])
+        longest = sorted(found, key=len, reverse=True)[:_MOST_PARTS]
+        return tuple(dict.fromkeys(way for part in longest for way in _spellings(part)))
 
     @property
     def is_long(self) -> bool:
@@ -104,6 +109,13 @@ class Question(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _forms(self) -> Sequence[tuple[str, ...]] | None:
         return None if self.language == "en" else question_forms(self.text)
+
+
+def _spellings(word: str) -> Iterator[str]:
+    yield word
+    if not word.isascii():
+        for way in (word.capitalize(), word.upper()):
+            yield "".join(one.lower() if one.isascii() else one for one in way)
 
 
 async def ask(

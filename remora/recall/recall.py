@@ -208,12 +208,15 @@ class Recall:
         tail = await self._tail(user)
         store = await self._store()
         asked = limit
+        if by == "importance" and any(is_recorded(row.memory_type) for row in tail.rows):
+            asked = None  # the store may have another importance of them
         while True:
             most = None if asked is None else asked + len(tail.hidden)
             rows = await store.rows(user, scope, limit=most, by=by)
             whole = most is None or len(rows) < most
             large = len(rows) >= _IN_THREAD
-            found = await run_in_thread_if(large, _make_memories, rows, tail, scope)
+            last = None if whole else rows[-1]
+            found = await run_in_thread_if(large, _make_memories, rows, tail, scope, last, by)
             if self._current is not None:
                 found = await self._current(user, found, history=True)
             if by == "importance":
@@ -429,8 +432,17 @@ class Recall:
         return await run_in_thread_if(large, rank)
 
 
-def _make_memories(rows: Sequence[MemoryRow], tail: Tail, scope: Scope) -> list[Memory]:
+def _make_memories(
+    rows: Sequence[MemoryRow], tail: Tail, scope: Scope, last: MemoryRow | None, by: RowOrder
+) -> list[Memory]:
+    """Memories of rows, and of those that are written again, up to the last of the rows."""
+
+    def place_of(row: MemoryRow) -> tuple[float, tuple[int, str, int]]:
+        return (-row.importance if by == "importance" else 0.0, _age(row))
+
     more = tail.rewritten_places(scope)
+    if last is not None:
+        more = [one for one in more if place_of(tail.rows[one]) <= place_of(last)]
     if more or tail.hidden:
         rows = _join(rows, None, tail, more)[0]
     rows = sorted(rows, key=_age)

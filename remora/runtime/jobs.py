@@ -265,6 +265,8 @@ class JobQueue:
         self._owner = owner or (lambda _: "")  # one for all
         self._most = concurrency if owner is None else (concurrency + 1) // 2
         """Jobs of one owner that run at the same time."""
+        self._alone: set[str] = set()
+        """Ids of jobs that were run together with others, and are to run alone."""
         self._ready: OrderedDict[Hashable, deque[Job]] = OrderedDict()
         """By owner, the one whose turn it is first."""
         self._running: Counter[Hashable] = Counter()
@@ -354,6 +356,12 @@ class JobQueue:
         self._ready.move_to_end(owner, last=False)
         self._wake_worker()
 
+    def push_alone(self, jobs: Sequence[Job]) -> None:
+        """Add jobs that run next, each by itself."""
+        self._alone.update([job.id for job in jobs])
+        for job in reversed(jobs):
+            self.push_first(job)
+
     def _make_ready(self, job: Job) -> None:
         self._ready.setdefault(self._owner(job.key), deque()).append(job)
         self._wake_worker()
@@ -387,6 +395,9 @@ class JobQueue:
         """Those that run together with it, of each owner in turn."""
         assert self._gathering is not None
         size, room = self._gathering.size, self._gathering.together
+        if first.id in self._alone:
+            self._alone.discard(first.id)
+            return
         if not 0 < size(first) <= room or first.attempts:
             return
         room -= size(first)
@@ -396,6 +407,7 @@ class JobQueue:
             for owner in [one for one in self._ready if self._running[one] < self._most]:
                 job = self._ready[owner][0]
                 alike = job.resumed == first.resumed and not job.attempts
+                alike = alike and job.id not in self._alone
                 if alike and 0 < size(job) <= room:
                     room -= size(job)
                     found = True
@@ -432,6 +444,7 @@ class JobQueue:
     def pull(self, job: Job) -> bool:
         """Take a job out of its line or its back-off; False if it is in neither."""
         owner = self._owner(job.key)
+        self._alone.discard(job.id)
         if one := _find(self.gathered, job):
             self.gathered.remove(one)
             assert self._gathering is not None

@@ -14,7 +14,6 @@ import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import anyio
@@ -25,7 +24,7 @@ from remora.errors import CommitFailed, OutcomeUnknown, ReentrantAsk, StorageErr
 from remora.ids import words_of
 from remora.logging import get_logger
 from remora.runtime.clock import Clock
-from remora.runtime.concurrency import is_open, map_concurrently
+from remora.runtime.concurrency import is_open
 from remora.runtime.guard import call_guarded
 from remora.runtime.jobs import (
     DeadJobs,
@@ -316,9 +315,7 @@ class Supervisor:
                 if len(jobs) == 1:
                     await self._run_guarded(queue, jobs[0])
                 else:
-                    left = await self._run_together(queue, jobs)
-                    run = partial(self._run_guarded, queue)
-                    await map_concurrently(run, left, concurrency=queue.concurrency)
+                    queue.push_alone(await self._run_together(queue, jobs))
             finally:
                 queue.end(jobs)
 

@@ -80,6 +80,8 @@ class FileErasure:
         settled: no byte is left, or the caller was told that it takes longer.
         done: no byte is left.
         next_try: the attempt that begins next has ended.
+        begins: rows leave long-term memory for the first time. Nothing else may remove them: the
+            user may write new ones as soon as that has ended.
         due: it is to be tried now.
         caller: who waits for it.
     """
@@ -92,7 +94,7 @@ class FileErasure:
         self.gathered = False
         self.released, self.settled, self.done = anyio.Event(), anyio.Event(), anyio.Event()
         self.next_try = anyio.Event()
-        self.due = False
+        self.begins = self.due = False
         self.caller: Promise | None = None
 
     @property
@@ -158,6 +160,7 @@ class FileEraser:
         if case.progress.removed or self._tasks is None:
             self._set_due(case)
         else:
+            case.begins = True
             self._tasks.start_soon(self._begin, case, name="remora.erasure.begin")
         return case
 
@@ -226,9 +229,13 @@ class FileEraser:
             if errors:
                 raise errors[case]
         except Exception as e:
+            case.begins = case.due = False
             await self._fail({case: e})
+            case.next_try.set()
+            case.next_try = anyio.Event()
         else:
-            case.gathered = bool(self._resting and self._within_s)
+            case.begins = False
+            case.gathered = bool(self._resting and self._within_s) and not case.due
             if case.gathered:  # others may fail again and again, and each attempt has its pause
                 assert self._tasks is not None
                 wait_s = self._within_s / 2
@@ -240,7 +247,7 @@ class FileEraser:
     async def _run(self) -> None:
         while True:
             self._event = anyio.Event()
-            if not any(case.due for case in self._waiting):
+            if not any(case.due and not case.begins for case in self._waiting):
                 await self._event.wait()
             elif self._beginning and not self._resting:
                 with anyio.move_on_after(_JOIN_S):
@@ -253,9 +260,10 @@ class FileEraser:
 
     def _choose(self) -> list[FileErasure]:
         """New ones together, without those that have failed."""
-        due = [case for case in self._waiting if case.due]
+        due = [case for case in self._waiting if case.due and not case.begins]
         if any(case.fresh for case in due):
-            return [case for case in self._waiting if case.fresh and (case.due or case.gathered)]
+            gathered = [case for case in self._waiting if case.gathered]
+            return [*(case for case in due if case.fresh), *gathered]
         return due[:1] if self._one_by_one else due
 
     async def _try(self, cases: Sequence[FileErasure]) -> None:

@@ -314,8 +314,9 @@ class Journal(Log, Protocol):
             user: the user.
             limit: how many at most.
             sessions: only those of these sessions; None for all.
-            words: only messages in whose content one of these is, in lower case, those with most
-                of them first; also those whose flush job has not ended.
+            words: only messages in whose content one of these is, those with the rarest of them
+                first; also messages whose flush job has not ended. ASCII letters of the words are
+                small, and those of the content count as such; others are compared as they are.
         """
         ...
 

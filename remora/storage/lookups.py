@@ -19,6 +19,7 @@ from remora.storage.records import (
 )
 
 __all__ = [
+    "RAREST",
     "Answer",
     "BufferStart",
     "EarlierBuffer",
@@ -37,6 +38,9 @@ __all__ = [
     "select_facts",
 ]
 
+
+RAREST = 1_000_000
+"""What a word counts that one message has (`Journal.unindexed`); of n messages, the n-th part."""
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 

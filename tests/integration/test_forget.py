@@ -489,6 +489,42 @@ async def test_a_crash_before_the_files_are_rewritten(
         assert await traces_of(life.directory, gone) == []
 
 
+async def test_retries_beside_erasures_take_nothing_from_those_who_came_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows leave long-term memory once: the user may write new ones when that has ended."""
+    remove, removed = LanceStore.remove, list[str]()
+
+    async def slow(self: LanceStore, user: str, session: str = "") -> int:
+        removed.append(user)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        return await remove(self, user, session)
+
+    monkeypatch.setattr(LanceStore, "remove", slow)
+    users = [f"user {number}" for number in range(80)]
+    async with runtime_on(tmp_path / "memory", config=GATHERING) as runtime:
+        for user in users:
+            await runtime.user(user).remember(f"{user} likes figs")
+
+        async def forget(user: str) -> None:
+            await runtime.user(user).forget()
+            await runtime.user(user).remember(f"{user} is back")
+            await runtime.user(user).settle()
+
+        async with anyio.create_task_group() as tasks:
+            for user in users:
+                tasks.start_soon(forget, user)
+            while len(removed) < len(users):
+                await anyio.lowlevel.checkpoint()
+                await runtime.retry_erasures()
+        await runtime.settle()
+        assert await runtime.retry_erasures() == []
+        assert len(removed) == len(set(removed)) == len(users)
+        for user in users:
+            assert [one.text for one in await runtime.user(user).memories()] == [f"{user} is back"]
+
+
 async def test_not_from_within_a_job(tmp_path: Path) -> None:
     """G11: a summarizer that forgets its own user would wait for itself: refused."""
     raised: list[Exception] = []

@@ -198,6 +198,10 @@ async def test_the_oldest_is_found_whatever_the_backlog() -> None:
         await user.session("s0").append(
             [said("The lighthouse of my Großmutter is PETREL Rock"), said("A secret lighthouse")]
         )
+        await user.session("s0").append([said("Übergabe am Freitag"), said("Пароль от сейфа 4711")])
+        await user.session("s0").append(said("zanzibar: 4712"))
+        for number in range(80):
+            await user.session("s8").append(said(f"the name of the tea project number {number}"))
         await user.session("s0").append([said("1 x 100% 'quoted'"), said("我的祖母住在灯塔")])
         for number in range(40):
             await user.session(f"s{number % 7}").append(said(f"tea {number} with_a cake\\"))
@@ -206,6 +210,10 @@ async def test_the_oldest_is_found_whatever_the_backlog() -> None:
             ("What are the lighthouses called?", "Großmutter"),
             ("Wo ist der Leuchtturm der Großmutter?", "Großmutter"),
             ("petrel", "Großmutter"),
+            ("übergabe?", "Freitag"),
+            ("пароль?", "4711"),
+            ("ПАРОЛЬ", "4711"),
+            ("Which tea project name has zanzibar?", "4712"),
             ("祖母住在哪里?", "灯塔"),
         ):
             found = await user.recall(question, limit=1)

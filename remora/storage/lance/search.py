@@ -115,7 +115,10 @@ class LanceSearch:
         if found is None:
             return ()
         form = self._tables.rows
-        return self._report(await run_in_thread(form.read_sorted, user, found, by)).rows
+        rows = self._report(await run_in_thread(form.read_sorted, user, found, by)).rows
+        if limit is None:
+            return rows
+        return [row for row in rows if row.memory_type != BLOCK_TYPE][:limit]
 
     async def count(self, user: str) -> int:
         """See `LanceStore.count`."""
@@ -180,7 +183,10 @@ class LanceSearch:
             query = table.query().where(mine).select(["id", *form.order_of(by)]).with_row_id()
             every = await query.to_arrow(timeout=self._tables.read_timeout)
             places = await run_in_thread(form.first_places, every, limit, by)
-            return await self.fetch(table, shard.columns, places, mine)
+            found = await self.fetch(table, shard.columns, places, mine)
+        if len(found) == len(places):
+            return found
+        return await self._query_rows(user, scope, [])  # rows were removed between the two reads
 
     def within(self, key: str, scope: Scope) -> Any:
         """The filter for a user's rows in a scope.

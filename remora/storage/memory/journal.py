@@ -7,6 +7,7 @@ queued writes in groups, and shows only what is committed.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Any
@@ -38,6 +39,7 @@ from remora.storage.listing import (
     user_listing,
 )
 from remora.storage.lookups import (
+    RAREST,
     Answer,
     BufferStart,
     Erasable,
@@ -287,7 +289,7 @@ class MemoryJournal(MemoryWriter):
         words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
         await anyio.lowlevel.checkpoint()
-        found = []
+        found: list[tuple[int, SessionKey, int, list[str]]] = []
         for actor in self._actors.values():
             key = actor.key
             if not isinstance(key, SessionKey) or key.user != user:
@@ -296,10 +298,12 @@ class MemoryJournal(MemoryWriter):
                 after = actor.flushed if words else actor.watermarks.indexing_through
                 for entry in actor.visible(after + 1, actor.last):
                     text = bytes(entry.chat).lower()
-                    hits = sum(word.encode() in text for word in words)
+                    hits = [word for word in words if word.encode() in text]
                     if entry.seq not in actor.pruned and (hits or not words):
-                        found.append((-hits, -entry.at_us, key, -entry.seq))
-        return [(key, -seq) for _, _, key, seq in sorted(found)[:limit]]
+                        found.append((-entry.at_us, key, -entry.seq, hits))
+        counts = Counter(word for *_, hits in found for word in hits)
+        found.sort(key=lambda one: (-sum(RAREST // counts[word] for word in one[3]), *one[:3]))
+        return [(key, -seq) for _, key, seq, _ in found[:limit]]
 
     async def sessions(self, user: str) -> Sequence[SessionListing]:
         return await self.list_sessions(user, ListingPage())

@@ -53,6 +53,7 @@ from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
 from remora.storage.keyed_values import KEYED_KIND
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
+    RAREST,
     Answer,
     BufferStart,
     Erasable,
@@ -393,18 +394,23 @@ class JournalReader:
     ) -> Sequence[tuple[SessionKey, int]]:
         if words:
             rows = await self._read(
-                f"SELECT s.session, m.pos & {SEQ_MASK}, w.hits FROM remora.actors AS s "
-                f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND "
-                f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} CROSS JOIN LATERAL (SELECT count(*) "
-                "AS hits FROM unnest($3::bytea[]) AS u (word) WHERE position(encode(u.word, "
-                "'escape') IN lower(encode(m.chat, 'escape'))) > 0) AS w WHERE s.user = $1 AND "
-                "s.session <> '' AND m.removed IS NULL AND m.pruned IS NULL AND w.hits > 0 "
-                "ORDER BY w.hits DESC, m.at_us DESC LIMIT $2",
+                "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
+                "lower(encode(m.chat, 'escape')) AS text FROM remora.actors AS s JOIN "
+                f"remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND "
+                f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = $1 AND "
+                "s.session <> '' AND m.removed IS NULL AND m.pruned IS NULL), "
+                "hits AS MATERIALIZED (SELECT session, pos, at_us, n FROM told JOIN "
+                "unnest($3::bytea[]) WITH ORDINALITY AS u (word, n) ON "
+                "position(encode(u.word, 'escape') IN text) > 0), "
+                f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
+                f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
+                "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
+                "LIMIT $2",
                 user,
                 limit,
                 [word.encode() for word in words],
             )
-            return [(SessionKey(user, session), seq) for session, seq, _ in rows]
+            return [(SessionKey(user, session), seq) for session, seq in rows]
         rows = await self._read(
             f"SELECT s.session, m.pos & {SEQ_MASK} FROM remora.actors AS s "
             f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND "

@@ -54,6 +54,7 @@ from remora.storage.journal_port import Erasure, JournalCounts, SummaryFigures
 from remora.storage.keyed_values import KEYED_KIND
 from remora.storage.listing import ListingPage, SessionListing, UserListing
 from remora.storage.lookups import (
+    RAREST,
     Answer,
     BufferStart,
     Erasable,
@@ -380,17 +381,20 @@ class JournalReader:
         words: Sequence[str] = (),
     ) -> Sequence[tuple[SessionKey, int]]:
         if words:
-            hits = " + ".join(["(instr(text, ?) > 0)"] * len(words))
             rows = await self._read(
-                f"SELECT session, seq, {hits} AS hits FROM (SELECT s.session, m.at_us, "
-                f"m.pos & {SEQ_MASK} AS seq, lower(CAST(m.chat AS TEXT)) AS text "
-                f"FROM actors AS s CROSS JOIN messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + "
-                f"s.flushed AND m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = ? AND "
-                "s.session != '' AND m.removed IS NULL AND m.pruned IS NULL) "
-                "WHERE hits > 0 ORDER BY hits DESC, at_us DESC LIMIT ?",
-                (*words, user, limit),
+                "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
+                "lower(CAST(m.chat AS TEXT)) AS text FROM actors AS s CROSS JOIN messages AS m ON "
+                f"m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND m.pos <= (s.sid << {SEQ_BITS}) + "
+                f"{SEQ_MASK} WHERE s.user = ? AND s.session != '' AND m.removed IS NULL AND "
+                "m.pruned IS NULL), hits AS MATERIALIZED (SELECT session, pos, at_us, u.key AS n "
+                "FROM told CROSS JOIN json_each(?) AS u WHERE instr(text, u.value) > 0), "
+                f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
+                f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
+                "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
+                "LIMIT ?",
+                (user, _encode_json(list(words)), limit),
             )
-            return [(SessionKey(user, session), seq) for session, seq, _ in rows]
+            return [(SessionKey(user, session), seq) for session, seq in rows]
         among = ""
         parameters: list[Any] = [user, limit]
         if sessions is not None:
