@@ -86,7 +86,6 @@ def message_rows(
         whole: long messages are not cut, as they are redacted first; see `cut_long_rows`.
     """
     rows = []
-    heads: dict[str, int] = {}
     for entry, chat in zip(entries, decode_chats(entries), strict=True):
         text = said_text(entry, chat)
         if not text:
@@ -94,18 +93,6 @@ def message_rows(
         if not whole:
             text = clip(text, MOST_SEARCHED, "\n…\n")
         turn = dated_line(entry.at_us, f"{speaker_of(chat)}: {text}")
-        tokens = 0
-        if not first <= entry.seq <= through:
-            pass
-        elif len(chat) == 2 and chat["content"] == text:
-            # counted when it was appended; that the two parts may join to one token less or more
-            # does not matter: a context counts what it has
-            head = turn[: -len(text)]
-            if head not in heads:
-                heads[head] = counter.count(head)
-            tokens = entry.tokens - counter.message_overhead + heads[head]
-        else:
-            tokens = counter.count(turn)
         rows.append(
             MemoryRow(
                 id=row_id(key, entry.seq),
@@ -120,7 +107,7 @@ def message_rows(
                 memory_type="message",
                 importance=entry.importance,
                 created_us=entry.at_us,
-                tokens=tokens,
+                tokens=counter.count(turn) if first <= entry.seq <= through else 0,
             )
         )
     return rows

@@ -215,7 +215,7 @@ class Recall:
             rows = await store.rows(user, scope, limit=most, by=by)
             whole = most is None or len(rows) < most
             large = len(rows) >= _IN_THREAD
-            last = None if whole else rows[-1]
+            last = rows[-1] if rows and not whole else None
             found = await run_in_thread_if(large, _make_memories, rows, tail, scope, last, by)
             if self._current is not None:
                 found = await self._current(user, found, history=True)
