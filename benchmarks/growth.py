@@ -19,6 +19,7 @@ import math
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -203,26 +204,50 @@ async def sessions_of_a_user(trial: Trial) -> None:
     await trial.each("forget the user", 1, lambda _: user.forget(), "it removes all of them")
 
 
+class Crowd:
+    """Users with a session of four messages each."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    async def talk(self, number: int) -> None:
+        session = self._trial.runtime.session(f"u{number}", "s")
+        await session.append(self._trial.messages(4, 4 * number))
+
+    async def flush(self, number: int) -> None:
+        await self._trial.runtime.session(f"u{number}", "s").flush()
+
+
 async def users(trial: Trial) -> None:
-    runtime, size = trial.runtime, trial.size
-
-    async def talk(number: int) -> None:
-        session = runtime.session(f"u{number}", "s")
-        await session.append(trial.messages(4, 4 * number))
-
+    runtime, size, crowd = trial.runtime, trial.size, Crowd(trial)
     with trial.measured("append four messages of a new user", size):
-        await trial.at_once(size, talk)
-
-    async def flush(number: int) -> None:
-        await runtime.session(f"u{number}", "s").flush()
-
+        await trial.at_once(size, crowd.talk)
     with trial.measured("flush and index a user", size):
-        await trial.at_once(size, flush)
+        await trial.at_once(size, crowd.flush)
         await runtime.settle()
-    await trial.each("a new user's append", 20, lambda n: talk(size + n))
+    await trial.each("a new user's append", 20, lambda n: crowd.talk(size + n))
     some = runtime.session("u1", "s")
     await trial.each("load with recall", 20, lambda n: some.load(query=trial.question(n)))
     await trial.reopen()
+
+
+async def killed_users(trial: Trial) -> None:
+    """The process was killed when index jobs of four messages of each waited."""
+    await trial.runtime.aclose()
+    command = [sys.executable, "-m", "benchmarks.growth", "--killed"]
+    await anyio.run_process([*command, str(trial.size), str(trial.directory)], check=False)
+    await trial.reopen()
+    with trial.measured("index a user after a kill", trial.size):
+        await trial.runtime.settle()
+
+
+async def _die(size: int, directory: Path) -> None:
+    trial = Trial("killed", size, directory)
+    await trial.runtime.start()
+    crowd = Crowd(trial)
+    await trial.at_once(size, crowd.talk)
+    await trial.at_once(size, crowd.flush)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def rows_of_everybody(trial: Trial) -> None:
@@ -315,6 +340,7 @@ AXES: dict[str, tuple[int, Callable[[Trial], Awaitable[None]]]] = {
     "messages": (2_500, messages_of_a_session),
     "sessions": (250, sessions_of_a_user),
     "users": (500, users),
+    "killed": (625, killed_users),
     "rows": (6_250, rows_of_everybody),
     "memories": (750, memories_of_a_user),
     "characters": (20_000, characters_of_a_message),
@@ -445,12 +471,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="append a line of JSON for each cost")
     parser.add_argument("--check", action="store_true", help="fail if an operation is steep")
     parser.add_argument("--trial", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--killed", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.trial:
         axis, size, directory = arguments.trial
         costs = anyio.run(_run_trial, axis, int(size), Path(directory))
         sys.stdout.write(msgspec.json.encode(costs).decode())
         return 0
+    if arguments.killed:
+        anyio.run(_die, int(arguments.killed[0]), Path(arguments.killed[1]))
     times = [int(one) for one in arguments.sizes.split(",")]
     trials = [(axis, by * AXES[axis][0]) for axis in arguments.axis or AXES for by in times]
     console, found = Console(), list[Cost]()

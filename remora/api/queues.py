@@ -74,10 +74,7 @@ _CHECKPOINT_S = 5.0
 _PRUNE_CONCURRENCY = 2
 _QUIET_S = 0.5  # without a commit: messages are indexed
 _TOGETHER = 512  # messages of short sessions that are indexed as one; less than a second of work
-_AT_ONCE = Gathering(
-    size=count_new_memories, most=1, most_of_owner=1, age_s=0.0, quiet_s=0.0, together=256
-)
-"""Recorded memories do not wait for others: those that are there are indexed as one."""
+_MEMORIES_TOGETHER = 256
 _KNOWN_FACTS = 5  # near a new one, which may take the place of one of them
 
 
@@ -257,11 +254,13 @@ def add_long_term(base: Foundation, writers: SharedLocks, eraser: Eraser) -> Rec
         flush,
         at_once,
         gathering=gathering,
-        together=flush.index_together if gathering and access.redact is None else None,
+        # a hook may fail for one text, and is asked on the event loop
+        together=Together(count_new_messages, _TOGETHER, flush.index_together)
+        if gathering and access.redact is None
+        else None,
     )
-    base.add_queue(
-        RECORD_QUEUE, record, at_once, gathering=_AT_ONCE, together=record.index_together
-    )
+    memories = Together(count_new_memories, _MEMORIES_TOGETHER, record.index_together)
+    base.add_queue(RECORD_QUEUE, record, at_once, together=memories)
     index.serve(base.registry, flush, record, base.retry)
     base.add_queue(PRUNE_QUEUE, prune, _PRUNE_CONCURRENCY)
     every, long_term = base.schedule.every, config.long_term
@@ -282,7 +281,6 @@ def _gathering(config: Config) -> Gathering | None:
         most_of_owner=unindexed // 2,
         age_s=config.long_term.gather_s,
         quiet_s=_QUIET_S,
-        together=_TOGETHER,
     )
 
 

@@ -41,8 +41,8 @@ _logger = get_logger(__name__)
 _SLICE = 1_000  # messages read at once
 _INLINE = 4_000  # characters
 _LINES_INLINE = 64_000  # bytes of messages
-_MESSAGE_CHARACTERS = 64_000  # of any message: far more than a summary has room for
 _RESULT_CHARACTERS = 4_000  # of a tool's result: who asked for it has read the whole
+_MESSAGE_CHARACTERS = 64_000  # of another message: far more than a summary has room for
 _TRIES = 4  # a counter may find a text longer than the sum of its lines
 
 
@@ -230,8 +230,10 @@ async def lines_of(entries: Sequence[Entry]) -> list[Line]:
 
 def _line_of(entry: Entry) -> Line:
     chat = decode_chat(entry.chat)
-    # cut first: of a pasted file of megabytes a summary has no room for a hundredth
-    text = replace_data(remove_hidden(clip(plain_text(chat), _MESSAGE_CHARACTERS)))
+    text = plain_text(chat)
+    if entry.role != "tool":  # of a pasted file of megabytes a summary has no room for a hundredth
+        text = clip(text, _MESSAGE_CHARACTERS)
+    text = replace_data(remove_hidden(text))
     if entry.role == "tool":
         text = clip(text, _RESULT_CHARACTERS)
     calls = tuple([(one.name, one.arguments) for one in tool_calls(chat)]) if entry.calls else ()

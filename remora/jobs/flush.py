@@ -188,17 +188,18 @@ class FlushHandler:
     ) -> Sequence[JobResult] | None:
         """Index the new messages of many short sessions as one: one read, one write.
 
-        All attempts are of jobs that are new, or all of jobs that were found in the log.
+        All attempts are of jobs that are new, or all of jobs that were found in the log. No text is
+        redacted.
 
         Returns:
-            A result for each; None where each session is to be indexed by itself: a text is
-            redacted, a store keeps windows, or messages are large.
+            A result for each; None where each session is to be indexed by itself: the store keeps
+            windows, or messages are large.
 
         Raises:
             JournalDamaged, ModelError, LongTermError: see `__call__`; of one session, perhaps.
         """
         access = self._access
-        if access.redact is not None or await self._stores_windows():
+        if await self._stores_windows():
             return None
         may_exist = attempts[0].job.resumed
         parts: list[tuple[SessionKey, int, int]] = []

@@ -114,14 +114,23 @@ class JobResult(msgspec.Struct, frozen=True):
 
 Handler: TypeAlias = Callable[[JobAttempt], Awaitable[JobResult]]
 
-Together: TypeAlias = Callable[
-    [Sequence[JobAttempt], Callable[[], None]], Awaitable[Sequence[JobResult] | None]
-]
-"""Does the work of several jobs as one; each then has its result.
 
-It calls its second argument before it does what must not be done twice. Where it raises before
-that, or returns None, each of the jobs runs alone.
-"""
+class Together(msgspec.Struct, frozen=True):
+    """How small jobs that wait at the same time are one work.
+
+    Attributes:
+        size: of a job; 0 for one that always runs alone.
+        most: size of all jobs of one work.
+        work: does it; each job then has its result. It calls its second argument before it does
+            what must not be done twice. Where it raises before that, or returns None, each of the
+            jobs runs alone.
+    """
+
+    size: Callable[[Job], int]
+    most: int
+    work: Callable[
+        [Sequence[JobAttempt], Callable[[], None]], Awaitable[Sequence[JobResult] | None]
+    ]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +213,6 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
         most_of_owner: or when those of one owner have this.
         age_s: or when the oldest has waited for so long.
         quiet_s: or when nothing was written for so long.
-        together: most size of jobs that are one work, where the queue can do that; 0 for none.
     """
 
     size: Callable[[Job], int]
@@ -212,7 +220,6 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
     most_of_owner: int
     age_s: float
     quiet_s: float
-    together: int = 0
 
 
 _STALLED_S = 5.0
@@ -393,8 +400,8 @@ class JobQueue:
 
     def _take_small(self, first: Job) -> Iterator[Job]:
         """Those that run together with it, of each owner in turn."""
-        assert self._gathering is not None
-        size, room = self._gathering.size, self._gathering.together
+        assert self.together is not None
+        size, room = self.together.size, self.together.most
         if first.id in self._alone:
             self._alone.discard(first.id)
             return

@@ -372,7 +372,7 @@ class Supervisor:
         try:
             with anyio.CancelScope() as scope, in_background(), with_process(self._elsewhere):
                 self._scopes.update(dict.fromkeys(ids, scope))
-                return await call_guarded(queue.together, attempts, begin)
+                return await call_guarded(queue.together.work, attempts, begin)
         except Exception as e:
             if begun:
                 raise

@@ -249,14 +249,13 @@ class FileEraser:
             self._event = anyio.Event()
             if not any(case.due and not case.begins for case in self._waiting):
                 await self._event.wait()
-            elif self._beginning and not self._resting:
+                continue
+            if not self._resting:
                 with anyio.move_on_after(_JOIN_S):
                     while self._beginning:
                         await self._event.wait()
                         self._event = anyio.Event()
-                await self._try(self._choose())
-            else:
-                await self._try(self._choose())
+            await self._try(self._choose())
 
     def _choose(self) -> list[FileErasure]:
         """New ones together, without those that have failed."""

@@ -50,6 +50,7 @@ from remora.runtime.fairness import Quota
 from remora.runtime.jobs import Job
 from remora.runtime.probes import probe
 from remora.runtime.shared_call import SharedCall
+from remora.runtime.threads import run_in_thread
 from remora.storage.damage import read_undamaged
 from remora.storage.lookups import SessionPart
 from remora.storage.pending import NEIGHBOURS, first_row_written
@@ -141,12 +142,12 @@ class UnindexedRows:
         The journal looks for the words: reading and indexing all that an import brought would take
         seconds.
         """
-        words = question.parts_of_words
+        words = await run_in_thread_if(question.is_long, getattr, question, "parts_of_words")
         if not words:
             return tail
         known = {row.id for row in tail.rows}
         found: dict[SessionKey, set[int]] = {}
-        for key, seq in await self._journal.unindexed(user, _OLDER, words=words):
+        for key, seq in await self._journal.find_unindexed(user, words, _OLDER):
             if row_id(key, seq) not in known:
                 found.setdefault(key, set()).add(seq)
         parts = [_Part(key, seqs, {}) for key, seqs in found.items()]
@@ -154,7 +155,7 @@ class UnindexedRows:
         if not rows:
             return tail
         probe("older_messages_found")
-        return await run_in_thread_if(True, tail.with_more, rows)
+        return await run_in_thread(tail.with_more, rows)
 
     def _hold(self, user: str) -> _UserTail:
         """What is held of the user: another one than before, if that was dropped."""
@@ -292,17 +293,17 @@ class UnindexedRows:
         build = partial(self._build_rows, spans, read)
         size = sum(len(entry.chat) for one in read for entry in one.entries)
         made = await self._as_stored(await run_in_thread_if(size > INLINE_CHARACTERS, build))
-        pruned = {(one.key, seq) for one in read for seq in one.pruned}
-        bounds: dict[SessionKey, list[tuple[int, int]]] = {}
-        for part, first, last in spans:
-            bounds.setdefault(part.key, []).append((first, last))
+        # those around them are cut at the edge of what was read
+        wanted = {
+            (part.key, seq)
+            for part, first, last in spans
+            for seq in part.seqs.intersection(range(first, last + 1))
+        }
+        wanted.difference_update((one.key, seq) for one in read for seq in one.pruned)
         rows = {part.key: part.kept() for part in parts}
-        wanted = {part.key: part.seqs for part in parts}
         for row in made:
             key = SessionKey(row.user, row.session)
-            # those around them are cut at the edge of what was read
-            within = any(first <= row.seq <= last for first, last in bounds[key])
-            if within and row.seq in wanted[key] and (key, row.seq) not in pruned:
+            if (key, row.seq) in wanted:
                 rows[key][row.seq] = row
         return [rows[part.key] for part in parts]
 
@@ -425,7 +426,7 @@ class _Part(msgspec.Struct, frozen=True):
     """
 
     key: SessionKey
-    seqs: Collection[int]
+    seqs: set[int]
     known: Mapping[int | str, MemoryRow]
 
     def kept(self) -> dict[int | str, MemoryRow]:
@@ -438,7 +439,7 @@ class _Part(msgspec.Struct, frozen=True):
         Known ones are made again only if a neighbour, whose text they hold, came or went, or may
         have: nobody says so of one that is indexed.
         """
-        rows, seqs = self.kept(), set(self.seqs)
+        rows, seqs = self.kept(), self.seqs
         changed = {seq for seq in seqs if seq not in self.known}
         changed.update(row.seq for row in self.known.values() if row.seq not in rows)
         reach = range(-NEIGHBOURS, NEIGHBOURS + 1)

@@ -298,12 +298,7 @@ class Journal(Log, Protocol):
         ...
 
     async def unindexed(
-        self,
-        user: str,
-        limit: int,
-        sessions: Collection[str] | None = None,
-        *,
-        words: Sequence[str] = (),
+        self, user: str, limit: int, sessions: Collection[str] | None = None
     ) -> Sequence[tuple[SessionKey, int]]:
         """A user's messages that have no flush job yet, by session and number, the newest first.
 
@@ -314,9 +309,22 @@ class Journal(Log, Protocol):
             user: the user.
             limit: how many at most.
             sessions: only those of these sessions; None for all.
-            words: only messages in whose content one of these is, those with the rarest of them
-                first; also messages whose flush job has not ended. ASCII letters of the words are
-                small, and those of the content count as such; others are compared as they are.
+        """
+        ...
+
+    async def find_unindexed(
+        self, user: str, words: Sequence[str], limit: int
+    ) -> Sequence[tuple[SessionKey, int]]:
+        """A user's messages that are not indexed and have some of these words, as `unindexed`.
+
+        Those with the rarest of the words come first. Messages whose flush job has not ended are
+        among them.
+
+        Args:
+            user: the user.
+            words: are looked for within the content. Their ASCII letters are small, and those of
+                the content count as such; others are compared as they are.
+            limit: how many at most.
         """
         ...
 

@@ -40,7 +40,7 @@ __all__ = [
 
 
 RAREST = 1_000_000
-"""What a word counts that one message has (`Journal.unindexed`); of n messages, the n-th part."""
+"""What a word of one message counts in `Journal.find_unindexed`; of n messages, the n-th part."""
 
 _decode_entry = msgspec.msgpack.Decoder(EntryFlushSpec).decode
 

@@ -96,7 +96,7 @@ async def _answers(journal: Journal, number: int) -> dict[str, Any]:
         for ids in (("id \u2028", "none"), ("i1", "i11")):
             found[f"ids {key} {ids[0]}"] = await journal.fetch(key, IdLookup(ids, 0))
     for words in (("line", "tab"), ("\u7528\u6237", "u0001f701"), ("\\", "100%"), ("'quoted'",)):
-        asked = await journal.unindexed("alice", EVERYTHING, words=words)
+        asked = await journal.find_unindexed("alice", words, EVERYTHING)
         found[f"unindexed with {words}"] = list(asked)
     ranges = [
         (CHAT, 2, number),

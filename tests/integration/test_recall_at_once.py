@@ -311,11 +311,11 @@ class Watched(MemoryJournal):
         self.asked: list[Any] = []
         self.failing = False
 
-    async def unindexed(self, user: str, limit: int, sessions: Any = None, **more: Any) -> Any:
+    async def unindexed(self, user: str, limit: int, sessions: Any = None) -> Any:
         self.asked.append(sessions if sessions is None else sorted(sessions))
         if self.failing:
             raise OSError("away")
-        return await super().unindexed(user, limit, sessions, **more)
+        return await super().unindexed(user, limit, sessions)
 
 
 async def test_only_what_changed_is_read() -> None:

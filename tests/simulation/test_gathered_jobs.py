@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def running(
-    together: Together | None = None,
+    work: Work | None = None,
 ) -> AsyncIterator[tuple[Kernel, list[str], VirtualClock, MemoryJournal]]:
     """A queue whose jobs have the size of their messages; those of 50 do not wait."""
     begun: list[str] = []
@@ -48,7 +48,6 @@ async def running(
         most_of_owner=60,
         age_s=60,
         quiet_s=5,
-        together=100,
     )
     clock, journal = VirtualClock(), MemoryJournal()
     queue = JobQueue(
@@ -58,7 +57,7 @@ async def running(
         retry=RetryPolicy(),
         owner=attrgetter("user"),
         gathering=gathering,
-        together=together,
+        together=None if work is None else Together(gathering.size, 100, work),
     )
     async with kernel(journal, clock=clock, queues=[queue]) as core:
         yield core, begun, clock, journal

@@ -281,26 +281,28 @@ class MemoryJournal(MemoryWriter):
         ]
 
     async def unindexed(
-        self,
-        user: str,
-        limit: int,
-        sessions: Collection[str] | None = None,
-        *,
-        words: Sequence[str] = (),
+        self, user: str, limit: int, sessions: Collection[str] | None = None
     ) -> Sequence[tuple[SessionKey, int]]:
         await anyio.lowlevel.checkpoint()
-        found: list[tuple[int, SessionKey, int, list[str]]] = []
-        for actor in self._actors.values():
-            key = actor.key
-            if not isinstance(key, SessionKey) or key.user != user:
-                continue
-            if sessions is None or key.session in sessions:
-                after = actor.flushed if words else actor.watermarks.indexing_through
-                for entry in actor.visible(after + 1, actor.last):
-                    text = bytes(entry.chat).lower()
-                    hits = [word for word in words if word.encode() in text]
-                    if entry.seq not in actor.pruned and (hits or not words):
-                        found.append((-entry.at_us, key, -entry.seq, hits))
+        found = []
+        for key, actor in self._sessions():
+            if key.user == user and (sessions is None or key.session in sessions):
+                tail = actor.visible(actor.watermarks.indexing_through + 1, actor.last)
+                found += [(e.at_us, key, e.seq) for e in tail if e.seq not in actor.pruned]
+        found.sort(key=lambda one: (-one[0], one[1], -one[2]))
+        return [(key, seq) for _, key, seq in found[:limit]]
+
+    async def find_unindexed(
+        self, user: str, words: Sequence[str], limit: int
+    ) -> Sequence[tuple[SessionKey, int]]:
+        await anyio.lowlevel.checkpoint()
+        found = []
+        for key, actor in self._sessions():
+            for entry in actor.visible(actor.flushed + 1, actor.last) if key.user == user else ():
+                text = bytes(entry.chat).lower()
+                hits = [word for word in words if word.encode() in text]
+                if hits and entry.seq not in actor.pruned:
+                    found.append((-entry.at_us, key, -entry.seq, hits))
         counts = Counter(word for *_, hits in found for word in hits)
         found.sort(key=lambda one: (-sum(RAREST // counts[word] for word in one[3]), *one[:3]))
         return [(key, -seq) for _, key, seq, _ in found[:limit]]

@@ -384,33 +384,31 @@ class JournalReader:
         )
         return decode_jobs([job_texts(row) for row in rows])
 
-    async def unindexed(
-        self,
-        user: str,
-        limit: int,
-        sessions: Collection[str] | None = None,
-        *,
-        words: Sequence[str] = (),
+    async def find_unindexed(
+        self, user: str, words: Sequence[str], limit: int
     ) -> Sequence[tuple[SessionKey, int]]:
-        if words:
-            rows = await self._read(
-                "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
-                "lower(encode(m.chat, 'escape')) AS text FROM remora.actors AS s JOIN "
-                f"remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND "
-                f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = $1 AND "
-                "s.session <> '' AND m.removed IS NULL AND m.pruned IS NULL), "
-                "hits AS MATERIALIZED (SELECT session, pos, at_us, n FROM told JOIN "
-                "unnest($3::bytea[]) WITH ORDINALITY AS u (word, n) ON "
-                "position(encode(u.word, 'escape') IN text) > 0), "
-                f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
-                f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
-                "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
-                "LIMIT $2",
-                user,
-                limit,
-                [word.encode() for word in words],
-            )
-            return [(SessionKey(user, session), seq) for session, seq in rows]
+        rows = await self._read(
+            "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
+            "lower(encode(m.chat, 'escape')) AS text FROM remora.actors AS s JOIN "
+            f"remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND "
+            f"m.pos <= (s.sid << {SEQ_BITS}) + {SEQ_MASK} WHERE s.user = $1 AND "
+            "s.session <> '' AND m.removed IS NULL AND m.pruned IS NULL), "
+            "hits AS MATERIALIZED (SELECT session, pos, at_us, n FROM told JOIN "
+            "unnest($3::bytea[]) WITH ORDINALITY AS u (word, n) ON "
+            "position(encode(u.word, 'escape') IN text) > 0), "
+            f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
+            f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
+            "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
+            "LIMIT $2",
+            user,
+            limit,
+            [word.encode() for word in words],
+        )
+        return [(SessionKey(user, session), seq) for session, seq in rows]
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
         rows = await self._read(
             f"SELECT s.session, m.pos & {SEQ_MASK} FROM remora.actors AS s "
             f"JOIN remora.messages AS m ON m.pos > (s.sid << {SEQ_BITS}) + s.flushing AND "

@@ -372,29 +372,27 @@ class JournalReader:
         )
         return decode_jobs(rows)
 
-    async def unindexed(
-        self,
-        user: str,
-        limit: int,
-        sessions: Collection[str] | None = None,
-        *,
-        words: Sequence[str] = (),
+    async def find_unindexed(
+        self, user: str, words: Sequence[str], limit: int
     ) -> Sequence[tuple[SessionKey, int]]:
-        if words:
-            rows = await self._read(
-                "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
-                "lower(CAST(m.chat AS TEXT)) AS text FROM actors AS s CROSS JOIN messages AS m ON "
-                f"m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND m.pos <= (s.sid << {SEQ_BITS}) + "
-                f"{SEQ_MASK} WHERE s.user = ? AND s.session != '' AND m.removed IS NULL AND "
-                "m.pruned IS NULL), hits AS MATERIALIZED (SELECT session, pos, at_us, u.key AS n "
-                "FROM told CROSS JOIN json_each(?) AS u WHERE instr(text, u.value) > 0), "
-                f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
-                f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
-                "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
-                "LIMIT ?",
-                (user, _encode_json(list(words)), limit),
-            )
-            return [(SessionKey(user, session), seq) for session, seq in rows]
+        rows = await self._read(
+            "WITH told AS MATERIALIZED (SELECT s.session, m.pos, m.at_us, "
+            "lower(CAST(m.chat AS TEXT)) AS text FROM actors AS s CROSS JOIN messages AS m ON "
+            f"m.pos > (s.sid << {SEQ_BITS}) + s.flushed AND m.pos <= (s.sid << {SEQ_BITS}) + "
+            f"{SEQ_MASK} WHERE s.user = ? AND s.session != '' AND m.removed IS NULL AND "
+            "m.pruned IS NULL), hits AS MATERIALIZED (SELECT session, pos, at_us, u.key AS n "
+            "FROM told CROSS JOIN json_each(?) AS u WHERE instr(text, u.value) > 0), "
+            f"weights AS (SELECT n, {RAREST} / count(*) AS weight FROM hits GROUP BY n) "
+            f"SELECT session, pos & {SEQ_MASK} FROM hits JOIN weights USING (n) "
+            "GROUP BY session, pos, at_us ORDER BY sum(weight) DESC, at_us DESC, pos DESC "
+            "LIMIT ?",
+            (user, _encode_json(list(words)), limit),
+        )
+        return [(SessionKey(user, session), seq) for session, seq in rows]
+
+    async def unindexed(
+        self, user: str, limit: int, sessions: Collection[str] | None = None
+    ) -> Sequence[tuple[SessionKey, int]]:
         among = ""
         parameters: list[Any] = [user, limit]
         if sessions is not None:

@@ -33,7 +33,7 @@ export class ErasurePanel {
       const rows = Object.entries({ ...receipt.journal, "long-term": receipt.long_term });
       fill(this.result,
         el("p", {}, stored(what), " is erased",
-          receipt.erased_by ? [", and its bytes leave the files by ", moment(receipt.erased_by)] : "", ". The receipt:"),
+          receipt.erased_by ? [", and its bytes leave the files ", moment(receipt.erased_by)] : "", ". The receipt:"),
         table("Receipt of the erasure", ["what", "how many"], rows.map(([name, count]) =>
           el("tr", {}, el("th", { scope: "row" }, NOUNS[name] ?? name), el("td", { class: "figure" }, number(count))))));
       fill(this.buttons);
