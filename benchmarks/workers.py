@@ -1,16 +1,22 @@
 """Several worker processes with one memory, against one process with the same load.
 
     python -m benchmarks.workers rates [--rounds 3] [--seconds 3] [--shards 8] [--json FILE]
+    python -m benchmarks.workers turns [--rounds 3] [--seconds 10]
     python -m benchmarks.workers takeover [--runs 50] [--standby]
     python -m benchmarks.workers kills [--runs 100]
     python -m benchmarks.workers stops [--runs 20]
+
+Each takes `--owners N`: so many processes own the memory, each some of its shards.
 
 `rates`: four processes with 64 sessions each, through the owner, and one process with 256 sessions,
 in turn; one caller a session; texts of 300 characters; `synchronous=FULL`. Operations: a durable
 append; `load()` of 20 messages; a turn (append, load, append); `load(query=…)` with long-term
 memory. Everything is loaded, and each session was used for a second, before a round begins. The
 result is the ratio of a round's two rates, the median over the rounds, and the owner's
-processor time for each operation.
+processor time for each operation, of all owners together and of the one with most. A machine with
+more cores than this one serves as many operations a second as that one allows: 1 s divided by it.
+
+`turns`: what memory costs a streaming FastAPI server; see `benchmarks.worker_turns`.
 
 `takeover`: the owner is killed; the time until the next append is acknowledged, and until a context
 has recalled memories again.
@@ -24,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -34,16 +39,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import remora
+from benchmarks.served import used_s
 from benchmarks.shared import texts
 from remora.cli.replay import percentile
 from remora.cluster.control import OwnerGone
-from remora.cluster.place import Place
+from remora.cluster.place import Place, find_owners
 from remora.cluster.watch import open_control
 from remora.config import ClusterConfig
 
@@ -57,7 +64,7 @@ _CONFIG = """\
 directory: {directory}
 long_term: {{enabled: {long_term}}}
 buffer: {{policy: keep_all}}
-cluster: {{shards: {shards}, standby: {standby}, max_deaths: 1000, linger_s: 20}}
+cluster: {{shards: {shards}, owners: {owners}, standby: {standby}, max_deaths: 1000, linger_s: 20}}
 """
 
 
@@ -68,13 +75,13 @@ class Rate(msgspec.Struct, frozen=True):
         done: operations.
         seconds: the round's.
         milliseconds: of each operation.
-        owner_us: the owner's processor time for each operation; 0 in process.
+        owner_us: each owner's processor time for each operation; nothing in process.
     """
 
     done: int
     seconds: float
     milliseconds: list[float]
-    owner_us: float = 0.0
+    owner_us: tuple[float, ...] = ()
 
     @property
     def per_second(self) -> float:
@@ -83,11 +90,12 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def _write_config(
-    path: Path, *, shards: int, long_term: bool = False, standby: bool = False
+    path: Path, *, shards: int, owners: int = 1, long_term: bool = False, standby: bool = False
 ) -> Path:
     file = path / "remora.yaml"
     words = {"long_term": str(long_term).lower(), "standby": str(standby).lower()}
-    file.write_text(_CONFIG.format(directory=path / "memory", shards=shards, **words))
+    text = _CONFIG.format(directory=path / "memory", shards=shards, owners=owners, **words)
+    file.write_text(text)
     return file
 
 
@@ -152,7 +160,8 @@ def _measure(file: Path, operation: str, *, local: bool, seconds: float) -> Rate
     for client in clients:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
-    before = 0.0 if local else _owner_cpu(file.parent / "memory")
+    owners = [] if local else [one.pid for one in find_owners(file.parent / "memory")]
+    before = [used_s(one) for one in owners]
     for client in clients:
         assert client.stdin is not None
         client.stdin.write(f"{seconds}\n")
@@ -161,33 +170,23 @@ def _measure(file: Path, operation: str, *, local: bool, seconds: float) -> Rate
     for client in clients:
         assert client.stdout is not None
         took += json.loads(client.stdout.readline())
-    spent = 0.0 if local else _owner_cpu(file.parent / "memory") - before
+    spent = [used_s(pid) - earlier for pid, earlier in zip(owners, before, strict=True)]
     for client in clients:
         client.communicate()
-    return Rate(len(took), seconds, took, spent / max(len(took), 1) * 1e6)
+    return Rate(len(took), seconds, took, tuple(one / max(len(took), 1) * 1e6 for one in spent))
 
 
-def _owner_pid(memory: Path) -> int:
-    info = Place(memory).read_owner()
+def _owner_pid(memory: Path, number: int = 0) -> int:
+    info = Place(memory, number).read_owner()
     assert info is not None
     return info.pid
 
 
-def _owner_cpu(memory: Path) -> float:
-    fields = Path(f"/proc/{_owner_pid(memory)}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _end_owner(memory: Path, number: int = signal.SIGKILL) -> None:
-    info = Place(memory).read_owner()
-    if info is None:
-        return
-    try:
-        with open_control(info, ClusterConfig()) as control:
+def _end_owners(memory: Path, number: int = signal.SIGKILL) -> None:
+    for info in find_owners(memory):
+        with suppress(OwnerGone), open_control(info, ClusterConfig()) as control:
             os.kill(control.pid, number)
             control.wait(30)
-    except OwnerGone:
-        pass
 
 
 def _rates(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -199,9 +198,14 @@ def _rates(given: argparse.Namespace) -> list[dict[str, Any]]:
             for in_process in (True, False):
                 with tempfile.TemporaryDirectory() as path:
                     shards = 1 if in_process else given.shards
-                    file = _write_config(Path(path), shards=shards, long_term=operation == "query")
+                    file = _write_config(
+                        Path(path),
+                        shards=shards,
+                        owners=1 if in_process else given.owners,
+                        long_term=operation == "query",
+                    )
                     pair.append(_measure(file, operation, local=in_process, seconds=given.seconds))
-                    _end_owner(Path(path) / "memory", signal.SIGTERM)
+                    _end_owners(Path(path) / "memory", signal.SIGTERM)
             local.append(pair[0])
             remote.append(pair[1])
             ratios.append(pair[1].per_second / pair[0].per_second)
@@ -211,13 +215,24 @@ def _rates(given: argparse.Namespace) -> list[dict[str, Any]]:
             "workers_per_s": round(statistics.median(one.per_second for one in remote)),
             "ratio": round(statistics.median(ratios), 2),
             "ratios": [round(one, 2) for one in ratios],
-            "owner_us": round(statistics.median(one.owner_us for one in remote), 1),
+            "owner_us": round(statistics.median(sum(one.owner_us) for one in remote), 1),
+            "busiest_owner_us": round(statistics.median(max(one.owner_us) for one in remote), 1),
             "p50_ms": round(statistics.median(remote[-1].milliseconds), 2),
             "p99_ms": round(percentile(sorted(remote[-1].milliseconds), 0.99), 2),
         }
         print(json.dumps(row), flush=True)
         found.append(row)
     return found
+
+
+def _turns(given: argparse.Namespace) -> list[dict[str, Any]]:
+    from benchmarks.worker_turns import measure_turns  # noqa: PLC0415  # FastAPI
+
+    row = measure_turns(
+        owners=given.owners, rounds=given.rounds, seconds=given.seconds, shards=given.shards
+    )
+    print(json.dumps(row), flush=True)
+    return [row]
 
 
 # -- owners that die -------------------------------------------------------------------------------
@@ -233,7 +248,13 @@ async def _takeover(given: argparse.Namespace) -> list[dict[str, Any]]:
     took, recalled = [], []
     with tempfile.TemporaryDirectory() as path:
         memory = Path(path) / "memory"
-        file = _write_config(Path(path), shards=given.shards, long_term=True, standby=given.standby)
+        file = _write_config(
+            Path(path),
+            shards=given.shards,
+            owners=given.owners,
+            long_term=True,
+            standby=given.standby,
+        )
         async with remora.connect(file) as worker:
             chat = worker.session("user", "s")
             for run in range(given.runs):
@@ -251,7 +272,7 @@ async def _takeover(given: argparse.Namespace) -> list[dict[str, Any]]:
                     status = context.sources.long_term.status
                 recalled.append(time.perf_counter() - begun)
             assert len(await chat.history()) == 2 * given.runs
-        _end_owner(memory, signal.SIGTERM)
+        _end_owners(memory, signal.SIGTERM)
     took.sort()
     recalled.sort()
     row = {
@@ -268,14 +289,14 @@ async def _takeover(given: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 async def _under_load(
-    given: argparse.Namespace, harm: Callable[[Path, Path], Awaitable[None]]
+    given: argparse.Namespace, harm: Callable[[Path, Path, int], Awaitable[None]]
 ) -> list[dict[str, Any]]:
     """Append from 64 sessions while `harm` is done again and again; count what went wrong."""
     sent: dict[str, int] = {f"user-{n}": 0 for n in range(SESSIONS)}
     stale = unknown = 0
     ended = False
     with tempfile.TemporaryDirectory() as path:
-        file = _write_config(Path(path), shards=given.shards)
+        file = _write_config(Path(path), shards=given.shards, owners=given.owners)
         async with remora.connect(file) as worker:
 
             async def append(name: str) -> None:
@@ -297,11 +318,11 @@ async def _under_load(
                         assert e.retryable  # noqa: PT017
 
             tasks = [asyncio.create_task(append(name)) for name in sent]
-            for _ in range(given.runs):
+            for run in range(given.runs):
                 goal = {name: count + 3 for name, count in sent.items()}
                 while any(sent[name] < goal[name] for name in goal):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                await harm(file, Path(path) / "memory")
+                await harm(file, Path(path) / "memory", run % given.owners)
             ended = True
             await asyncio.gather(*tasks)
             lost = doubled = reordered = 0
@@ -311,15 +332,15 @@ async def _under_load(
                 lost += len(set(range(count)) - set(numbers))
                 doubled += len(numbers) - len(set(numbers))
                 reordered += numbers != sorted(numbers)
-        _end_owner(Path(path) / "memory", signal.SIGTERM)
+        _end_owners(Path(path) / "memory", signal.SIGTERM)
     row = {"runs": given.runs, "acknowledged": sum(sent.values()), "sent_again": unknown}
     row |= {"lost": lost, "doubled": doubled, "reordered": reordered, "stale": stale}
     print(json.dumps(row), flush=True)
     return [row]
 
 
-async def _kill(file: Path, memory: Path) -> None:
-    """Kill the owner, and a worker in the middle of its appends."""
+async def _kill(file: Path, memory: Path, number: int) -> None:
+    """Kill an owner, and a worker in the middle of its appends."""
     worker = subprocess.Popen(  # noqa: ASYNC220  # a moment, in a benchmark
         [*_CLIENT, str(file), "remote", "append", "1000", "4"],
         stdin=subprocess.PIPE,
@@ -331,24 +352,24 @@ async def _kill(file: Path, memory: Path) -> None:
     await asyncio.to_thread(worker.stdout.readline)
     worker.stdin.write("60\n")
     worker.stdin.flush()
-    os.kill(_owner_pid(memory), signal.SIGKILL)
+    os.kill(_owner_pid(memory, number), signal.SIGKILL)
     worker.kill()
     await asyncio.to_thread(worker.communicate)
 
 
-async def _stop(file: Path, memory: Path) -> None:
-    """Stop the owner; when another one serves, continue it."""
+async def _stop(file: Path, memory: Path, number: int) -> None:
+    """Stop an owner; when another one serves, continue it."""
     del file
-    first = _owner_pid(memory)
+    first = _owner_pid(memory, number)
     os.kill(first, signal.SIGSTOP)
-    while _owner_pid_or(first, memory) == first:  # noqa: ASYNC110  # another process decides
+    while _owner_pid_or(first, memory, number) == first:  # noqa: ASYNC110  # another process decides
         await asyncio.sleep(0.02)
-    with contextlib.suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):
         os.kill(first, signal.SIGCONT)
 
 
-def _owner_pid_or(usual: int, memory: Path) -> int:
-    info = Place(memory).read_owner()
+def _owner_pid_or(usual: int, memory: Path, number: int) -> int:
+    info = Place(memory, number).read_owner()
     return usual if info is None else info.pid
 
 
@@ -361,13 +382,15 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("rates", "takeover", "kills", "stops"):
+    for name in ("rates", "turns", "takeover", "kills", "stops"):
         command = commands.add_parser(name)
         command.add_argument("--shards", type=int, default=8)
+        command.add_argument("--owners", type=int, default=1)
         command.add_argument("--json", type=Path)
+    for name, seconds in (("rates", 3.0), ("turns", 10.0)):
+        commands.choices[name].add_argument("--rounds", type=int, default=3)
+        commands.choices[name].add_argument("--seconds", type=float, default=seconds)
     rates = commands.choices["rates"]
-    rates.add_argument("--rounds", type=int, default=3)
-    rates.add_argument("--seconds", type=float, default=3.0)
     rates.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     for name, runs in (("takeover", 50), ("kills", 100), ("stops", 20)):
         commands.choices[name].add_argument("--runs", type=int, default=runs)
@@ -391,6 +414,8 @@ def main(argv: list[str] | None = None) -> list[dict[str, Any]]:
         return []
     if given.command == "rates":
         rows = _rates(given)
+    elif given.command == "turns":
+        rows = _turns(given)
     elif given.command == "takeover":
         rows = asyncio.run(_takeover(given))
     else:

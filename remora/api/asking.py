@@ -9,10 +9,10 @@ import anyio
 import msgspec
 
 from remora.api.changes import Change, ChangeAnswer
-from remora.api.status import RuntimeStatus, StatusQuestion
+from remora.api.status import RuntimeStatus, StatusQuestion, merge_statuses
 from remora.errors import OwnerUnreachable
 from remora.runtime.threads import run_in_thread
-from remora.services.asking import ask_owner
+from remora.services.asking import ask_owner, find_answering
 
 __all__ = ["ask_status", "change_there"]
 
@@ -23,18 +23,28 @@ _decode_change = msgspec.json.Decoder(ChangeAnswer).decode
 
 
 def ask_status(directory: Path, question: StatusQuestion, limit_s: float) -> RuntimeStatus | None:
-    """What the process says; blocks. See `remora.services.asking.ask_owner`, also for errors."""
-    found = ask_owner(directory, msgspec.json.encode(question), limit_s)
+    """What the process says, or several together if each owns a part; blocks.
+
+    See `remora.services.asking.ask_owner`, also for errors.
+    """
+    asked = msgspec.json.encode(question)
+    said = [ask_owner(directory, asked, limit_s, one) for one in find_answering(directory)]
     try:
-        return None if found is None else _decode_status(found)
+        found = [_decode_status(one) for one in said if one is not None]
+        return merge_statuses(found) if found else None
     except msgspec.DecodeError as e:
         raise OwnerUnreachable(f"the process that has {directory} open did not answer: {e}") from e
 
 
-async def change_there(directory: Path, change: Change) -> ChangeAnswer | None:
+async def change_there(directory: Path, change: Change, number: int = 0) -> ChangeAnswer | None:
     """Have the process that has a memory open change it; return when that is done.
 
     Cancelling the call does not stop the change.
+
+    Args:
+        directory: the memory's.
+        change: what to do.
+        number: of the process among those that own the memory together.
 
     Returns:
         None if no process has it open.
@@ -47,7 +57,7 @@ async def change_there(directory: Path, change: Change) -> ChangeAnswer | None:
     question = msgspec.json.encode(StatusQuestion(change=change))
     pause_s, asked = _FIRST_PAUSE_S, False
     while True:
-        found = await run_in_thread(partial(ask_owner, directory, question, LIMIT_S))
+        found = await run_in_thread(partial(ask_owner, directory, question, LIMIT_S, number))
         if found is None:
             if asked:
                 raise OwnerUnreachable(

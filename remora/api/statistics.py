@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
 import msgspec
 
 from remora.api.build import Internals
@@ -9,7 +12,7 @@ from remora.jobs.facts import FactStatistics
 from remora.models.compression import CompressionStatistics
 from remora.recall.index_cache import UserIndexStatistics
 from remora.recall.reranking import RerankStatistics
-from remora.runtime.histogram import Histogram
+from remora.runtime.histogram import Histogram, add_histograms
 from remora.runtime.limits import RegistryStatistics
 from remora.runtime.log import LogStatistics
 from remora.runtime.schedule import TaskStatistics
@@ -17,7 +20,10 @@ from remora.runtime.supervisor import SupervisorStatistics
 from remora.services.file_erasure import ErasureStatistics
 from remora.services.meters import VerbStatistics
 
-__all__ = ["RuntimeStatistics", "statistics_of"]
+__all__ = ["RuntimeStatistics", "add_figures", "statistics_of"]
+
+Figures = TypeVar("Figures", bound=msgspec.Struct)
+_LARGEST = frozenset({"last_s", "oldest_s", "wal_held_s"})
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True):
@@ -63,3 +69,28 @@ def statistics_of(parts: Internals) -> RuntimeStatistics:
         FactStatistics() if parts.facts is None else parts.facts.statistics(),
         parts.verbs.figures(Histogram() if recall is None else recall.seconds()),
     )
+
+
+def add_figures(figures: Sequence[Figures]) -> Figures:
+    """Figures of the same kind, added: numbers are, texts stand one after another."""
+    names = figures[0].__struct_fields__
+    values = [_add(name, [getattr(one, name) for one in figures]) for name in names]
+    return type(figures[0])(*values)
+
+
+def _add(name: str, values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Histogram):
+        return add_histograms(values)
+    if isinstance(first, msgspec.Struct):
+        return add_figures(values)
+    if isinstance(first, Mapping):
+        keys = dict.fromkeys(key for one in values for key in one)
+        return {key: _add(key, [one[key] for one in values if key in one]) for key in keys}
+    if isinstance(first, bool):
+        return any(values)
+    if isinstance(first, str):
+        return "; ".join(dict.fromkeys(one for one in values if one))
+    if isinstance(first, tuple):
+        return tuple(item for one in values for item in one)
+    return max(values) if name in _LARGEST else sum(values)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
 from operator import itemgetter
+from typing import TypeVar
 
 import msgspec
 
 from remora.api.build import Internals
 from remora.api.changes import Change, ChangeAnswer, Changes
-from remora.api.health import Health
-from remora.api.statistics import RuntimeStatistics, statistics_of
+from remora.api.health import Effect, Health, HealthProblem, of_problems
+from remora.api.statistics import RuntimeStatistics, add_figures, statistics_of
 from remora.ids import SessionKey, UserKey
 from remora.storage.journal_port import IndexesUses
 
@@ -24,8 +25,10 @@ __all__ = [
     "RuntimeStatus",
     "StatusQuestion",
     "make_answer",
+    "merge_statuses",
 ]
 
+Shown = TypeVar("Shown")
 MAX_SESSIONS = 1_000
 """Sessions that may be asked for at once."""
 _MOST_MAILBOXES = 20
@@ -83,6 +86,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
         compactions: the newest compactions of the session in the question: the last message of
             each, the tokens of its summary, and the seconds that it took.
         served: how many of the shards this process has open; None from an older remora.
+        share: the numbers of those that it owns; empty if it owns all, or another one each time.
     """
 
     pid: int
@@ -97,6 +101,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True):
     running: tuple[tuple[str, ...], ...] = ()
     compactions: tuple[tuple[int, int, float], ...] = ()
     served: int | None = None
+    share: tuple[int, ...] = ()
 
 
 _decode = msgspec.json.Decoder(StatusQuestion).decode
@@ -114,7 +119,7 @@ def make_answer(
     *,
     changes: Changes | None = None,
     shards: int = 1,
-    add: Callable[[Sequence[RuntimeStatistics]], RuntimeStatistics] = itemgetter(0),
+    share: Sequence[int] = (),
 ) -> Callable[[bytes], bytes]:
     """What `remora.services.answering.start_answering` calls, from its own thread.
 
@@ -123,7 +128,7 @@ def make_answer(
         opened: the parts of each shard; empty while one of them is not open.
         changes: makes those that are asked for; None if the process has a part of the memory.
         shards: how many there are.
-        add: makes one of the shards' statistics.
+        share: the numbers of those that the process has open, if they stay the same.
     """
     since = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -140,17 +145,58 @@ def make_answer(
             at_s=time.monotonic(),
             shards=shards,
             health=health(),
-            statistics=add([statistics_of(one) for one in counted]) if counted else None,
+            statistics=add_figures([statistics_of(one) for one in counted]) if counted else None,
             mailboxes=_fullest(counted),
             live=tuple(_live(parts, asked.sessions[:MAX_SESSIONS])),
             unwritten_uses=tuple(map(_unwritten_uses, parts)) if asked.uses else (),
             running=tuple(one.supervisor.running for one in parts) if asked.jobs else (),
             compactions=_compactions(parts, asked.compactions),
             served=len(parts),
+            share=tuple(share),
         )
         return msgspec.json.encode(status)
 
     return answer
+
+
+def merge_statuses(found: Sequence[RuntimeStatus]) -> RuntimeStatus:
+    """The status of a memory that several processes own, each some of its shards.
+
+    Process and times are of the first. What is said of each shard is left out as long as not all of
+    them are said something of.
+    """
+    first = found[0]
+    if len(found) == 1:
+        return first
+    numbers = [number for one in found for number in one.share]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+
+    def of_each(parts: Sequence[Sequence[Shown]]) -> tuple[Shown, ...]:
+        every = [one for part in parts for one in part]
+        return tuple(every[place] for place in order) if len(every) == first.shards else ()
+
+    figures = [one.statistics for one in found if one.statistics is not None]
+    mailboxes = [each for one in found for each in one.mailboxes]
+    return msgspec.structs.replace(
+        first,
+        health=_merge_healths([one.health for one in found]),
+        statistics=add_figures(figures) if figures else None,
+        mailboxes=tuple(nlargest(_MOST_MAILBOXES, mailboxes, key=lambda one: one.messages)),
+        live=tuple(each for one in found for each in one.live),
+        unwritten_uses=of_each([one.unwritten_uses for one in found]),
+        running=of_each([one.running for one in found]),
+        compactions=tuple(each for one in found for each in one.compactions),
+        served=sum(one.served or 0 for one in found),
+        share=tuple(sorted(numbers)),
+    )
+
+
+def _merge_healths(healths: Sequence[Health]) -> Health:
+    texts: dict[tuple[str, Effect], dict[str, None]] = {}
+    for one in healths:
+        for problem in one.problems:
+            texts.setdefault((problem.code, problem.effect), {})[problem.text] = None
+    return of_problems([HealthProblem(*what, "; ".join(said)) for what, said in texts.items()])
 
 
 def _fullest(shards: Sequence[Internals]) -> tuple[FullMailbox, ...]:

@@ -86,53 +86,63 @@ def command_owners(console: Console, arguments: argparse.Namespace) -> int:
         return _print_journal_owners(console, arguments, arguments.target)
     sys.path.insert(0, "")
     from remora.cluster.control import Look, OwnerGone, OwnerSilent  # noqa: PLC0415  # likewise
-    from remora.cluster.place import Place  # noqa: PLC0415
+    from remora.cluster.place import find_owners  # noqa: PLC0415
     from remora.cluster.target import read_target  # noqa: PLC0415
     from remora.cluster.watch import open_control  # noqa: PLC0415
 
     target = read_target(arguments.target)
     if dsn := target.config.journal.dsn.reveal():
         return _print_nodes(console, arguments, dsn, target.config.journal.schema)
-    info = Place(target.directory).read_owner()
     if not target.directory.is_dir():
         raise InvalidInput(f"there is no directory {target.directory}")
-    if info is None:
+    owners = find_owners(target.directory)
+    if not owners:
         raise InvalidInput(f"no process serves {target.directory}")
-    try:
-        with open_control(info, target.config.cluster) as control:
-            answer = control.ask(Look())
-            pid = control.pid or info.pid
-    except OwnerGone:
-        raise InvalidInput(
-            f"no process serves {target.directory}: its last owner, process {info.pid}, has died"
-        ) from None
-    except OwnerSilent:
-        raise DirectoryLocked(
-            f"the owner of {target.directory}, process {info.pid}, does not answer; a worker that "
-            "connects to it kills it, and starts another",
-            path=target.directory,
-            pid=info.pid,
-            since=info.since,
-        ) from None
-    shards = [
-        {"shard": number, "pid": pid, "since": info.since, "phase": answer.phase}
-        | {"epoch": one.epoch, "sessions": one.sessions, "queue": one.queue}
-        for number, one in enumerate(answer.shards)
-    ]
+    lines: list[str] = []
+    shards: list[dict[str, Any]] = []
+    for info in owners:
+        number = len(lines)
+        try:
+            with open_control(info, target.config.cluster) as control:
+                answer = control.ask(Look())
+                pid = control.pid or info.pid
+        except OwnerGone:
+            if len(owners) > 1:
+                lines.append(f"owner {number}, process {info.pid}, has died")
+                continue
+            raise InvalidInput(
+                f"no process serves {target.directory}: its last owner, process {info.pid}, has "
+                "died"
+            ) from None
+        except OwnerSilent:
+            raise DirectoryLocked(
+                f"the owner of {target.directory}, process {info.pid}, does not answer; a worker "
+                "that connects to it kills it, and starts another",
+                path=target.directory,
+                pid=info.pid,
+                since=info.since,
+            ) from None
+        lines.append(
+            f"process {pid} serves {target.directory} since {info.since}: {answer.phase}, "
+            f"{answer.workers} connected, remora {info.release}, target {info.target}"
+        )
+        shards += [
+            {"shard": number + place * info.owners, "pid": pid, "since": info.since}
+            | {"phase": answer.phase}
+            | {"epoch": one.epoch, "sessions": one.sessions, "queue": one.queue}
+            for place, one in enumerate(answer.shards)
+        ]
+    shards.sort(key=lambda one: one["shard"])
     if arguments.json:
         for shard in shards:
             print_json(shard)
         return 0
-    console.print(
-        f"process {pid} serves {target.directory} since {info.since}: {answer.phase}, "
-        f"{answer.workers} connected, remora {info.release}, target {info.target}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-    table = Table("shard", "epoch", "sessions", "queue", box=None)
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    names = ["shard", *["pid"][: len(owners) > 1], "epoch", "sessions", "queue"]
+    table = Table(*names, box=None)
     for one in shards:
-        table.add_row(*(str(one[name]) for name in ("shard", "epoch", "sessions", "queue")))
+        table.add_row(*(str(one[name]) for name in names))
     console.print(table)
     return 0
 

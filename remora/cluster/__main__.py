@@ -1,8 +1,8 @@
-"""``python -m remora.cluster DIRECTORY``: an owner, as workers start it."""
+"""``python -m remora.cluster DIRECTORY``: an owner, as workers and ``remora serve`` start it."""
 
 import sys
 
-from remora.cluster.owner import main
+from remora.cluster.serve import main
 
 if __name__ == "__main__":
     sys.exit(main())

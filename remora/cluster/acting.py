@@ -16,13 +16,33 @@ import msgspec
 from remora.api.asking import change_there
 from remora.api.changes import Change, ChangeAnswer
 from remora.api.dead_letters import DeadLetters, check_droppable
+from remora.cluster.merging import ShardIds
 from remora.cluster.operating import call_there, change_dead_letters, open_owned
+from remora.cluster.place import find_owners
+from remora.cluster.sharding import find_shards, shard_of
 from remora.config import Config
 from remora.runtime.jobs import Job
+from remora.runtime.threads import run_in_thread
 from remora.services.erasure import ErasureReceipt
 from remora.storage.sockets import has_sockets
 
 __all__ = ["Actions", "Changed"]
+
+
+def _divide(directory: Path, change: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """What each of the processes that own a memory is to do, by its number. Blocks."""
+    owners = max((one.owners for one in find_owners(directory)), default=1)
+    if owners == 1:
+        return {0: change}
+    shards = len(find_shards(directory))
+    if change["verb"] in {"forget", "delete"}:
+        return {shard_of(change["user"], shards) % owners: change}
+    ids = ShardIds(shards).split(change["ids"])
+    parts: dict[int, list[str]] = {}
+    for shard, own in ids.items():
+        named = [ShardIds(shards).name_one(shard, one) for one in own]
+        parts.setdefault(shard % owners, []).extend(named)
+    return {number: change | {"ids": tuple(named)} for number, named in parts.items()}
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -45,13 +65,22 @@ class Actions:
         self._config = config
 
     async def _ask_owner(self, **change: Any) -> ChangeAnswer | None:
-        """What the process that has the memory open did; None if there is none."""
+        """What the process that has the memory open did; None if there is none.
+
+        Where several own it, each does what concerns its shards.
+        """
         if not has_sockets():
             return None
-        answer = await change_there(self._directory, Change(uuid4().hex, **change))
-        if answer is not None:
+        parts = await run_in_thread(_divide, self._directory, change)
+        answers = []
+        for number, part in parts.items():
+            answer = await change_there(self._directory, Change(uuid4().hex, **part), number)
+            if answer is None:
+                return None
             answer.check()
-        return answer
+            answers.append(answer)
+        changed = sum(one.changed for one in answers)
+        return msgspec.structs.replace(answers[0], changed=changed)
 
     async def retry(self, ids: Sequence[str]) -> Changed:
         """Have dead letters run again: now, or when a server opens the directory.

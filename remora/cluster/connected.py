@@ -15,9 +15,11 @@ from remora.cluster.place import Place
 from remora.cluster.remote import RemoteMemory
 from remora.cluster.seeking import OwnerSeeker
 from remora.cluster.sharded import Shard, ShardedRuntime
-from remora.cluster.sharding import choose_layout
+from remora.cluster.sharding import Share, choose_layout, count_owners
 from remora.cluster.spawn import OwnerFinder
 from remora.cluster.target import Target
+from remora.cluster.transfers import WholeTransfers
+from remora.cluster.upkeep import SeparateTransfers
 from remora.cluster.watch import OwnerWatch
 from remora.runtime.threads import run_in_thread
 from remora.services.parts import PartsHolder
@@ -27,7 +29,7 @@ __all__ = ["ConnectedRuntime"]
 
 
 class ConnectedRuntime(ShardedRuntime):
-    """A memory that another process owns, with the methods of `Runtime`; see `remora.connect`.
+    """A memory that other processes own, with the methods of `Runtime`; see `remora.connect`.
 
     Entering it raises `OwnerUnreachable` if no owner answers in time, `OwnerFailed` if none can be
     started, and `ProtocolMismatch` if it and this process are of releases that do not understand
@@ -37,26 +39,42 @@ class ConnectedRuntime(ShardedRuntime):
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._watch: OwnerWatch | None = None
         self._seeker: OwnerSeeker | None = None
         machines = read_machines(target.config)
+        self._owners: list[_Owner] = []
+        transfers: WholeTransfers | None = None
         if machines is None:
-            self._finder = OwnerFinder(target, Place(target.directory))
-            self._remotes = [self._share_directory()]
+            self._remotes = self._share_directory()
+            if len(self._remotes) > 1:
+                transfers = SeparateTransfers(target.directory, target.config)
         else:
             self._seeker = OwnerSeeker(machines, target.config.cluster.wait_s, self._drop)
             self._remotes = self._share_database(machines.shards, self._seeker)
-        shards = [shard for one in self._remotes for shard in one.shards]
-        super().__init__(cast("Sequence[Shard]", shards), transfers=self._remotes[0].transfers)
+        every, owners = [one.shards for one in self._remotes], len(self._remotes)
+        count = sum(map(len, every))
+        shards = [every[number % owners][number // owners] for number in range(count)]
+        transfers = transfers or self._remotes[0].transfers
+        super().__init__(cast("Sequence[Shard]", shards), transfers=transfers)
         self._lifetime = _Lifetime(shards[0].holder)
         _connected.update(self._remotes)
 
-    def _share_directory(self) -> RemoteMemory:
-        """All shards of the memory, which have one owner."""
+    def _share_directory(self) -> list[RemoteMemory]:
+        """The shards of each owner."""
         target = self._target
         layout = choose_layout(target.directory, target.config.cluster.shards)
         like = [target.runtime] if layout is None else make_shards(target.runtime, layout)
-        return RemoteMemory(like, self._dial, digest=target.digest)
+        owners = count_owners(target.config.cluster, layout)
+        self._owners = [_Owner(target, Share(number, owners)) for number in range(owners)]
+        return [
+            RemoteMemory(
+                [like[number] for number in one.share.of(len(like))],
+                one.dial,
+                digest=target.digest,
+                shard=one.share.number,
+                owners=owners,
+            )
+            for one in self._owners
+        ]
 
     def _share_database(self, shards: int, seeker: OwnerSeeker) -> list[RemoteMemory]:
         """Each shard of the memory, which has an owner of its own."""
@@ -94,22 +112,33 @@ class ConnectedRuntime(ShardedRuntime):
         try:
             await super().aclose()
         finally:
-            self._stop_watching()
+            for one in self._owners:
+                one.stop_watching()
             if self._seeker is not None:
                 self._seeker.close()
 
     def _drop(self, shard: int) -> None:
         self._remotes[shard].drop()
 
-    async def _dial(self) -> str:
-        """The socket of an owner that serves, which is watched from now on."""
+
+class _Owner:
+    """An owner of some of the shards, as this worker finds it."""
+
+    def __init__(self, target: Target, share: Share) -> None:
+        self.share = share
+        self._limits = target.config.cluster
+        self._finder = OwnerFinder(target, Place(target.directory, share.number), share)
+        self._watch: OwnerWatch | None = None
+
+    async def dial(self) -> str:
+        """The socket of one that serves, which is watched from now on."""
         info = await run_in_thread(self._finder.find, abandon_on_cancel=True)
-        self._stop_watching()
-        self._watch = OwnerWatch(info, self._target.config.cluster)
+        self.stop_watching()
+        self._watch = OwnerWatch(info, self._limits)
         self._watch.start()
         return info.socket
 
-    def _stop_watching(self) -> None:
+    def stop_watching(self) -> None:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop()

@@ -128,6 +128,12 @@ def read_machines(config: Config) -> Machines | None:
             "second one as well",
             key="cluster.standby",
         )
+    if cluster.owners is not None:
+        raise ConfigError(
+            "cluster.owners is for a memory in a directory: with journal.dsn, start `remora serve` "
+            "as often as there are to be owners",
+            key="cluster.owners",
+        )
     if config.long_term.enabled and not config.long_term.uri.reveal():
         raise ConfigError(
             "long-term memory in the directory of one machine is not on the others: set "

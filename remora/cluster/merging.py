@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from remora.api.dead_letters import no_dead_letter
+from remora.api.statistics import add_figures
+from remora.cluster.sharding import WHOLE, Share
 from remora.ids import validate_id
-from remora.runtime.histogram import Histogram, add_histograms
 from remora.runtime.jobs import Job
 from remora.services.arguments import MAX_IDS, collect
 from remora.services.rebuild import ReembedProgress
 from remora.storage.erasure_notes import WaitingErasure
 from remora.storage.listing import ListingPage, UserListing, first_page
 
-__all__ = ["ShardIds", "add_figures", "add_progress", "merge_users"]
+__all__ = ["ShardIds", "add_progress", "merge_users"]
 
-Figures = TypeVar("Figures", bound=msgspec.Struct)
 Named = TypeVar("Named", Job, WaitingErasure)
 
-_LARGEST = frozenset({"last_s", "oldest_s", "wal_held_s"})
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
-
-
-def add_figures(figures: Sequence[Figures]) -> Figures:
-    """Figures of the same kind, added: numbers are, texts stand one after another."""
-    names = figures[0].__struct_fields__
-    values = [_add(name, [getattr(one, name) for one in figures]) for name in names]
-    return type(figures[0])(*values)
-
-
-def _add(name: str, values: Sequence[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, Histogram):
-        return add_histograms(values)
-    if isinstance(first, msgspec.Struct):
-        return add_figures(values)
-    if isinstance(first, Mapping):
-        keys = dict.fromkeys(key for one in values for key in one)
-        return {key: _add(key, [one[key] for one in values if key in one]) for key in keys}
-    if isinstance(first, bool):
-        return any(values)
-    if isinstance(first, str):
-        return "; ".join(dict.fromkeys(one for one in values if one))
-    if isinstance(first, tuple):
-        return tuple(item for one in values for item in one)
-    return max(values) if name in _LARGEST else sum(values)
 
 
 def add_progress(rebuilds: Sequence[ReembedProgress | None]) -> ReembedProgress | None:
@@ -79,10 +53,12 @@ class ShardIds:
 
     Args:
         shards: how many there are; ids of a single one stay as they are.
+        share: whose they are that listings come of, and that ids may be of.
     """
 
-    def __init__(self, shards: int) -> None:
+    def __init__(self, shards: int, share: Share = WHOLE) -> None:
         self._shards = shards
+        self._own = share.of(shards)
 
     def name(self, listings: Sequence[Sequence[Named]]) -> list[Named]:
         """Those of each shard, in one list, with the ids of the whole memory."""
@@ -91,7 +67,7 @@ class ShardIds:
         replace = msgspec.structs.replace
         return [
             replace(one, id=self.name_one(number, one.id))
-            for number, listing in enumerate(listings)
+            for number, listing in zip(self._own, listings, strict=True)
             for one in listing
         ]
 
@@ -110,7 +86,7 @@ class ShardIds:
         unknown = []
         for id_ in dict.fromkeys(collect(ids, "ids", validate_id, most=MAX_IDS)):
             number, slash, own = id_.partition("/") if self._shards > 1 else ("0", "/", id_)
-            if slash and number.isdecimal() and number.isascii() and int(number) < self._shards:
+            if slash and number.isdecimal() and number.isascii() and int(number) in self._own:
                 found.setdefault(int(number), []).append(own)
             else:
                 unknown.append(id_)

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from remora.api.shards import locate_shard
+from remora.api.statistics import add_figures
 from remora.cluster.journal_copy import (
     JournalCopy,
     Watcher,
@@ -42,7 +43,6 @@ from remora.cluster.journal_copy import (
     open_copy,
     read_cluster,
 )
-from remora.cluster.merging import add_figures
 from remora.cluster.reshard import NothingToDivide, require_tables, reshard
 from remora.config import Config, Secret
 from remora.errors import ConfigError, InvalidInput, StorageError

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -33,6 +30,7 @@ from remora.cluster.place import Place, boot_time
 from remora.cluster.seat import Seat
 from remora.cluster.serving import Served
 from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharding import WHOLE
 from remora.cluster.sharing import NodeServer
 from remora.cluster.spawn import COMMAND, Report, StartOrder, start_process
 from remora.cluster.target import Target, read_target
@@ -40,13 +38,11 @@ from remora.cluster.term import find_loss
 from remora.errors import DirectoryLocked, RemoraError
 from remora.logging import get_logger
 from remora.runtime.threads import run_in_thread
-from remora.storage.forks import give_up_in_children, keep_in_children
 from remora.storage.lock import ReadLock
 from remora.storage.private import unusable_directory
 from remora.storage.sockets import is_ours, peer_of
-from remora.tokens import load_encodings_later
 
-__all__ = ["Owner", "main"]
+__all__ = ["Owner"]
 
 _logger = get_logger(__name__)
 _LOOK_S = 1.0
@@ -61,19 +57,19 @@ class Owner:
     """One life of an owner.
 
     Args:
-        order: what to serve.
+        order: what to serve. One that stays ends when it is told to, not when the last worker has
+            left.
         report: told when it serves, or why it does not.
-        stays: it ends when it is told to, not when the last worker has left.
     """
 
-    def __init__(
-        self, order: StartOrder, report: Callable[[Report], None], *, stays: bool = False
-    ) -> None:
+    def __init__(self, order: StartOrder, report: Callable[[Report], None]) -> None:
         self._order = order
         self._report = report
-        self._stays = stays
-        self._place = Place(Path(order.directory))
-        self._seat = Seat(self._place, order.target, stays=stays, logs=not stays)
+        self._stays = stays = order.stays
+        self._place = order.place
+        self._seat = Seat(
+            self._place, order.target, owners=order.owners, stays=stays, logs=not stays
+        )
         self._standby = _Standby(order, self._place)
         self._leave: Leave | None = None
         self._stop = asyncio.Event()
@@ -126,7 +122,7 @@ class Owner:
         """
         end = None
         while True:
-            lock = ReadLock(self._place.directory)
+            lock = ReadLock(self._place.directory, shared=self._order.share != WHOLE)
             try:
                 lock.acquire()
                 lock.release()
@@ -188,8 +184,10 @@ class Owner:
     async def _serve(self, target: Target, listener: socket.socket) -> int:
         loop = self._watch_signals()
         limits = target.config.cluster
-        async with ShardedRuntime.of(target.runtime, shards=limits.shards) as memory:
-            served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory)
+        share = self._order.share
+        opened = ShardedRuntime.of(target.runtime, shards=limits.shards, share=share)
+        async with opened as memory:
+            served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory, share=share)
             accept = _accept(listener, served)
             accepting = loop.create_task(accept, name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")
@@ -197,6 +195,8 @@ class Owner:
             _logger.info(
                 "owner_serves",
                 shards=len(memory.shards),
+                number=share.number,
+                owners=share.owners,
                 target=target.text,
                 seconds=boot_time() - self._seat.info.began,
                 cpu_s=time.process_time(),
@@ -318,7 +318,7 @@ class _Standby:
     """The process that waits for its owner's death, with everything loaded; it is kept running."""
 
     def __init__(self, order: StartOrder, place: Place) -> None:
-        self._order = msgspec.structs.replace(order, standby=True)
+        self._order = msgspec.structs.replace(order, standby=True, stays=False)
         self._place = place
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -345,33 +345,3 @@ class _Standby:
         if process is not None:
             process.kill()  # it holds nothing
             process.wait()
-
-
-def main() -> int:
-    """What a worker starts: ``python -m remora.cluster DIRECTORY``; the rest is on stdin."""
-    reports = os.dup(1)
-    give_up_in_children(reports)  # the worker sees that this process dies
-    # a line: a process that was forked from the worker may keep the other end open
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=StartOrder)
-    log = Place(Path(order.directory)).open_log()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, number in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, number)
-    os.close(nothing)
-    os.close(log)
-    sys.path[:] = order.path
-    load_encodings_later()
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s {os.getpid()} %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-
-    def report(what: Report) -> None:
-        nonlocal reports
-        with contextlib.suppress(OSError):  # the worker has gone
-            os.write(reports, msgspec.json.encode(what) + b"\n")
-            keep_in_children(reports)
-            os.close(reports)
-
-    return Owner(order, report).run()

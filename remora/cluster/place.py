@@ -13,6 +13,9 @@ All are in the memory directory, for its account alone:
 ``owner.log``
     What an owner that a worker started writes; bounded.
 
+Where several processes own the memory, each has some of its shards and a *seat*: a number, and
+these files. The first seat has the names above, the second has ``owner-1.lock`` and so on.
+
 Everything here blocks.
 """
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,7 +38,15 @@ from remora.storage.private import (
     unusable_directory,
 )
 
-__all__ = ["NextOwner", "OwnerInfo", "Place", "boot_time", "file_system"]
+__all__ = [
+    "NextOwner",
+    "OwnerInfo",
+    "Place",
+    "boot_time",
+    "file_system",
+    "find_owners",
+    "find_places",
+]
 
 _Info = TypeVar("_Info", bound=msgspec.Struct)
 _MOST_LOG_BYTES = 1 << 20
@@ -43,6 +55,7 @@ _NETWORK = frozenset(
     | {"fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.rclone"}
 )
 _MOUNTS = Path("/proc/self/mountinfo")
+_INFO = re.compile(r"owner(?:-(\d+))?\.json")
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
@@ -57,6 +70,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
         release: its release of remora.
         digest: of its configuration.
         began: when it became the owner, in seconds since the machine started.
+        owners: how many own the memory.
     """
 
     pid: int
@@ -67,6 +81,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
     release: str
     digest: str
     began: float
+    owners: int = 1
 
 
 class NextOwner(msgspec.Struct, frozen=True):
@@ -84,21 +99,24 @@ class NextOwner(msgspec.Struct, frozen=True):
 
 
 class Place:
-    """A memory directory, as workers and owners see it.
+    """A memory directory, as workers and an owner see it.
 
     Args:
         directory: an absolute path.
+        number: of the owner's seat.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, number: int = 0) -> None:
+        seat = f"-{number}" if number else ""
         self.directory = directory
-        self.owner_lock = directory / "owner.lock"
-        self.spawn_lock = directory / "spawn.lock"
-        self.log = directory / "owner.log"
-        self.socket = directory / "owner.sock"
-        self.control = directory / "control.sock"
-        self.info = directory / "owner.json"
-        self._next = directory / "next-owner.json"
+        self.number = number
+        self.owner_lock = directory / f"owner{seat}.lock"
+        self.spawn_lock = directory / f"spawn{seat}.lock"
+        self.log = directory / f"owner{seat}.log"
+        self.socket = directory / f"owner{seat}.sock"
+        self.control = directory / f"control{seat}.sock"
+        self.info = directory / f"owner{seat}.json"
+        self._next = directory / f"next-owner{seat}.json"
 
     def prepare(self) -> None:
         """Make the directory if it does not exist.
@@ -161,7 +179,10 @@ class Place:
             if self.log.stat().st_size > _MOST_LOG_BYTES:
                 kept = self.read_log_end(_MOST_LOG_BYTES)
                 with os.fdopen(
-                    open_private(self.log.with_name("owner.log.1"), os.O_WRONLY | os.O_TRUNC), "w"
+                    open_private(
+                        self.log.with_name(f"{self.log.name}.1"), os.O_WRONLY | os.O_TRUNC
+                    ),
+                    "w",
                 ) as file:
                     file.write(kept)
                 os.truncate(self.log, 0)  # processes append: the next line is the first
@@ -174,6 +195,21 @@ class Place:
                 return file.read(most).decode(errors="replace")
         except OSError:
             return ""
+
+
+def find_owners(directory: Path) -> list[OwnerInfo]:
+    """What the seats of a directory say of their owners, by number."""
+    return [info for one in find_places(directory) if (info := one.read_owner()) is not None]
+
+
+def find_places(directory: Path) -> list[Place]:
+    """The seats of a directory that say who owns them, or did when it died, by number."""
+    try:
+        names = [one.name for one in directory.iterdir()]
+    except OSError:
+        return []
+    found = [match for one in names if (match := _INFO.fullmatch(one))]
+    return [Place(directory, number) for number in sorted(int(one[1] or 0) for one in found)]
 
 
 def file_system(path: Path, mounts: Path = _MOUNTS) -> str:

@@ -89,6 +89,8 @@ class RemoteMemory(OfOneProcess):
         dial: see `Connection`.
         digest: of the configuration.
         shard: the one that is asked for, if shards have owners of their own; `like` has it alone.
+            Or the number of the owner, if several of this machine own the memory.
+        owners: how many own the memory on this machine.
         shares_files: the owner is on this machine.
 
     Attributes:
@@ -104,6 +106,7 @@ class RemoteMemory(OfOneProcess):
         *,
         digest: str = "",
         shard: int = 0,
+        owners: int = 1,
         shares_files: bool = True,
     ) -> None:
         self.shares_files = shares_files
@@ -111,7 +114,7 @@ class RemoteMemory(OfOneProcess):
         self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
-        self.hello = Hello(WIRE, release(), digest, shard=shard)
+        self.hello = Hello(WIRE, release(), digest, shard=shard, owners=owners)
         self._host: Host | None = None
         self._connection: Connection | None = None
         self._opening = anyio.Lock()

@@ -27,7 +27,7 @@ import anyio.from_thread
 import msgspec
 
 from remora.api.shards import divide_config
-from remora.cluster.merging import add_figures
+from remora.api.statistics import add_figures
 from remora.cluster.sharding import shard_of
 from remora.config import Config
 from remora.errors import InvalidInput, StorageError

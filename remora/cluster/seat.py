@@ -37,13 +37,16 @@ class Seat:
     """Of the owner of a memory; one process at a time has it.
 
     Args:
-        place: the directory.
+        place: the directory, and which seat.
+        owners: how many processes own the memory.
         target: what this owner was started with.
         stays: it was started by hand; see `Answer`.
         logs: it writes to ``owner.log``.
     """
 
-    def __init__(self, place: Place, target: str, *, stays: bool, logs: bool) -> None:
+    def __init__(
+        self, place: Place, target: str, *, owners: int = 1, stays: bool, logs: bool
+    ) -> None:
         self.place = place
         self._stays = stays
         self._logs = logs
@@ -60,6 +63,7 @@ class Seat:
             release=remora.__version__,
             digest="",
             began=0.0,
+            owners=owners,
         )
 
     def take(self, *, wait: bool = False) -> bool:

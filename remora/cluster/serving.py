@@ -16,6 +16,7 @@ from remora.cluster.answers import Answer, LoadAnswer, TimedAnswer
 from remora.cluster.calls import CallType, Verbs, find_call, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
 from remora.cluster.sharded import ShardedRuntime
+from remora.cluster.sharding import WHOLE, Share, another_count
 from remora.cluster.wire import (
     WIRE,
     Ask,
@@ -53,9 +54,17 @@ class Served:
     Args:
         shards: opened runtimes, by number.
         whole: all of them as one, for exports, imports and backups.
+        share: which shards of the memory they are; other processes own the others.
     """
 
-    def __init__(self, shards: Sequence[Runtime], *, whole: Verbs | None = None) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Runtime],
+        *,
+        whole: Verbs | None = None,
+        share: Share = WHOLE,
+    ) -> None:
+        self._share = share
         self.whole = whole or (shards[0] if len(shards) == 1 else ShardedRuntime(shards))
         self.shards = tuple(map(_Shard, shards))
         self._links: dict[_Link, None] = {}
@@ -97,9 +106,12 @@ class Served:
         """The protocol of a new connection."""
         return OwnerEnd(self._greet, self._epochs)
 
-    def _greet(self, hello: Hello) -> Welcome:  # noqa: ARG002  # of `OwnerEnd`
+    def _greet(self, hello: Hello) -> Welcome:
         if self._draining:
             raise RuntimeClosed("the owner of the memory is closing; another takes its place")
+        share = self._share
+        if hello.owners != share.owners or (share.owners > 1 and hello.shard != share.number):
+            raise another_count(share.owners, hello.owners)
         return Welcome(WIRE, release(), self._infos)
 
     def add(self, link: _Link) -> None:

@@ -18,16 +18,15 @@ from remora.api.runtime import Runtime
 from remora.api.session import Session
 from remora.api.shards import home_of, make_shards, opened_parts, options_of
 from remora.api.shared import SharedScope
-from remora.api.statistics import RuntimeStatistics
+from remora.api.statistics import RuntimeStatistics, add_figures
 from remora.api.status import make_answer
 from remora.api.user import User
 from remora.cluster.merging import (
     ShardIds,
-    add_figures,
     add_progress,
     merge_users,
 )
-from remora.cluster.sharding import ShardedDirectory, choose_layout, shard_of
+from remora.cluster.sharding import WHOLE, ShardedDirectory, Share, choose_layout, shard_of
 from remora.cluster.transfers import LocalTransfers, WholeTransfers
 from remora.config import Config
 from remora.errors import ConfigError, InvalidInput, RemoraError, RuntimeClosed
@@ -131,9 +130,11 @@ class ShardedRuntime(OfOneProcess):
     whole memory asks all shards, and gives one answer: figures are added, listings are merged.
 
     Args:
-        shards: by number; all of the memory, in the order in which it was divided.
+        shards: by number; all that are in `share`, in the order in which the memory was divided.
         transfers: exports, imports and copies all of them; None if they are of this process.
         directory: owned while it is open; None if somebody else sees to that.
+        share: which shards of the memory these are; other processes own the others.
+        of: how many shards the memory has; None for as many as are given.
     """
 
     def __init__(
@@ -142,6 +143,8 @@ class ShardedRuntime(OfOneProcess):
         *,
         transfers: WholeTransfers | None = None,
         directory: ShardedDirectory | None = None,
+        share: Share = WHOLE,
+        of: int | None = None,
     ) -> None:
         if not shards:
             raise ConfigError("a memory has at least one shard")
@@ -154,17 +157,20 @@ class ShardedRuntime(OfOneProcess):
             transfers = LocalTransfers(local)
         self._transfers = transfers
         self._directory = directory
-        self._ids = ShardIds(len(shards))
+        self._share = share
+        self._count = of or len(shards)
+        self._ids = ShardIds(self._count, share)
         self._life: _Life | None = None
         self._answering: AnswerThread | None = None
 
     @classmethod
-    def of(cls, runtime: Runtime, *, shards: int | None = None) -> Self:
-        """All shards of the memory in a runtime's directory. Reads ``shards.json``: it blocks.
+    def of(cls, runtime: Runtime, *, shards: int | None = None, share: Share = WHOLE) -> Self:
+        """The shards of the memory in a runtime's directory. Reads ``shards.json``: it blocks.
 
         Args:
             runtime: not opened; says what each shard is made of. They share its models.
             shards: how many there are to be; None for those that there are, or `DEFAULT_SHARDS`.
+            share: which of them.
 
         Raises:
             InvalidInput: `shards` is out of range, or the memory has another number of them.
@@ -179,13 +185,16 @@ class ShardedRuntime(OfOneProcess):
             layout = choose_layout(path, shards)
         if layout is None:
             return cls([runtime])
-        made = make_shards(runtime, layout)
+        every = make_shards(runtime, layout)
+        made = [every[number] for number in share.of(layout.shards)]
         directory = None
         if path is not None:
             wait_s = options.config.lock_wait_s
-            directory = ShardedDirectory(path, layout, wait_s=wait_s, clock=options.clock)
+            directory = ShardedDirectory(
+                path, layout, wait_s=wait_s, clock=options.clock, shared=share != WHOLE
+            )
         transfers = LocalTransfers(made, path, layout)
-        return cls(made, transfers=transfers, directory=directory)
+        return cls(made, transfers=transfers, directory=directory, share=share, of=layout.shards)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f"{str(self.path)!r}, "
@@ -208,12 +217,18 @@ class ShardedRuntime(OfOneProcess):
         return self._shard_of(SHARED_PREFIX + scope).shared(scope)
 
     def _shard_of(self, user: str) -> Shard:
-        return self.shards[shard_of(user, len(self.shards))]
+        return self._shard(shard_of(user, self._count))
+
+    def _shard(self, number: int) -> Shard:
+        own = self._share.of(self._count)
+        if number not in own:
+            raise InvalidInput(f"another process owns shard {number} of the memory: ask that one")
+        return self.shards[own.index(number)]
 
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
-        """Open all shards, or none. See `remora.Runtime.start`."""
+        """Open the shards, or none. See `remora.Runtime.start`."""
         if self._life is not None:
             raise InvalidInput("the runtime is open already, or another task opens or closes it")
         life = self._life = _Life()
@@ -290,9 +305,13 @@ class ShardedRuntime(OfOneProcess):
             delete=delete,
         )
         answer = make_answer(
-            self.health, opened, changes=changes, shards=len(local), add=add_figures
+            self.health,
+            opened,
+            changes=changes,
+            shards=self._count,
+            share=self._share.of(self._count),
         )
-        return start_answering(directory, answer)
+        return start_answering(directory, answer, self._share.number)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -340,7 +359,10 @@ class ShardedRuntime(OfOneProcess):
 
     def health(self) -> Health:
         """That of all shards, as one. See `Runtime.health`."""
-        return merge_health({number: one.health() for number, one in enumerate(self.shards)})
+        numbers = self._share.of(self._count)
+        return merge_health(
+            {number: one.health() for number, one in zip(numbers, self.shards, strict=True)}
+        )
 
     async def counts(self, user: str | None = None) -> JournalCounts:
         """See `remora.Runtime.counts`."""
@@ -406,12 +428,12 @@ class ShardedRuntime(OfOneProcess):
         if ids is None:
             return sum(await self._each(lambda shard: shard.retry_dead_letters()))
         found = await self._find_dead_letters(ids)
-        return sum([await self.shards[n].retry_dead_letters(own) for n, own in found.items()])
+        return sum([await self._shard(n).retry_dead_letters(own) for n, own in found.items()])
 
     async def drop_dead_letters(self, ids: Sequence[str]) -> int:
         """See `remora.Runtime.drop_dead_letters`."""
         found = await self._find_dead_letters(ids, check=check_droppable)
-        return sum([await self.shards[n].drop_dead_letters(own) for n, own in found.items()])
+        return sum([await self._shard(n).drop_dead_letters(own) for n, own in found.items()])
 
     async def _find_dead_letters(
         self, ids: Sequence[str], check: Callable[[Job], None] | None = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
 import anyio
+import msgspec
 
-from remora.errors import DirectoryUnusable, InvalidInput
+from remora.config import ClusterConfig
+from remora.errors import ConfigError, DirectoryLocked, DirectoryUnusable, InvalidInput
 from remora.runtime.clock import Clock
 from remora.runtime.threads import run_in_thread
 from remora.storage.layout import (
@@ -22,10 +27,41 @@ from remora.storage.layout import (
 from remora.storage.lock import DirectoryLock, wait_for_lock
 from remora.storage.private import unusable_directory
 
-__all__ = ["DEFAULT_SHARDS", "ShardedDirectory", "choose_layout", "find_shards", "shard_of"]
+__all__ = [
+    "DEFAULT_SHARDS",
+    "WHOLE",
+    "ShardedDirectory",
+    "Share",
+    "another_count",
+    "choose_layout",
+    "count_owners",
+    "find_shards",
+    "shard_of",
+]
 
 DEFAULT_SHARDS = 8
 """Of a new memory that several processes are to use."""
+_CORES_OF_AN_OWNER = 4
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Which of the processes that own a memory one is, and which shards are its own.
+
+    Attributes:
+        number: from 0; also of its seat.
+        owners: how many there are.
+    """
+
+    number: int = 0
+    owners: int = 1
+
+    def of(self, shards: int) -> Sequence[int]:
+        """The numbers of its shards, where the memory has so many."""
+        return range(self.number, shards, self.owners)
+
+
+WHOLE = Share()
+"""Of the only process that owns a memory."""
 
 
 def shard_of(user: str, shards: int) -> int:
@@ -73,6 +109,27 @@ def choose_layout(directory: Path, shards: int | None) -> ShardLayout | None:
     return found
 
 
+def count_owners(limits: ClusterConfig, layout: ShardLayout | None) -> int:
+    """How many processes own a memory in a directory.
+
+    Args:
+        limits: `owners` is how many there are to be, see there.
+        layout: how the memory is divided; None if it is in one piece.
+    """
+    wanted = limits.owners or (os.cpu_count() or 1) // _CORES_OF_AN_OWNER or 1
+    return min(wanted, 1 if layout is None else layout.shards)
+
+
+def another_count(there: int, here: int) -> ConfigError:
+    """The error for a worker that expects another number of owners than there are."""
+    said = f"{there} processes own" if there > 1 else "one process owns"
+    return ConfigError(
+        f"{said} the memory, and cluster.owners says {here} here: give all processes the same "
+        "configuration, and restart the older ones",
+        key="cluster.owners",
+    )
+
+
 def find_shards(directory: Path) -> list[Path]:
     """The directories of a memory's shards, by number: the directory itself if it is not divided.
 
@@ -95,11 +152,21 @@ class ShardedDirectory:
         layout: how it is, or is to be, divided; see `choose_layout`.
         wait_s: how long to wait for the process that owns it.
         clock: measures that.
+        shared: other processes own other shards of it at the same time.
     """
 
-    def __init__(self, path: Path, layout: ShardLayout, *, wait_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        layout: ShardLayout,
+        *,
+        wait_s: float,
+        clock: Clock,
+        shared: bool = False,
+    ) -> None:
         self.path = path
         self._layout = layout
+        self._shared = shared
         self._wait_s = wait_s
         self._clock = clock
         self._lock: DirectoryLock | None = None
@@ -112,13 +179,28 @@ class ShardedDirectory:
             DirectoryUnusable: the memory was divided again since the layout was read, or is
                 being moved into PostgreSQL.
         """
-        self._lock = DirectoryLock(self.path)
         try:
+            if self._shared:
+                with suppress(DirectoryLocked):  # by another process, which did this
+                    await run_in_thread(self._settle_alone)
+            self._lock = DirectoryLock(self.path, shared=self._shared)
             await wait_for_lock(self._lock, self._wait_s, self._clock)
-            await run_in_thread(self._settle_layout)
+            await run_in_thread(self._check_layout if self._shared else self._settle_layout)
         except BaseException:
             await self.close()
             raise
+
+    def _settle_alone(self) -> None:
+        lock = DirectoryLock(self.path)
+        try:
+            lock.acquire()
+            self._settle_layout()
+        finally:
+            lock.release()
+
+    def _check_layout(self) -> None:
+        if is_dividing(self.path) or read_layout(self.path) != self._layout:
+            raise self._changed()
 
     def _settle_layout(self) -> None:
         try:
@@ -131,11 +213,14 @@ class ShardedDirectory:
         except OSError as e:
             raise unusable_directory(self.path, e) from e
         if found != self._layout:
-            raise DirectoryUnusable(
-                f"the memory in {self.path} was made or divided by another process in the "
-                "meantime: open it again",
-                path=self.path,
-            )
+            raise self._changed()
+
+    def _changed(self) -> DirectoryUnusable:
+        return DirectoryUnusable(
+            f"the memory in {self.path} was made or divided by another process in the meantime: "
+            "open it again",
+            path=self.path,
+        )
 
     async def close(self) -> None:
         """Release it."""

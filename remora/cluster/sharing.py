@@ -16,7 +16,6 @@ from remora.api.status import make_answer
 from remora.cluster.door import ShardDoor
 from remora.cluster.loading import load_rest
 from remora.cluster.machines import Machines
-from remora.cluster.merging import add_figures
 from remora.cluster.node import Node
 from remora.cluster.serving import Served
 from remora.cluster.target import Target
@@ -197,7 +196,7 @@ class NodeServer:
     # -- what others ask of it ---------------------------------------------------------------------
 
     async def _answer(self, stack: AsyncExitStack, layout: ShardLayout) -> None:
-        answer = make_answer(self._health, self._opened, shards=layout.shards, add=add_figures)
+        answer = make_answer(self._health, self._opened, shards=layout.shards)
         thread = await run_in_thread(start_answering, self._target.directory, answer)
         if thread is not None:
             stack.push_async_callback(run_in_thread, thread.stop)

@@ -24,7 +24,8 @@ import msgspec
 
 import remora
 from remora.cluster.control import Answer, ControlLink, Leave, OwnerGone, OwnerSilent
-from remora.cluster.place import OwnerInfo, Place, boot_time
+from remora.cluster.place import OwnerInfo, Place, boot_time, find_places
+from remora.cluster.sharding import WHOLE, Share, another_count
 from remora.cluster.target import Target
 from remora.cluster.watch import open_control, ping_or_kill
 from remora.errors import InvalidInput, OwnerFailed, OwnerUnreachable
@@ -59,12 +60,29 @@ class StartOrder(msgspec.Struct, frozen=True):
         directory: of the memory.
         path: where it finds modules, `sys.path`.
         standby: it waits until the present owner dies.
+        number: of the owner, among those that own the memory together.
+        owners: how many these are.
+        stays: it takes the place of one that a worker started, and ends with the process that
+            started it, which keeps its standard input open.
     """
 
     target: str
     directory: str
     path: list[str]
     standby: bool = False
+    number: int = 0
+    owners: int = 1
+    stays: bool = False
+
+    @property
+    def share(self) -> Share:
+        """Which shards are its own."""
+        return Share(self.number, self.owners)
+
+    @property
+    def place(self) -> Place:
+        """The directory, and its seat there."""
+        return Place(Path(self.directory), self.number)
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,13 +147,22 @@ class OwnerFinder:
 
     Args:
         target: what the worker connects to.
-        place: its directory.
+        place: its directory, and the owner's seat there.
+        share: which shards the owner has.
         command: starts an owner.
     """
 
-    def __init__(self, target: Target, place: Place, *, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self,
+        target: Target,
+        place: Place,
+        share: Share = WHOLE,
+        *,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self._target = target
         self._place = place
+        self._share = share
         self._limits = target.config.cluster
         self._command = command
         self._began = boot_time()
@@ -216,9 +243,12 @@ class OwnerFinder:
         A worker with an older configuration is served: it is about to be replaced itself.
         """
         check_target(self._target, info, control.pid)
+        owners, here = info.owners, self._share.owners
         newer = _numbers(remora.__version__) > _numbers(info.release)
         older = _numbers(remora.__version__) < _numbers(info.release)
         changed = info.digest != self._target.digest and self._began > info.began
+        if owners != here and (older or answer.stays or not (newer or changed)):
+            raise another_count(owners, here)
         if older or not (newer or changed):
             return True
         if answer.stays:
@@ -251,6 +281,7 @@ class OwnerFinder:
         found, absent = self._look()
         if found is not None or not absent:
             return
+        self._end_others(end)
         deaths = _Deaths(lock)
         if (left := self._place.read_owner()) is not None:  # it did not remove it: it was killed
             deaths.add()
@@ -266,6 +297,22 @@ class OwnerFinder:
         elif report.failed:
             raise self._failed(report.failed)
 
+    def _end_others(self, end: float) -> None:
+        """End owners that have other shards than they should have next to this one."""
+        for place in find_places(self._place.directory):
+            info = place.read_owner()
+            if info is None or info.owners == self._share.owners:
+                continue
+            try:
+                with open_control(info, self._limits) as control:
+                    answer = ping_or_kill(control, self._limits)
+                    if answer is not None:
+                        self._suits(info, control, answer)  # no: it is told to leave, or raises
+                    control.wait(max(0.0, end - time.monotonic()))
+            except OwnerGone:
+                pass
+            place.remove_owner(info.pid)
+
     def _failed(self, why: str) -> OwnerFailed:
         log = self._place.read_log_end()
         shown = f"; the end of {self._place.log}:\n{log}" if log else ""
@@ -277,7 +324,11 @@ class OwnerFinder:
         """Start an owner, and wait for what it says; None if it died before that."""
         self._place.bound_log()
         order = StartOrder(
-            self._target.text, str(self._place.directory), [p or str(Path.cwd()) for p in sys.path]
+            self._target.text,
+            str(self._place.directory),
+            [p or str(Path.cwd()) for p in sys.path],
+            number=self._share.number,
+            owners=self._share.owners,
         )
         process = start_process(self._command, order, self._place)
         assert process.stdout is not None

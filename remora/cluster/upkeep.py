@@ -8,24 +8,26 @@ from pathlib import Path
 
 import msgspec
 
-from remora.cluster.merging import add_figures
+from remora.api.statistics import add_figures
+from remora.cluster.reading import MemoryReader
 from remora.cluster.sharding import find_shards, shard_of
 from remora.cluster.transfers import backup_shards
 from remora.config import Config
-from remora.errors import StorageError
+from remora.errors import InvalidInput, StorageError
 from remora.maintenance.backup import BackupReport, backup
 from remora.maintenance.compare import Progress
 from remora.maintenance.offline import JOURNAL
 from remora.maintenance.repair import RepairReport, repair
 from remora.maintenance.verify import Verification, verify
 from remora.runtime.threads import run_in_thread
+from remora.storage.export.transfer import TransferReport
 from remora.storage.layout import end_division, read_layout
 from remora.storage.listing import ListingPage
 from remora.storage.lock import own_directories
 from remora.storage.ports import Finding
 from remora.storage.sqlite.peek import peek_users
 
-__all__ = ["backup_memory", "repair_memory", "verify_memory"]
+__all__ = ["SeparateTransfers", "backup_memory", "repair_memory", "verify_memory"]
 
 
 async def verify_memory(
@@ -105,6 +107,49 @@ async def backup_memory(
         return await backup(shards[number], there, config, progress=tell)
 
     return await backup_shards(directory, layout, dest, copy, progress)
+
+
+class SeparateTransfers:
+    """`remora.cluster.transfers.WholeTransfers` of a memory that several processes own.
+
+    This process reads their files: no owner has all of them.
+
+    Args:
+        directory: of the memory.
+        config: of the memory.
+    """
+
+    def __init__(self, directory: Path, config: Config) -> None:
+        self._directory = directory
+        self._config = config
+
+    async def export(
+        self, path: Path, *, overwrite: bool, progress: Progress | None
+    ) -> TransferReport:
+        """See `remora.Runtime.export`."""
+        async with MemoryReader(self._directory, self._config).open(copied=True) as memory:
+            return await memory.export(path, overwrite=overwrite, progress=progress)
+
+    async def import_(
+        self,
+        path: Path,  # noqa: ARG002  # of the protocol, as the others
+        *,
+        skip_existing: bool,  # noqa: ARG002
+        progress: Progress | None,  # noqa: ARG002
+    ) -> TransferReport:
+        """See `remora.Runtime.import_`.
+
+        Raises:
+            InvalidInput: always; no owner has all shards that the users belong to.
+        """
+        raise InvalidInput(
+            "several processes own this memory, and an import needs one that has all of it: stop "
+            "them and run `remora import`, or import session by session with user.import_session"
+        )
+
+    async def backup(self, dest: Path, *, progress: Progress | None) -> BackupReport:
+        """See `remora.Runtime.backup`."""
+        return await backup_memory(self._directory, dest, self._config, progress=progress)
 
 
 async def repair_memory(

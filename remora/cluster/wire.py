@@ -88,6 +88,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=201):
         worker: a name that no other worker has. A new connection of a worker ends its earlier one,
             so that nothing which is still on its way there comes after what is sent here.
         shard: that it asks for, where shards are on several machines; a connection is of one then.
+            Where several processes of one machine own the memory, the number of the owner.
+        owners: how many processes of this machine own the memory, as the worker is configured.
     """
 
     wire: int
@@ -95,6 +97,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=201):
     digest: str = ""
     worker: str = ""
     shard: int = 0
+    owners: int = 1
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=202, gc=False):

@@ -12,6 +12,9 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     shards: int | None = None
     """Journals over which users are hashed, fixed when a memory is made. None: as many as there
     are, and 8 where an owner makes a memory."""
+    owners: int | None = None
+    """Processes that own the memory in a directory, each some of its shards. None: one for each
+    four cores of the machine, and never more than there are shards."""
     start_owner: bool = True
     """Whether a worker that finds no owner starts one. Otherwise it waits for `remora serve`."""
     standby: bool = False

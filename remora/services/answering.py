@@ -19,7 +19,7 @@ from pathlib import Path
 from remora.logging import get_logger
 from remora.storage.sockets import has_sockets, is_ours, listen_at, peer_of
 
-__all__ = ["MAX_LINE_BYTES", "SOCKET_NAME", "AnswerThread", "start_answering"]
+__all__ = ["MAX_LINE_BYTES", "SOCKET_NAME", "AnswerThread", "socket_name", "start_answering"]
 
 _logger = get_logger(__name__)
 SOCKET_NAME = "status.sock"
@@ -30,12 +30,20 @@ _IDLE_S = 60.0
 _PAUSE_S = 0.05
 
 
-def start_answering(directory: Path, answer: Callable[[bytes], bytes]) -> AnswerThread | None:
+def socket_name(number: int) -> str:
+    """Of the process that has this number among those that own a memory together."""
+    return f"status-{number}.sock" if number else SOCKET_NAME
+
+
+def start_answering(
+    directory: Path, answer: Callable[[bytes], bytes], number: int = 0
+) -> AnswerThread | None:
     """Answer at the socket of a memory directory, which this process owns. Blocks.
 
     Args:
         directory: the memory's.
         answer: the answer to a question, both without the end of the line; called in the thread.
+        number: of this process among those that own the memory together.
 
     Returns:
         None where that is not possible, which is logged: a memory works without it.
@@ -43,7 +51,7 @@ def start_answering(directory: Path, answer: Callable[[bytes], bytes]) -> Answer
     if not has_sockets():
         return None
     try:
-        thread = AnswerThread(directory / SOCKET_NAME, answer)
+        thread = AnswerThread(directory / socket_name(number), answer)
         thread.start()
     except (OSError, RuntimeError) as e:  # a file system without sockets; no more threads
         _logger.warning("status_not_answered", path=str(directory), error=str(e))

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
 from remora.errors import DirectoryUnusable, InvalidInput, OwnerUnreachable
-from remora.services.answering import SOCKET_NAME
+from remora.services.answering import socket_name
 from remora.storage.sockets import connect_socket, has_sockets, is_ours, peer_of
 
-__all__ = ["ask_owner"]
+__all__ = ["ask_owner", "find_answering"]
 
 _PART_BYTES = 64 << 10
+_SOCKET = re.compile(r"status-(\d+)\.sock")
 _MOST_BYTES = 8 << 20
 
 
-def ask_owner(directory: Path, question: bytes, limit_s: float) -> bytes | None:
+def find_answering(directory: Path) -> list[int]:
+    """The numbers of the processes that answer for a directory; that of the first always is."""
+    try:
+        names = [one.name for one in directory.iterdir()]
+    except OSError:
+        return [0]
+    found = [match for one in names if (match := _SOCKET.fullmatch(one))]
+    return [0, *sorted(int(one[1]) for one in found)]
+
+
+def ask_owner(directory: Path, question: bytes, limit_s: float, number: int = 0) -> bytes | None:
     """Ask one line; returns the line that is answered. Blocks, at most for `limit_s`.
 
     Args:
         directory: the memory's.
         question: without the end of the line.
         limit_s: seconds to wait for the answer.
+        number: of the process among those that own the memory together.
 
     Returns:
         None if no process answers: none has it open, or it is a release of remora that does not.
@@ -35,7 +48,7 @@ def ask_owner(directory: Path, question: bytes, limit_s: float) -> bytes | None:
         raise InvalidInput("a running process can be asked on Linux only")
     _check_directory(directory)
     try:
-        return _exchange(directory / SOCKET_NAME, question + b"\n", limit_s)
+        return _exchange(directory / socket_name(number), question + b"\n", limit_s)
     except (FileNotFoundError, ConnectionRefusedError):  # none, or one that was killed
         return None
     except TimeoutError as e:

@@ -45,10 +45,16 @@ _kept: set[tuple[int, int]] = set()
 
 
 class DirectoryLock:
-    """Ownership of a directory."""
+    """Ownership of a directory.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: it need not exist.
+        shared: with others that share it; nobody else owns the directory then.
+    """
+
+    def __init__(self, directory: Path, *, shared: bool = False) -> None:
         self._directory = directory
+        self._shared = shared
         self._owner = directory / _OWNER
         self._guard = threading.Lock()
         self._released = False
@@ -72,7 +78,7 @@ class DirectoryLock:
             with self._guard:
                 if self._released:  # the caller was cancelled before this thread ran
                     return
-                _lock(self._directory, self._locks)
+                _lock(self._directory, self._locks, shared=self._shared)
                 self._locks.enter_context(_hold(self._directory))
                 if _identity(self._directory) in _kept:
                     return
@@ -177,10 +183,16 @@ async def own_directories(*directories: Path) -> AsyncIterator[None]:
 
 
 class ReadLock:
-    """Excludes owners while a directory is read; changes no byte of it."""
+    """Excludes owners while a directory is read; changes no byte of it.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: of the memory.
+        shared: those that share it are not excluded.
+    """
+
+    def __init__(self, directory: Path, *, shared: bool = False) -> None:
         self._directory = directory
+        self._shared = shared
         self._path = directory / _LOCK
         self._locks = ExitStack()
         self._had_file = False
@@ -194,7 +206,7 @@ class ReadLock:
         self._had_file = self._path.exists()
         # without permission to open the file, only the directory is locked
         with contextlib.suppress(OSError):
-            _lock(self._directory, self._locks, file=self._had_file)
+            _lock(self._directory, self._locks, file=self._had_file, shared=self._shared)
 
     def release(self) -> None:
         """Release the lock.
@@ -207,17 +219,19 @@ class ReadLock:
             raise _lock_error(self._directory)
 
 
-def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
+def _lock(directory: Path, locks: ExitStack, *, file: bool = True, shared: bool = False) -> None:
     """Lock a directory, and its lock file if `file`, until `locks` is closed.
+
+    Others that ask for it `shared` may have it at the same time; Windows knows no such lock.
 
     Raises:
         DirectoryLocked: somebody else holds it.
         OSError: the lock file cannot be created or opened; the directory may be locked.
     """
     try:
-        locks.enter_context(_lock_directory(directory))
+        locks.enter_context(_lock_directory(directory, shared=shared))
         if file:
-            locks.enter_context(_lock_file(directory / _LOCK))
+            locks.enter_context(_lock_file(directory / _LOCK, shared=shared))
     except BlockingIOError:
         locks.close()
         raise _lock_error(directory) from None
@@ -226,11 +240,11 @@ def _lock(directory: Path, locks: ExitStack, *, file: bool = True) -> None:
 if sys.platform == "win32":
 
     @contextlib.contextmanager
-    def _lock_directory(directory: Path) -> Iterator[None]:  # noqa: ARG001
+    def _lock_directory(directory: Path, *, shared: bool) -> Iterator[None]:  # noqa: ARG001
         yield  # the system cannot lock directories
 
     @contextlib.contextmanager
-    def _lock_file(path: Path) -> Iterator[None]:
+    def _lock_file(path: Path, *, shared: bool) -> Iterator[None]:  # noqa: ARG001
         import filelock  # noqa: PLC0415  # a tenth of what `import remora` costs with it
 
         # not thread-local: another thread may release it
@@ -247,7 +261,7 @@ if sys.platform == "win32":
 else:
 
     @contextlib.contextmanager
-    def _lock_directory(directory: Path) -> Iterator[None]:
+    def _lock_directory(directory: Path, *, shared: bool) -> Iterator[None]:
         """Lock the directory itself; does nothing where the system cannot.
 
         Raises:
@@ -257,7 +271,7 @@ else:
         with contextlib.ExitStack() as locked:
             locked.enter_context(closing(descriptor))
             try:
-                locked.enter_context(_flock(descriptor))
+                locked.enter_context(_flock(descriptor, shared=shared))
             except BlockingIOError:
                 raise
             except OSError:  # some network file systems lock only files that are open for writing
@@ -265,15 +279,15 @@ else:
             yield
 
     @contextlib.contextmanager
-    def _lock_file(path: Path) -> Iterator[None]:
+    def _lock_file(path: Path, *, shared: bool) -> Iterator[None]:
         descriptor = open_private(path, os.O_RDWR)
-        with closing(descriptor), _flock(descriptor):
+        with closing(descriptor), _flock(descriptor, shared=shared):
             yield
 
     @contextlib.contextmanager
-    def _flock(descriptor: int) -> Iterator[None]:
+    def _flock(descriptor: int, *, shared: bool) -> Iterator[None]:
         """Hold the lock of an open file, in this process and never in a child of it."""
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         try:
             yield
         finally:

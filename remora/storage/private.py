@@ -37,20 +37,16 @@ _FILES = (
     _SHARDS,
     "reshard.json",
     "remora.lock",
-    "owner.json",
     _JOURNAL,
     f"{_JOURNAL}-wal",
     f"{_JOURNAL}-shm",
     "journal.mark",
-    "owner.lock",
-    "owner.log",
-    "owner.log.1",
-    "owner.sock",
-    "control.sock",
-    "status.sock",
-    "next-owner.json",
-    "spawn.lock",
 )
+_OWNERS = re.compile(
+    r"(owner(-\d+)?\.(json|lock|log|log\.1|sock))|((control|status)(-\d+)?\.sock)"
+    r"|(next-owner(-\d+)?\.json)|(spawn(-\d+)?\.lock)"
+)
+"""Files of the processes that own it; see `remora.cluster.place`."""
 _DIRECTORIES = re.compile(r"attachments|longterm(-\d+)?|shard-\d{2,3}(-\d+)?")
 _DIRECTORY, _FILE = 0o700, 0o600
 _OTHERS = 0o077
@@ -177,5 +173,6 @@ def prepare_directory(directory: Path) -> None:
 def _own(directory: Path) -> Iterator[Path]:
     """What remora has in a memory directory."""
     for path in sorted(directory.iterdir()):
-        if path.name in _FILES or _DIRECTORIES.fullmatch(path.name):
+        name = path.name
+        if name in _FILES or _OWNERS.fullmatch(name) or _DIRECTORIES.fullmatch(name):
             yield path

@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 REQUESTS: dict[str, Any] = {
     "hello": Hello(1, "0.1.0", "d1", "w1"),
     "hello-of-shard": Hello(1, "0.1.0", "d1", "w1", 3),
+    "hello-to-an-owner": Hello(1, "0.1.0", "d1", "w1", 3, 4),
     "ask": Ask(7, 3, "Zoë", "one", Load(4_000), 12, 1.5),
     "post": Ask(0, 3, "Zoë", "", Load(4_000)),
     "ask-with-recall": Ask(7, 3, "Zoë", "one", Load(4_000, recalls=True), 12, 1.5),
@@ -44,7 +45,7 @@ REQUESTS: dict[str, Any] = {
     "bye": Bye(),
 }
 """Each as it is sent."""
-SHORTER = frozenset({"hello", "ask", "post"})
+SHORTER = frozenset({"hello", "hello-of-shard", "ask", "post"})
 """Samples of before their structs got a field; they are read, and sent longer."""
 
 REPLIES: dict[str, Any] = {

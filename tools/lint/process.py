@@ -50,7 +50,7 @@ ALLOWED = {
     "cluster/owner.py _hold_signals": "of one thread, around a fork",
     "cluster/owner.py _let_signals": "",
     "cluster/owner.py _watch_signals": "once, for as long as an owner's process lives",
-    "cluster/owner.py main": "an owner is a process of its own, and has nothing else yet",
+    "cluster/serve.py main": "an owner is a process of its own, and has nothing else yet",
     "models/static.py _root_logger_left_alone": "in one thread at a time, under a lock",
     "rest/server.py make_server": "more open files, once and for good",
     "runtime/switching.py": "once, at import",
