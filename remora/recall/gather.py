@@ -86,6 +86,7 @@ async def gather(
     *,
     about: Sequence[Entry] | None,
     shown: Collection[tuple[str, int]],
+    newest: int,
     budget: int,
 ) -> Gathered:
     """Ask all tiers.
@@ -98,6 +99,7 @@ async def gather(
         query: the question; without one, only memory blocks are asked.
         about: messages to show to memory blocks instead of the conversation.
         shown: messages not to recall, by session and number.
+        newest: the number of the session's newest message; 0 if `shown` is not of the session.
         budget: tokens of the context.
     """
     found = Gathered()
@@ -130,6 +132,7 @@ async def gather(
                     limit=config.recall.limit,
                     scope=_COMMON,
                     without=shown,
+                    newest=newest,
                     max_tokens=budget,
                     relevance=config.recall.relevance,
                     report=unranked.append,

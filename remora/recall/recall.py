@@ -53,8 +53,17 @@ _MAX_HELD_QUERY = 4_096  # characters of a query whose result is held
 class Tails(Protocol):
     """What users said that is not indexed yet; see `remora.services.unindexed.UnindexedRows`."""
 
-    async def get(self, user: str) -> Tail:
-        """The user's tail, no older than this call."""
+    async def get(
+        self, user: str, without: Collection[tuple[str, int]] = (), newest: int = 0
+    ) -> Tail:
+        """The user's tail, no older than this call.
+
+        Args:
+            user: the user.
+            without: messages that are not recalled, by session and number; it may lack them.
+            newest: the number of the newest message of the only session that these are of; 0 if
+                that is not known.
+        """
         ...
 
     async def widen(self, user: str, tail: Tail, question: Question) -> Tail:
@@ -145,6 +154,7 @@ class Recall:
         limit: int,
         scope: Scope = EVERYTHING,
         without: Collection[tuple[str, int]] = (),
+        newest: int = 0,
         max_tokens: int | None = None,
         relevance: float = 0.0,
         report: Callable[[str], None] = lambda _: None,
@@ -157,6 +167,7 @@ class Recall:
             limit: how many at most.
             scope: which of the user's rows to search.
             without: messages to leave out, by session and number.
+            newest: see `Tails.get`.
             max_tokens: none after those that have so many together; None for no such bound.
             relevance: leave out what is less relevant; see `FoundMemories.best`.
             report: called with why the memories are not reranked, if they should be.
@@ -168,7 +179,7 @@ class Recall:
         """
         began_s = time.perf_counter()
         query = without_surrogates(query)
-        tail = await self._tail(user)
+        tail = await self._tail(user, without, newest)
         shown = tail.shown(without) if without and tail else ()
         question = None
         if len(query) <= _MAX_HELD_QUERY and not tail.cut:
@@ -254,7 +265,9 @@ class Recall:
             len(rows) >= _IN_THREAD, _join_in_order, rows, vectors, tail, more
         )
 
-    async def _tail(self, user: str) -> Tail:
+    async def _tail(
+        self, user: str, without: Collection[tuple[str, int]] = (), newest: int = 0
+    ) -> Tail:
         """What long-term memory lacks of a user, and has no longer.
 
         It is read before long-term memory: a row that is indexed in between is then in both, and
@@ -266,7 +279,7 @@ class Recall:
         self._admit(user)
         if self._unindexed is None:
             return EMPTY_TAIL
-        tail = await self._unindexed.get(user)
+        tail = await self._unindexed.get(user, without, newest)
         self._admit(user)  # an erasure may have begun
         return tail
 

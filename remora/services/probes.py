@@ -25,6 +25,7 @@ PROBES: Mapping[str, str] = {
     "tail_not_embedded": "rows that are not indexed yet are searched by words: no embedder answers",
     "tail_indexed": "much of a user, or of all, is not indexed yet: the largest sessions are",
     "older_messages_found": "a recall finds messages that are older than those of a tail",
+    "removed_message_in_job": "a job would index a message that was removed since it was read",
     "tail_cut": "a user has more rows that are not indexed yet than may be searched",
     "append_waited_for_encoding": "a short append waits for a long one that is encoded in a thread",
     "append_waited": "an append waits until a compaction is done",

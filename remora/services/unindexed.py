@@ -10,6 +10,10 @@ owner's quota tells which sessions had a write since (`remora.runtime.fairness.Q
 append adds a key to a set, if its user recalled before, and does nothing else. A user without
 writes is answered without reading anything.
 
+*A load's own session is left out*, if the load shows all of it that is not indexed: that is not
+recalled. So what a session says is neither read nor embedded for its own turns, and counts for
+nothing in the weights of words, whether another session's load has had it read or not.
+
 *Rows are made once.* A message's row is kept until the message is indexed, and its vector is handed
 to the job that indexes it (`remora.jobs.rows.KnownVectors`).
 
@@ -73,6 +77,7 @@ _LEAST_LEFT = 32  # messages of a user that need not be indexed
 _READS = 4  # users whose tails are read at once: more would keep the event loop from its turn
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
 _ON_LOOP = 500  # rows, of which most are known: 2 ms
+_MOST_OWN = 64  # sessions of a user, of which is known how far a load's were read
 _CHARACTERS = 10_000  # of texts that are searched, of English: 2 ms
 _IN_THREAD = 500  # messages that jobs remove
 Key: TypeAlias = SessionKey | UserKey
@@ -120,21 +125,33 @@ class UnindexedRows:
         """Read tails in this group: a deadline ends a caller's wait, and not the reading."""
         self._tasks = tasks
 
-    async def get(self, user: str) -> Tail:
-        """The user's tail, no older than this call: all that was acknowledged before is in it."""
+    async def get(
+        self, user: str, without: Collection[tuple[str, int]] = (), newest: int = 0
+    ) -> Tail:
+        """The user's tail, no older than this call: all that was acknowledged before is in it.
+
+        Args:
+            user: the user.
+            without: messages that are not recalled, by session and number.
+            newest: see `Tails.get`.
+        """
+        own = _own_session(user, without, newest) if newest else None
         readings = 0
         while True:
             held = self._hold(user)
-            if held.reading is None and not held.is_outdated(self._has_jobs):
-                return held.tail
+            # the second reading began after this call
+            if held.reading is None and (readings > 1 or not held.is_outdated(self._has_jobs, own)):
+                tail = held.find_tail(own)
+                if tail is not None:
+                    held.note = tail.note
+                    return tail
+            held.asked.append(own)
             if held.reading is None:
                 assert self._tasks is not None
                 held.reading = SharedCall(partial(self._refresh, user, held))
                 held.reading.start(self._tasks)
             await held.reading.wait()
             readings += self._users.get(user) is held
-            if readings == 2:  # the first one may have begun before this call
-                return held.tail
 
     async def widen(self, user: str, tail: Tail, question: Question) -> Tail:
         """A tail that is cut, with older messages that have most of the question's words.
@@ -169,7 +186,7 @@ class UnindexedRows:
     def note(self, user: str) -> str:
         """What of the user's tail is not searched, for people; empty if all is."""
         held = self._users.get(user)
-        return "" if held is None else held.tail.note
+        return "" if held is None else held.note
 
     def note_change(self, user: str, *, gone: bool) -> None:
         """The user's rows of long-term memory changed, or may have.
@@ -189,7 +206,7 @@ class UnindexedRows:
     def _drop(self, user: str) -> None:
         held = self._users.pop(user)
         held.quota.changed = None
-        self._rows -= len(held.tail.rows)
+        self._rows -= len(held.newest)
 
     def _make_room(self) -> None:
         while len(self._users) > _MAX_USERS or (self._rows > _MAX_ROWS and len(self._users) > 1):
@@ -205,22 +222,30 @@ class UnindexedRows:
         if self._users.get(user) is not held:
             held.reading = None
             return  # dropped: what changed is for the one that is held now
-        keys = held.take_changes(self._has_jobs)
-        before = len(held.tail.rows)
+        keys, first_asked = held.take_changes(self._has_jobs), held.asked.copy()
+        before, built = len(held.newest), held.tails
         try:
             await self._read(user, held, keys)
-            await self._embed(held)
-            await self._build(held)
+            asked, held.asked = held.asked, []
+            held.tails = {}
+            for own in dict.fromkeys(map(held.left_out, asked)):
+                rows = [row for row in held.newest if own is None or row.session != own.session]
+                await self._embed(held, rows)
+                held.tails[own] = await self._build(held, rows, _nearest(built, own))
+            held.note_read(first_asked)
         except Exception as e:
             probe("tail_unread")
             held.put_back(keys)
             _logger.warning("tail_unread", error=f"{type(e).__name__}: {e}")
             note = f"what is not indexed yet could not be read: {type(e).__name__}"
-            held.tail = Tail(next(self._versions), hidden=held.tail.hidden, note=note)
+            hidden = frozenset(one for ids in held.hidden.values() for one in ids)
+            held.failed = Tail(next(self._versions), hidden=hidden, note=note)
+        else:
+            held.failed = None
         finally:
             held.reading = None
             if self._users.get(user) is held:
-                self._rows += len(held.tail.rows) - before
+                self._rows += len(held.newest) - before
                 self._index_largest(held)
                 self._make_room()
 
@@ -262,6 +287,7 @@ class UnindexedRows:
         size = sum(len(getattr(job.payload, "seqs", ())) for job in jobs)
         found = await run_in_thread_if(size > _IN_THREAD, _read_jobs, jobs, keys, self._limit)
         wanted = found.messages
+        await self._leave_out_removed(user, held, wanted)
         changed = [key for key in keys or () if isinstance(key, SessionKey)]
         if keys is None or changed:
             names = None if keys is None else [key.session for key in changed]
@@ -285,6 +311,27 @@ class UnindexedRows:
             held.put(UserKey(user), {row.id: row for row in rows})
         held.hide(found.removed, found.rewritten, keys)
         held.cut(self._limit)
+
+    async def _leave_out_removed(
+        self, user: str, held: _UserTail, wanted: Mapping[SessionKey, set[int]]
+    ) -> None:
+        """A job names all messages, also those that were removed since their rows were made."""
+        known = [
+            (key.session, seq)
+            for key, seqs in wanted.items()
+            for seq in seqs & held.rows.get(key, {}).keys()
+        ]
+        if not known:
+            return
+        left = {*await self._journal.message_ids(user, known)}
+        left.difference_update(await self._journal.removed_messages(user, known))
+        for key in {SessionKey(user, session) for session, _ in known}:
+            pruned = await self._journal.pruned_seqs(key)
+            left.difference_update((key.session, seq) for seq in pruned)
+        for session, seq in known:
+            if (session, seq) not in left:
+                probe("removed_message_in_job")
+                wanted[SessionKey(user, session)].discard(seq)
 
     async def _make_rows(self, parts: Sequence[_Part]) -> list[dict[int | str, MemoryRow]]:
         """The rows of messages of several sessions, by number."""
@@ -345,13 +392,14 @@ class UnindexedRows:
 
     # -- searching ---------------------------------------------------------------------------------
 
-    async def _embed(self, held: _UserTail) -> None:
-        """Embed the newest rows that have no vector yet."""
+    async def _embed(self, held: _UserTail, rows: Sequence[MemoryRow]) -> None:
+        """Embed the newest of these rows that have no vector yet."""
         embedder = self._access.embedder
         if embedder is None:
             return
-        rows = held.newest
-        held.vectors = {row.id: held.vectors[row.id] for row in rows if row.id in held.vectors}
+        held.vectors = {
+            row.id: held.vectors[row.id] for row in held.newest if row.id in held.vectors
+        }
         new = [row for row in rows if row.id not in held.vectors][:_EMBEDDED_AT_ONCE]
         if not new:
             return
@@ -365,18 +413,16 @@ class UnindexedRows:
         self._access.known.keep(texts, vectors)  # for the job that indexes them
         held.vectors.update(zip([row.id for row in new], vectors, strict=True))
 
-    async def _build(self, held: _UserTail) -> None:
-        rows, before = held.newest, held.tail
+    async def _build(self, held: _UserTail, rows: Sequence[MemoryRow], before: Tail) -> Tail:
         hidden = frozenset(one for ids in held.hidden.values() for one in ids)
         rewritten = frozenset(one for ids in held.rewritten.values() for one in ids) - hidden
         if not rows and not hidden and not held.more:
-            held.tail = EMPTY_TAIL
-            return
+            return EMPTY_TAIL
         embedded = sum(row.id in held.vectors for row in rows)
         note = self._describe(len(rows), embedded, more=held.more)
         unchanged = (hidden, rewritten, note) == (before.hidden, before.rewritten, before.note)
         if unchanged and rows == before.rows:
-            return
+            return before
         version = next(self._versions)
         dimension = None if self._access.embedder is None else self._access.embedder.dimension
 
@@ -398,7 +444,7 @@ class UnindexedRows:
         same = {id(row) for row in before.rows}  # others are read again: a neighbour came
         size = reading_size([row.turn for row in rows if id(row) not in same])
         large = new > _NEW_ON_LOOP or len(rows) > _ON_LOOP or size > _CHARACTERS
-        held.tail = await run_in_thread_if(large, build)
+        return await run_in_thread_if(large, build)
 
     def _describe(self, rows: int, embedded: int, *, more: bool) -> str:
         notes = []
@@ -454,12 +500,42 @@ class _Part(msgspec.Struct, frozen=True):
         return _spans(again)
 
 
+class _Own(msgspec.Struct, frozen=True):
+    """The session of a load, and which of its messages are not recalled.
+
+    Attributes:
+        key: the session.
+        seqs: the messages' numbers.
+        newest: the number of its newest message.
+    """
+
+    key: SessionKey
+    seqs: frozenset[int]
+    newest: int
+
+
+def _own_session(user: str, without: Collection[tuple[str, int]], newest: int) -> _Own | None:
+    """The only session of these messages; None if there are none, or several."""
+    sessions = {session for session, _ in without}
+    if len(sessions) != 1:
+        return None
+    return _Own(SessionKey(user, sessions.pop()), frozenset(seq for _, seq in without), newest)
+
+
+def _nearest(built: Mapping[SessionKey | None, Tail], own: SessionKey | None) -> Tail:
+    """The tail that a new one has most in common with."""
+    return built[own] if own in built else next(iter(built.values()), EMPTY_TAIL)
+
+
 class _UserTail:
     """What is held of one user.
 
     Attributes:
         quota: tells which of the user's actors changed.
-        tail: what recalls search.
+        tails: what recalls search: all rows, or those of other sessions than one.
+        failed: what they search since the last reading failed.
+        note: what of the tail that was given last is not searched, for people.
+        asked: the loads that wait for the next reading; None for a recall of no load.
         rows: by actor, and by number of the message or id of the memory.
         newest: all of them, the newest first.
         vectors: of rows, by id.
@@ -474,7 +550,10 @@ class _UserTail:
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
-        self.tail = EMPTY_TAIL
+        self.tails: dict[SessionKey | None, Tail] = {}
+        self.failed: Tail | None = None
+        self.note = ""
+        self.asked: list[_Own | None] = []
         self.rows: dict[Key, dict[int | str, MemoryRow]] = {}
         self.newest: Sequence[MemoryRow] = ()
         self.vectors: dict[str, Vector] = {}
@@ -487,12 +566,49 @@ class _UserTail:
         self.reading: SharedCall[None] | None = None
         self._unread = True
         self._pending: set[Key] = set()
+        self._read_through: dict[SessionKey, int] = {}
 
-    def is_outdated(self, has_jobs: Callable[[Hashable], bool]) -> bool:
-        """Whether something may have changed since it was read."""
-        if self._unread or self.suspect or self.quota.changed:
+    def is_outdated(self, has_jobs: Callable[[Hashable], bool], own: _Own | None) -> bool:
+        """Whether something that the load does not show may have changed since it was read."""
+        if self._unread or self.suspect:
+            return True
+        if self.quota.changed and not (
+            own is not None
+            and self.quota.changed == {own.key}
+            and not has_jobs(own.key)
+            and self._shows_all(own)
+        ):
             return True
         return any(not has_jobs(key) for key in self._pending)
+
+    def _shows_all(self, own: _Own) -> bool:
+        """Whether a load shows all of its session that was not indexed, and what came since."""
+        before = self._read_through.get(own.key)
+        return (
+            before is not None
+            and self.left_out(own) is not None
+            and all(seq in own.seqs for seq in range(before + 1, own.newest + 1))
+        )
+
+    def note_read(self, asked: Iterable[_Own | None]) -> None:
+        """What these loads show was acknowledged before the reading that has ended."""
+        for own in asked:
+            if own is not None:
+                before = self._read_through.pop(own.key, 0)
+                self._read_through[own.key] = max(before, own.newest)
+        while len(self._read_through) > _MOST_OWN:
+            del self._read_through[next(iter(self._read_through))]
+
+    def left_out(self, own: _Own | None) -> SessionKey | None:
+        """The session whose rows a load need not search; None if it searches all."""
+        if own is None or self.more:
+            return None
+        unindexed = self.rows.get(own.key, {})
+        return own.key if all(seq in own.seqs for seq in unindexed) else None
+
+    def find_tail(self, own: _Own | None) -> Tail | None:
+        """What a load searches; None if that was not made when it was read last."""
+        return self.tails.get(self.left_out(own)) if self.failed is None else self.failed
 
     def take_changes(self, has_jobs: Callable[[Hashable], bool]) -> set[Key] | None:
         """The actors to read; None for all. What changes from now on is for the next reading."""

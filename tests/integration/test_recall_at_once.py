@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -461,3 +462,86 @@ async def test_a_pruned_message_is_not_searched_while_its_neighbours_are_written
         await chat.delete(positions=4)
         left.remove("tea 4")
         assert await texts(user) == left
+
+
+async def recalled(session: Any) -> list[str]:
+    """What a turn of the session recalls, next to what it shows."""
+    context = await session.load(query="tea", max_tokens=4_000)
+    return sorted(one.text for one in context.memories)
+
+
+async def test_a_conversation_is_not_read_for_its_own_turns() -> None:
+    """Other sessions' turns see what it says, at once."""
+    journal = Watched()
+    async with in_memory(journal=journal) as user:
+        other, chat = user.session("other"), user.session("chat")
+        await other.append(said("tea of another"))
+        for number in range(5):
+            await chat.append(said(f"tea {number}"))
+            assert await recalled(chat) == ["tea of another"]
+        assert journal.asked == [None]
+        assert await recalled(other) == [f"tea {number}" for number in range(5)]
+        await other.append(said("more tea of another"))
+        assert await recalled(chat) == ["more tea of another", "tea of another"]
+
+
+async def test_what_is_deleted_is_not_recalled_in_its_own_session() -> None:
+    """Neither a message that was read and is not indexed, nor an indexed one that a stuck job is to
+    remove.
+    """
+    store = Stuck(16)
+    async with in_memory(store=store) as user:
+        chat = user.session("chat")
+        (old,) = (await chat.append(said("tea of old"))).ids
+        await chat.flush()
+        await chat.settle()
+        await chat.clear()
+        await chat.append([said("tea one"), said("tea two")])
+        for _ in range(2):
+            assert await texts(user) == ["tea of old", "tea one", "tea two"]
+            assert await recalled(chat) == ["tea of old"]
+        await chat.delete(positions=0)
+        await chat.append(said("tea three"))
+        assert await recalled(chat) == ["tea of old"]
+        store.stuck = True
+        await chat.delete(old)
+        assert await recalled(chat) == []
+
+
+async def test_a_load_that_comes_while_a_tail_is_read() -> None:
+    """What it shows may have been said after that reading began."""
+    journal = Held()
+    async with Runtime.in_memory(
+        config=configured(), embedder=HashEmbedder(16), store=MemoryStore(16), journal=journal
+    ) as runtime:
+        recall = runtime.internals.planner.tiers.recall
+        assert recall is not None
+        chat = runtime.session("ann", "chat")
+        await chat.append(said("tea one"))
+        async with anyio.create_task_group() as tasks:
+            first = {("chat", 1)}
+            tasks.start_soon(partial(recall, "ann", "tea", limit=9, without=first, newest=1))
+            await journal.reached.wait()
+            await chat.append(said("tea two"))
+            shown = {("chat", 1), ("chat", 2)}
+            tasks.start_soon(partial(recall, "ann", "tea", limit=9, without=shown, newest=2))
+            await anyio.wait_all_tasks_blocked()
+            journal.go_on.set()
+        await chat.append(said("tea three"))
+        shown = {("chat", 1), ("chat", 3)}
+        found = await recall("ann", "tea", limit=9, without=shown, newest=3)
+        assert [one.text for one in found] == ["tea two"]
+
+
+class Held(MemoryJournal):
+    """Holds the answer of the first reading of a tail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = anyio.Event(), anyio.Event()
+
+    async def unindexed(self, user: str, limit: int, sessions: Any = None) -> Any:
+        found = await super().unindexed(user, limit, sessions)
+        self.reached.set()
+        await self.go_on.wait()
+        return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -160,12 +161,54 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=15)
-@given(st.lists(steps, min_size=1, max_size=12), st.sampled_from([0, 64]))
-def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot_mb: int) -> None:
-    """Whatever is appended, remembered, indexed, cleared, deleted and rewound: a recall finds what
-    was acknowledged before it began and not removed, each once, and nothing else.
-    """
+class Told:
+    """A user's memory, and what must be found in it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.user = runtime.user("ann")
+        self.sessions = [self.user.session("one"), self.user.session("two")]
+        self.said = [Said(), Said()]
+        self.facts: set[str] = set()
+
+    def expected(self) -> list[str]:
+        return sorted({text for one in self.said for text in one.seqs.values()} | self.facts)
+
+    async def do(self, number: int, verb: str, which: int, count: int) -> None:
+        chat, mine = self.sessions[which], self.said[which]
+        match verb:
+            case "append":
+                texts = [f"said {number} {n}" for n in range(count)]
+                receipt = await chat.append([{"role": "user", "content": t} for t in texts])
+                mine.seqs.update(zip(receipt.seqs, texts, strict=True))
+                mine.buffered.update(receipt.seqs)
+            case "remember":
+                self.facts.add(f"fact {number}")
+                await self.user.remember(f"fact {number}")
+            case "flush":
+                await chat.flush()
+                mine.indexed.update(mine.seqs)
+            case "settle":
+                await self.runtime.settle()
+            case "clear":
+                await chat.clear()
+                mine.seqs = {s: t for s, t in mine.seqs.items() if s in mine.indexed}
+                mine.buffered.clear()
+            case "delete" if mine.buffered:
+                seq = sorted(mine.buffered)[count % len(mine.buffered)]
+                await chat.delete(positions=sorted(mine.buffered).index(seq))
+                mine.buffered.discard(seq)
+                mine.seqs.pop(seq)
+            case "rewind" if count < len(mine.buffered):
+                seq = sorted(mine.buffered)[-1 - count]
+                await chat.rewind(seq)
+                for later in [one for one in mine.seqs if one > seq]:
+                    mine.seqs.pop(later)
+                    mine.buffered.discard(later)
+
+
+@asynccontextmanager
+async def telling(hot_mb: int) -> AsyncIterator[Told]:
     config = Config.from_dict(
         {
             "recall": {"depth": 1000, "hot_mb": hot_mb},
@@ -173,48 +216,72 @@ def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot
             "working": {"embedding_cache": 10},
         }
     )
+    store = MemoryStore(EMBEDDER.dimension)
+    async with Runtime.in_memory(config=config, store=store, embedder=EMBEDDER) as runtime:
+        yield Told(runtime)
+
+
+@settings(max_examples=15)
+@given(st.lists(steps, min_size=1, max_size=12), st.sampled_from([0, 64]))
+def test_what_was_acknowledged_is_found(program: list[tuple[str, int, int]], hot_mb: int) -> None:
+    """Whatever is appended, remembered, indexed, cleared, deleted and rewound: a recall finds what
+    was acknowledged before it began and not removed, each once, and nothing else.
+    """
 
     async def play() -> None:
-        store = MemoryStore(EMBEDDER.dimension)
-        async with Runtime.in_memory(config=config, store=store, embedder=EMBEDDER) as runtime:
-            user = runtime.user("ann")
-            sessions = [user.session("one"), user.session("two")]
-            said = [Said(), Said()]
-            facts: set[str] = set()
+        async with telling(hot_mb) as told:
+            for number, step in enumerate(program):
+                await told.do(number, *step)
+                found = [one.text for one in await told.user.recall("said fact", limit=1000)]
+                assert sorted(found) == told.expected(), (number, step)
+
+    anyio.run(play)
+
+
+turns = st.one_of(
+    steps,
+    st.tuples(st.just("turn"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("turn"), st.integers(0, 1), st.integers(1, 15)),
+    st.tuples(st.just("turn beside an append"), st.integers(0, 1), st.just(0)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(turns, min_size=4, max_size=24), st.sampled_from([0, 64]))
+def test_a_load_finds_what_it_does_not_show(
+    program: list[tuple[str, int, int]], hot_mb: int
+) -> None:
+    """Loads of a session that show all of its messages, or all but some of the newest four, between
+    whatever else is done: each finds all that it does not show, and nothing else.
+    """
+
+    async def turn(told: Told, which: int, hidden: int) -> tuple[list[str], list[str]]:
+        mine, name = told.said[which], ("one", "two")[which]
+        newest = sorted(mine.buffered, reverse=True)
+        shown = [seq for place, seq in enumerate(newest) if not hidden >> place & 1]
+        without = {(name, seq) for seq in shown}
+        expected = {*told.expected()} - {mine.seqs[seq] for seq in shown}
+        recall = told.runtime.internals.planner.tiers.recall
+        assert recall is not None
+        last = max(newest, default=0)
+        found = await recall("ann", "said fact", limit=1000, without=without, newest=last)
+        return sorted(one.text for one in found), sorted(expected)
+
+    async def play() -> None:
+        async with telling(hot_mb) as told:
             for number, (verb, which, count) in enumerate(program):
-                chat, mine = sessions[which], said[which]
-                match verb:
-                    case "append":
-                        texts = [f"said {number} {n}" for n in range(count)]
-                        receipt = await chat.append([{"role": "user", "content": t} for t in texts])
-                        mine.seqs.update(zip(receipt.seqs, texts, strict=True))
-                        mine.buffered.update(receipt.seqs)
-                    case "remember":
-                        facts.add(f"fact {number}")
-                        await user.remember(f"fact {number}")
-                    case "flush":
-                        await chat.flush()
-                        mine.indexed.update(mine.seqs)
-                    case "settle":
-                        await runtime.settle()
-                    case "clear":
-                        await chat.clear()
-                        mine.seqs = {s: t for s, t in mine.seqs.items() if s in mine.indexed}
-                        mine.buffered.clear()
-                    case "delete" if mine.buffered:
-                        seq = sorted(mine.buffered)[count % len(mine.buffered)]
-                        await chat.delete(positions=sorted(mine.buffered).index(seq))
-                        mine.buffered.discard(seq)
-                        mine.seqs.pop(seq)
-                    case "rewind" if count < len(mine.buffered):
-                        seq = sorted(mine.buffered)[-1 - count]
-                        await chat.rewind(seq)
-                        for later in [one for one in mine.seqs if one > seq]:
-                            mine.seqs.pop(later)
-                            mine.buffered.discard(later)
-                found = [one.text for one in await user.recall("said fact", limit=1000)]
-                expected = {text for one in said for text in one.seqs.values()} | facts
-                assert sorted(found) == sorted(expected), (number, verb)
+                if verb == "turn":
+                    found, expected = await turn(told, which, count)
+                    assert found == expected, number
+                elif verb == "turn beside an append":
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(turn, told, which, 0)
+                        tasks.start_soon(told.do, number, "append", which, 1)
+                else:
+                    await told.do(number, verb, which, count)
+            for which in (0, 1):
+                found, expected = await turn(told, which, 0)
+                assert found == expected
 
     anyio.run(play)
 
