@@ -150,7 +150,10 @@ class UnindexedRows:
                 assert self._tasks is not None
                 held.reading = SharedCall(partial(self._refresh, user, held))
                 held.reading.start(self._tasks)
-            await held.reading.wait()
+            reading = held.reading
+            await reading.wait()
+            if held.reading is reading:  # it was cut off: the runtime closes
+                return _nearest(held.tails, None)
             readings += self._users.get(user) is held
 
     async def widen(self, user: str, tail: Tail, question: Question) -> Tail:
@@ -227,7 +230,8 @@ class UnindexedRows:
         try:
             await self._read(user, held, keys)
             asked, held.asked = held.asked, []
-            held.tails = {}
+            # nothing was read: a load that waits for another tail finds the one that it asked for
+            held.tails = {} if keys is None or keys else built.copy()
             for own in dict.fromkeys(map(held.left_out, asked)):
                 rows = [row for row in held.newest if own is None or row.session != own.session]
                 await self._embed(held, rows)

@@ -91,6 +91,7 @@ def tiers(
         limit: int,
         scope: Scope,
         without: Collection[tuple[str, int]] = (),
+        newest: int = 0,  # what it leaves out is in `without`
         max_tokens: int | None = None,
         relevance: float = 0.0,
         report: Callable[[str], None] = lambda _: None,
