@@ -13,8 +13,9 @@ in turn; one caller a session; texts of 300 characters; `synchronous=FULL`. Oper
 append; `load()` of 20 messages; a turn (append, load, append); `load(query=…)` with long-term
 memory. Everything is loaded, and each session was used for a second, before a round begins. The
 result is the ratio of a round's two rates, the median over the rounds, and the owner's
-processor time for each operation, of all owners together and of the one with most. A machine with
-more cores than this one serves as many operations a second as that one allows: 1 s divided by it.
+processor time for each operation: of all owners together, of the busiest one, and of the workers.
+From these follows what a machine with more cores serves: 1 s divided by what the busiest owner
+takes, or its cores divided by what all take, whichever is less.
 
 `turns`: what memory costs a streaming FastAPI server; see `benchmarks.worker_turns`.
 
@@ -76,12 +77,14 @@ class Rate(msgspec.Struct, frozen=True):
         seconds: the round's.
         milliseconds: of each operation.
         owner_us: each owner's processor time for each operation; nothing in process.
+        worker_us: that of all workers, with their callers.
     """
 
     done: int
     seconds: float
     milliseconds: list[float]
     owner_us: tuple[float, ...] = ()
+    worker_us: float = 0.0
 
     @property
     def per_second(self) -> float:
@@ -115,7 +118,9 @@ async def _client(file: Path, *, local: bool, operation: str, first: int, sessio
         await _round(chats, operation, pool, _WARM_UP_S)
         print("ready", flush=True)
         seconds = float(await asyncio.to_thread(sys.stdin.readline))
-        print(json.dumps(await _round(chats, operation, pool, seconds)), flush=True)
+        spent = time.process_time()
+        took = await _round(chats, operation, pool, seconds)
+        print(json.dumps([time.process_time() - spent, took]), flush=True)
 
 
 async def _round(chats: list[Any], operation: str, pool: list[str], seconds: float) -> list[float]:
@@ -167,13 +172,17 @@ def _measure(file: Path, operation: str, *, local: bool, seconds: float) -> Rate
         client.stdin.write(f"{seconds}\n")
         client.stdin.flush()
     took: list[float] = []
+    in_workers = 0.0
     for client in clients:
         assert client.stdout is not None
-        took += json.loads(client.stdout.readline())
+        cpu, some = json.loads(client.stdout.readline())
+        in_workers += cpu
+        took += some
     spent = [used_s(pid) - earlier for pid, earlier in zip(owners, before, strict=True)]
     for client in clients:
         client.communicate()
-    return Rate(len(took), seconds, took, tuple(one / max(len(took), 1) * 1e6 for one in spent))
+    each = 1e6 / max(len(took), 1)
+    return Rate(len(took), seconds, took, tuple(one * each for one in spent), in_workers * each)
 
 
 def _owner_pid(memory: Path, number: int = 0) -> int:
@@ -216,6 +225,7 @@ def _rates(given: argparse.Namespace) -> list[dict[str, Any]]:
             "ratio": round(statistics.median(ratios), 2),
             "ratios": [round(one, 2) for one in ratios],
             "owner_us": round(statistics.median(sum(one.owner_us) for one in remote), 1),
+            "worker_us": round(statistics.median(one.worker_us for one in remote), 1),
             "busiest_owner_us": round(statistics.median(max(one.owner_us) for one in remote), 1),
             "p50_ms": round(statistics.median(remote[-1].milliseconds), 2),
             "p99_ms": round(percentile(sorted(remote[-1].milliseconds), 0.99), 2),

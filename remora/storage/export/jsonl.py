@@ -11,7 +11,7 @@ numbers as keys) they are msgpack in base64.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -142,9 +142,10 @@ class JsonlWriter:
         for one in exported:
             self._put(_session_lines(one) if isinstance(one, SessionExport) else _user_lines(one))
 
-    def _put(self, lines: Sequence[Any]) -> None:
-        self._lines += len(lines)
-        self._file.write(b"".join(_encode(line) + b"\n" for line in lines))
+    def _put(self, lines: Iterable[Any]) -> None:
+        for line in lines:
+            self._file.write(_encode(line) + b"\n")
+            self._lines += 1
 
     def close(self) -> None:
         """Write the end line."""
@@ -156,41 +157,33 @@ class JsonlWriter:
         self._file.close()
 
 
-def _session_lines(one: SessionExport) -> list[Any]:
-    lines: list[Any] = [
-        _Session(one.user, one.session, one.front, one.flushed, one.summary, one.summaries)
-    ]
+def _session_lines(one: SessionExport) -> Iterator[Any]:
+    yield _Session(one.user, one.session, one.front, one.flushed, one.summary, one.summaries)
     for message in one.messages:
         chat, metadata, packed = dump_message(message.chat, message.metadata)
-        lines.append(
-            _Message(
-                one.user,
-                one.session,
-                message.seq,
-                message.id,
-                message.created_at,
-                message.tokens,
-                message.importance,
-                msgspec.Raw(chat) if chat else None,
-                msgspec.Raw(metadata) if metadata else None,
-                packed,
-                message.pruned,
-            )
+        yield _Message(
+            one.user,
+            one.session,
+            message.seq,
+            message.id,
+            message.created_at,
+            message.tokens,
+            message.importance,
+            msgspec.Raw(chat) if chat else None,
+            msgspec.Raw(metadata) if metadata else None,
+            packed,
+            message.pruned,
         )
-    lines.extend(
-        _StateItem(one.user, one.session, state_item.kind, state_item.name, state_item.value)
-        for state_item in one.state_items
-    )
-    return lines
+    for item in one.state_items:
+        yield _StateItem(one.user, one.session, item.kind, item.name, item.value)
 
 
-def _user_lines(one: UserExport) -> list[Any]:
-    lines: list[Any] = [_User(one.user), *(_Memory(one.user, item) for item in one.memories)]
-    lines.extend(
-        _StateItem(one.user, "", state_item.kind, state_item.name, state_item.value)
-        for state_item in one.state_items
-    )
-    return lines
+def _user_lines(one: UserExport) -> Iterator[Any]:
+    yield _User(one.user)
+    for memory in one.memories:
+        yield _Memory(one.user, memory)
+    for item in one.state_items:
+        yield _StateItem(one.user, "", item.kind, item.name, item.value)
 
 
 class JsonlReader:
