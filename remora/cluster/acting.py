@@ -15,11 +15,11 @@ import msgspec
 
 from remora.api.asking import change_there
 from remora.api.changes import Change, ChangeAnswer
-from remora.api.dead_letters import DeadLetters, check_droppable
+from remora.api.dead_letters import DeadLetters, check_droppable, no_dead_letter
 from remora.cluster.merging import ShardIds
-from remora.cluster.operating import call_there, change_dead_letters, open_owned
-from remora.cluster.place import find_owners
+from remora.cluster.operating import call_there, change_dead_letters, list_jobs, open_owned
 from remora.cluster.sharding import find_shards, shard_of
+from remora.cluster.watch import count_live_owners
 from remora.config import Config
 from remora.runtime.jobs import Job
 from remora.runtime.threads import run_in_thread
@@ -27,22 +27,6 @@ from remora.services.erasure import ErasureReceipt
 from remora.storage.sockets import has_sockets
 
 __all__ = ["Actions", "Changed"]
-
-
-def _divide(directory: Path, change: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """What each of the processes that own a memory is to do, by its number. Blocks."""
-    owners = max((one.owners for one in find_owners(directory)), default=1)
-    if owners == 1:
-        return {0: change}
-    shards = len(find_shards(directory))
-    if change["verb"] in {"forget", "delete"}:
-        return {shard_of(change["user"], shards) % owners: change}
-    ids = ShardIds(shards).split(change["ids"])
-    parts: dict[int, list[str]] = {}
-    for shard, own in ids.items():
-        named = [ShardIds(shards).name_one(shard, one) for one in own]
-        parts.setdefault(shard % owners, []).extend(named)
-    return {number: change | {"ids": tuple(named)} for number, named in parts.items()}
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -71,7 +55,9 @@ class Actions:
         """
         if not has_sockets():
             return None
-        parts = await run_in_thread(_divide, self._directory, change)
+        parts = await run_in_thread(self._divide, change)
+        if len(parts) > 1:
+            await self._check_letters(change)
         answers = []
         for number, part in parts.items():
             answer = await change_there(self._directory, Change(uuid4().hex, **part), number)
@@ -81,6 +67,30 @@ class Actions:
             answers.append(answer)
         changed = sum(one.changed for one in answers)
         return msgspec.structs.replace(answers[0], changed=changed)
+
+    def _divide(self, change: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """What each of the processes that own the memory is to do, by its number. Blocks."""
+        owners = count_live_owners(self._directory, self._config.cluster)
+        if owners == 1:
+            return {0: change}
+        shards = len(find_shards(self._directory))
+        if change["verb"] in {"forget", "delete"}:
+            return {shard_of(change["user"], shards) % owners: change}
+        ids = ShardIds(shards).split(change["ids"])
+        parts: dict[int, list[str]] = {}
+        for shard, own in ids.items():
+            named = [ShardIds(shards).name_one(shard, one) for one in own]
+            parts.setdefault(shard % owners, []).extend(named)
+        return {number: change | {"ids": tuple(named)} for number, named in parts.items()}
+
+    async def _check_letters(self, change: dict[str, Any]) -> None:
+        """Check all dead letters before one of the owners changes some of them."""
+        dead = {job.id: job for job in await list_jobs(self._directory) if job.dead}
+        if missing := [id_ for id_ in change["ids"] if id_ not in dead]:
+            raise no_dead_letter(missing)
+        if change["verb"] == "drop":
+            for id_ in change["ids"]:
+                check_droppable(dead[id_])
 
     async def retry(self, ids: Sequence[str]) -> Changed:
         """Have dead letters run again: now, or when a server opens the directory.

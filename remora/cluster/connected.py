@@ -72,6 +72,7 @@ class ConnectedRuntime(ShardedRuntime):
                 digest=target.digest,
                 shard=one.share.number,
                 owners=owners,
+                of=len(like),
             )
             for one in self._owners
         ]

@@ -187,7 +187,8 @@ class Owner:
         share = self._order.share
         opened = ShardedRuntime.of(target.runtime, shards=limits.shards, share=share)
         async with opened as memory:
-            served = Served(cast("Sequence[Runtime]", memory.shards), whole=memory, share=share)
+            runtimes = cast("Sequence[Runtime]", memory.shards)
+            served = Served(runtimes, whole=memory, share=share, of=memory.count)
             accept = _accept(listener, served)
             accepting = loop.create_task(accept, name="remora.accept")
             warming = loop.create_task(_warm_up(target, memory), name="remora.warm_up")

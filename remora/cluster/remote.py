@@ -37,10 +37,10 @@ from remora.cluster.ports import (
     RemoteWork,
     ShardLine,
 )
+from remora.cluster.sharding import another_division
 from remora.cluster.wire import WIRE, Hello, ShardInfo, Welcome, release
 from remora.config import Config
 from remora.errors import (
-    ConfigError,
     InvalidInput,
     OwnershipLost,
     ProtocolMismatch,
@@ -91,6 +91,7 @@ class RemoteMemory(OfOneProcess):
         shard: the one that is asked for, if shards have owners of their own; `like` has it alone.
             Or the number of the owner, if several of this machine own the memory.
         owners: how many own the memory on this machine.
+        of: how many shards the memory has; 0 to leave that to others.
         shares_files: the owner is on this machine.
 
     Attributes:
@@ -107,6 +108,7 @@ class RemoteMemory(OfOneProcess):
         digest: str = "",
         shard: int = 0,
         owners: int = 1,
+        of: int = 0,
         shares_files: bool = True,
     ) -> None:
         self.shares_files = shares_files
@@ -114,7 +116,7 @@ class RemoteMemory(OfOneProcess):
         self.transfers = RemoteWholeTransfers(self.shards[0])
         self._options = self.shards[0].options
         self._dial = dial
-        self.hello = Hello(WIRE, release(), digest, shard=shard, owners=owners)
+        self.hello = Hello(WIRE, release(), digest, shard=shard, owners=owners, shards=of)
         self._host: Host | None = None
         self._connection: Connection | None = None
         self._opening = anyio.Lock()
@@ -213,12 +215,7 @@ class RemoteMemory(OfOneProcess):
 
     def _check(self, welcome: Welcome) -> None:
         if len(welcome.shards) != len(self.shards):
-            raise ConfigError(
-                f"the owner of the memory serves {len(welcome.shards)} shards, and this process "
-                f"expects {len(self.shards)}: give both the same configuration, and restart the "
-                "older one",
-                key="cluster.shards",
-            )
+            raise another_division(len(welcome.shards), len(self.shards))
         instances = tuple(shard.instance for shard in welcome.shards)
         if self._instances and instances != self._instances:
             raise OwnershipLost(

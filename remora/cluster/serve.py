@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+import remora
 from remora.cluster.control import ControlLink, Leave, OwnerGone, OwnerSilent
 from remora.cluster.machines import read_machines
 from remora.cluster.owner import Owner
@@ -217,10 +218,10 @@ def _end_other(place: Place, target: Target) -> None:
                     pid=control.pid,
                     since=info.since,
                 )
-            _tell_to_leave(control)
+            _tell_to_leave(control, target)
             _wait_until_left(control, info, place, time.monotonic() + limits.wait_s)
     except OwnerGone:
-        return
+        place.remove_owner(info.pid)
 
 
 def _wait_until_left(control: ControlLink, info: OwnerInfo, place: Place, end: float) -> None:
@@ -231,8 +232,9 @@ def _wait_until_left(control: ControlLink, info: OwnerInfo, place: Place, end: f
             return
 
 
-def _tell_to_leave(control: ControlLink) -> None:
+def _tell_to_leave(control: ControlLink, target: Target) -> None:
     try:
-        control.ask(Leave())
+        # workers with another configuration start none in its place for a while
+        control.ask(Leave(remora.__version__, target.digest))
     except OwnerSilent:
         control.kill("did not answer")

@@ -16,7 +16,7 @@ from remora.cluster.answers import Answer, LoadAnswer, TimedAnswer
 from remora.cluster.calls import CallType, Verbs, find_call, perform
 from remora.cluster.link import WINDOW, OwnerEnd, Work
 from remora.cluster.sharded import ShardedRuntime
-from remora.cluster.sharding import WHOLE, Share, another_count
+from remora.cluster.sharding import WHOLE, Share, another_count, another_division
 from remora.cluster.wire import (
     WIRE,
     Ask,
@@ -55,6 +55,7 @@ class Served:
         shards: opened runtimes, by number.
         whole: all of them as one, for exports, imports and backups.
         share: which shards of the memory they are; other processes own the others.
+        of: how many shards the memory has; None for those that are given.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Served:
         *,
         whole: Verbs | None = None,
         share: Share = WHOLE,
+        of: int | None = None,
     ) -> None:
         self._share = share
+        self._count = of or len(shards)
         self.whole = whole or (shards[0] if len(shards) == 1 else ShardedRuntime(shards))
         self.shards = tuple(map(_Shard, shards))
         self._links: dict[_Link, None] = {}
@@ -112,6 +115,8 @@ class Served:
         share = self._share
         if hello.owners != share.owners or (share.owners > 1 and hello.shard != share.number):
             raise another_count(share.owners, hello.owners)
+        if hello.shards not in {0, self._count}:
+            raise another_division(self._count, hello.shards)
         return Welcome(WIRE, release(), self._infos)
 
     def add(self, link: _Link) -> None:

@@ -158,8 +158,9 @@ class ShardedRuntime(OfOneProcess):
         self._transfers = transfers
         self._directory = directory
         self._share = share
-        self._count = of or len(shards)
-        self._ids = ShardIds(self._count, share)
+        self.count = of or len(shards)
+        """How many shards the memory has; other processes may own some of them."""
+        self._ids = ShardIds(self.count, share)
         self._life: _Life | None = None
         self._answering: AnswerThread | None = None
 
@@ -217,10 +218,10 @@ class ShardedRuntime(OfOneProcess):
         return self._shard_of(SHARED_PREFIX + scope).shared(scope)
 
     def _shard_of(self, user: str) -> Shard:
-        return self._shard(shard_of(user, self._count))
+        return self._shard(shard_of(user, self.count))
 
     def _shard(self, number: int) -> Shard:
-        own = self._share.of(self._count)
+        own = self._share.of(self.count)
         if number not in own:
             raise InvalidInput(f"another process owns shard {number} of the memory: ask that one")
         return self.shards[own.index(number)]
@@ -308,8 +309,8 @@ class ShardedRuntime(OfOneProcess):
             self.health,
             opened,
             changes=changes,
-            shards=self._count,
-            share=self._share.of(self._count),
+            shards=self.count,
+            share=self._share.of(self.count),
         )
         return start_answering(directory, answer, self._share.number)
 
@@ -359,7 +360,7 @@ class ShardedRuntime(OfOneProcess):
 
     def health(self) -> Health:
         """That of all shards, as one. See `Runtime.health`."""
-        numbers = self._share.of(self._count)
+        numbers = self._share.of(self.count)
         return merge_health(
             {number: one.health() for number, one in zip(numbers, self.shards, strict=True)}
         )

@@ -33,6 +33,7 @@ __all__ = [
     "ShardedDirectory",
     "Share",
     "another_count",
+    "another_division",
     "choose_layout",
     "count_owners",
     "find_shards",
@@ -42,6 +43,7 @@ __all__ = [
 DEFAULT_SHARDS = 8
 """Of a new memory that several processes are to use."""
 _CORES_OF_AN_OWNER = 4
+_PAUSE_S = 0.05
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -130,6 +132,15 @@ def another_count(there: int, here: int) -> ConfigError:
     )
 
 
+def another_division(there: int, here: int) -> ConfigError:
+    """The error for a worker that expects another number of shards than there are."""
+    return ConfigError(
+        f"the memory has {there} shards, and this process expects {here}: give both the same "
+        "configuration, and restart the older one",
+        key="cluster.shards",
+    )
+
+
 def find_shards(directory: Path) -> list[Path]:
     """The directories of a memory's shards, by number: the directory itself if it is not divided.
 
@@ -179,16 +190,29 @@ class ShardedDirectory:
             DirectoryUnusable: the memory was divided again since the layout was read, or is
                 being moved into PostgreSQL.
         """
+        end = self._clock.monotonic() + self._wait_s
         try:
-            if self._shared:
-                with suppress(DirectoryLocked):  # by another process, which did this
+            while self._shared:
+                with suppress(DirectoryLocked):  # by another process, which has done this or will
                     await run_in_thread(self._settle_alone)
-            self._lock = DirectoryLock(self.path, shared=self._shared)
-            await wait_for_lock(self._lock, self._wait_s, self._clock)
+                await self._take_lock()
+                if await run_in_thread(self._is_settled) or self._clock.monotonic() >= end:
+                    break
+                await self.close()
+                await self._clock.sleep(_PAUSE_S)
+            if not self._shared:
+                await self._take_lock()
             await run_in_thread(self._check_layout if self._shared else self._settle_layout)
         except BaseException:
             await self.close()
             raise
+
+    async def _take_lock(self) -> None:
+        self._lock = DirectoryLock(self.path, shared=self._shared)
+        await wait_for_lock(self._lock, self._wait_s, self._clock)
+
+    def _is_settled(self) -> bool:
+        return not is_dividing(self.path) and read_layout(self.path) is not None
 
     def _settle_alone(self) -> None:
         lock = DirectoryLock(self.path)

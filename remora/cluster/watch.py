@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 from remora.cluster.control import Answer, ControlLink, OwnerGone, OwnerSilent
-from remora.cluster.place import OwnerInfo
+from remora.cluster.place import OwnerInfo, find_owners
 from remora.config import ClusterConfig
 from remora.errors import OwnerUnreachable
 from remora.logging import get_logger
 
-__all__ = ["OwnerWatch", "open_control", "ping_or_kill"]
+__all__ = ["OwnerWatch", "count_live_owners", "open_control", "ping_or_kill"]
 
 _logger = get_logger(__name__)
 _PING_S = 0.5
@@ -24,6 +26,18 @@ def open_control(info: OwnerInfo, limits: ClusterConfig) -> ControlLink:
         OwnerUnreachable: it belongs to another account.
     """
     return ControlLink(info.control, limits.silent_s, limits.stuck_s)
+
+
+def count_live_owners(directory: Path, limits: ClusterConfig) -> int:
+    """How many processes own a memory together; 1 if none is there. Blocks.
+
+    Files of owners that were killed say nothing of those that live.
+    """
+    found = 1
+    for info in find_owners(directory):
+        with suppress(OwnerGone), open_control(info, limits):
+            found = max(found, info.owners)
+    return found
 
 
 def ping_or_kill(control: ControlLink, limits: ClusterConfig) -> Answer | None:

@@ -90,6 +90,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=201):
         shard: that it asks for, where shards are on several machines; a connection is of one then.
             Where several processes of one machine own the memory, the number of the owner.
         owners: how many processes of this machine own the memory, as the worker is configured.
+        shards: how many the memory has, as the worker knows it; 0 if it does not say so.
     """
 
     wire: int
@@ -98,6 +99,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=201):
     worker: str = ""
     shard: int = 0
     owners: int = 1
+    shards: int = 0
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag=202, gc=False):

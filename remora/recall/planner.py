@@ -157,7 +157,7 @@ class Planner:
             query,
             about=about,
             shown=shown,
-            newest=snapshot.entries[-1].seq if own and snapshot.entries else 0,
+            newest=snapshot.newest if own else 0,
             budget=max_tokens,
         )
         around = await self._fitter.fit_around(snapshot, gathered, max_tokens)

@@ -77,6 +77,7 @@ _LEAST_LEFT = 32  # messages of a user that need not be indexed
 _READS = 4  # users whose tails are read at once: more would keep the event loop from its turn
 _NEW_ON_LOOP = 16  # rows, whose index takes half a millisecond
 _ON_LOOP = 500  # rows, of which most are known: 2 ms
+_MOST_TAILS = 2  # that are made of one reading; more loads at once share that of all rows
 _MOST_OWN = 64  # sessions of a user, of which is known how far a load's were read
 _CHARACTERS = 10_000  # of texts that are searched, of English: 2 ms
 _IN_THREAD = 500  # messages that jobs remove
@@ -232,7 +233,8 @@ class UnindexedRows:
             asked, held.asked = held.asked, []
             # nothing was read: a load that waits for another tail finds the one that it asked for
             held.tails = {} if keys is None or keys else built.copy()
-            for own in dict.fromkeys(map(held.left_out, asked)):
+            wanted = set(map(held.left_out, asked))
+            for own in wanted if len(wanted) <= _MOST_TAILS else [None]:
                 rows = [row for row in held.newest if own is None or row.session != own.session]
                 await self._embed(held, rows)
                 held.tails[own] = await self._build(held, rows, _nearest(built, own))
@@ -244,6 +246,7 @@ class UnindexedRows:
             note = f"what is not indexed yet could not be read: {type(e).__name__}"
             hidden = frozenset(one for ids in held.hidden.values() for one in ids)
             held.failed = Tail(next(self._versions), hidden=hidden, note=note)
+            held.asked = []
         else:
             held.failed = None
         finally:
@@ -611,8 +614,13 @@ class _UserTail:
         return own.key if all(seq in own.seqs for seq in unindexed) else None
 
     def find_tail(self, own: _Own | None) -> Tail | None:
-        """What a load searches; None if that was not made when it was read last."""
-        return self.tails.get(self.left_out(own)) if self.failed is None else self.failed
+        """What a load searches; None if that was not made when it was read last.
+
+        The tail of all rows has those of the load's session as well, which are not recalled.
+        """
+        if self.failed is not None:
+            return self.failed
+        return self.tails.get(self.left_out(own), self.tails.get(None))
 
     def take_changes(self, has_jobs: Callable[[Hashable], bool]) -> set[Key] | None:
         """The actors to read; None for all. What changes from now on is for the next reading."""

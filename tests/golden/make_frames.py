@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 REQUESTS: dict[str, Any] = {
     "hello": Hello(1, "0.1.0", "d1", "w1"),
     "hello-of-shard": Hello(1, "0.1.0", "d1", "w1", 3),
-    "hello-to-an-owner": Hello(1, "0.1.0", "d1", "w1", 3, 4),
+    "hello-to-an-owner": Hello(1, "0.1.0", "d1", "w1", 3, 4, 8),
     "ask": Ask(7, 3, "Zoë", "one", Load(4_000), 12, 1.5),
     "post": Ask(0, 3, "Zoë", "", Load(4_000)),
     "ask-with-recall": Ask(7, 3, "Zoë", "one", Load(4_000, recalls=True), 12, 1.5),

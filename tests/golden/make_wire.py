@@ -116,6 +116,7 @@ REPLIES: tuple[Any, ...] = (
         1,
         True,
         2,
+        9,
     ),
     session.SessionView(
         3,

@@ -508,6 +508,25 @@ async def test_what_is_deleted_is_not_recalled_in_its_own_session() -> None:
         assert await recalled(chat) == []
 
 
+@pytest.mark.parametrize("loaded_before", [False, True])
+async def test_what_a_load_does_not_show_of_its_session_is_recalled(loaded_before: bool) -> None:
+    """What came after the moment that is shown, and a call that waits for its result."""
+    async with in_memory() as user:
+        chat = user.session("chat")
+        await chat.append([said("tea one"), said("tea two")])
+        if loaded_before:
+            assert await recalled(chat) == []
+        await chat.append(said("tea three"))
+        past = await chat.load(query="tea", at=2)
+        assert [one.text for one in past.memories] == ["tea three"]
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        asked = {"role": "assistant", "content": "tea in Lisbon?", "tool_calls": [call]}
+        await chat.append(asked)
+        context = await chat.load(query="tea")
+        assert "tea in Lisbon?" not in [one["content"] for one in context.messages[-1:]]
+        assert ["tea in Lisbon?" in one.text for one in context.memories] == [True]
+
+
 async def test_a_load_that_comes_while_a_tail_is_read() -> None:
     """What it shows may have been said after that reading began."""
     journal = Held()

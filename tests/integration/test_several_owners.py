@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 import remora
@@ -229,6 +230,69 @@ async def test_what_is_done_to_the_whole_memory(
     async with remora.connect(tmp_path / "copy") as copied:
         assert await contents(copied.session(SECOND, "s")) == [f"from {SECOND}"]
     end_all(tmp_path / "copy")
+
+
+async def test_a_worker_of_another_division_is_refused(tmp_path: Path, memory: Path) -> None:
+    """Of eight shards and of seven the first owner has four: the worker would not notice, and store
+    users where nobody looks for them.
+    """
+    names = [f"user {number}" for number in range(16)]
+    file = write_config(tmp_path, f"{TWO}, start_owner: false")
+    text = file.read_text().replace("shards: 2", "shards: 8")
+    file.write_text(text)
+    command = bound(sys.executable, "-m", "remora", "serve", file)
+    with subprocess.Popen(command) as first:
+        worker = remora.connect(file)
+        await worker.start()
+        for name in names:
+            await worker.session(name, "s").append(user("before"))
+        first.terminate()
+    file.write_text(text.replace("shards: 8", "shards: 7"))
+    assert await in_thread(main, ["reshard", str(memory), "--shards", "7"]) == 0
+    with subprocess.Popen(command) as second:
+        async with remora.connect(file) as newer:
+            for name in names:
+                with pytest.raises(ConfigError, match="has 7 shards"):
+                    await worker.session(name, "s").append(user("astray"))
+                assert await contents(newer.session(name, "s")) == ["before"]
+        await worker.aclose()
+        second.terminate()
+    assert await in_thread(main, ["verify", "--dir", str(memory)]) == 0
+
+
+async def test_serve_with_another_number_beside_busy_workers(tmp_path: Path, memory: Path) -> None:
+    """They do not start the owners again that it tells to leave; files of killed ones mislead no
+    command.
+    """
+    file = write_config(tmp_path, TWO)
+    async with remora.connect(file) as worker:
+        await fill(worker)
+        write_config(tmp_path, ", owners: 1, start_owner: false")
+        ended = False
+
+        async def ask() -> None:
+            while not ended:
+                with suppress(ConfigError):
+                    await worker.session(SECOND, "s").load()
+                await anyio.sleep(0)
+
+        command = bound(sys.executable, "-m", "remora", "serve", file)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with subprocess.Popen(command) as server:
+                async with remora.connect(file) as newer:
+                    assert await contents(newer.session(SECOND, "s")) == [f"from {SECOND}"]
+                    assert owner(memory, 0).pid == server.pid
+                    gone = Place(memory, 1)
+                    gone.write_owner(
+                        msgspec.structs.replace(owner(memory, 0), owners=2, control="/none")
+                    )
+                    where = ("--dir", str(memory), "--yes")
+                    assert await in_thread(main, ["forget", SECOND, *where]) == 0
+                    gone.info.unlink()
+                ended = True
+                server.terminate()
+                assert await in_thread(server.wait) == 0
 
 
 async def test_links_in_place_of_their_files_are_refused(tmp_path: Path, memory: Path) -> None:

@@ -84,9 +84,9 @@ def test_what_is_sent_has_the_golden_bytes() -> None:
             assert decode_replies(payload) == ((6,), [REPLIES[name]]), name
             assert frame([(6,), [REPLIES[name]]]) == golden, name
     assert files()[WIRE].keys() == {*REQUESTS, *REPLIES}
-    later = frame([[204, 7, "later"], [201, 1, "0.2", "d", "w", 3, 2, {"more": 1}]])
+    later = frame([[204, 7, "later"], [201, 1, "0.2", "d", "w", 3, 2, 8, {"more": 1}]])
     (payload,) = Frames().feed(bytes(later))
-    assert decode_requests(payload) == [Cancel(7), Hello(1, "0.2", "d", "w", 3, 2)]
+    assert decode_requests(payload) == [Cancel(7), Hello(1, "0.2", "d", "w", 3, 2, 8)]
 
 
 @settings(max_examples=40)

@@ -482,6 +482,7 @@ class SessionBehavior:
             sum([not entry.seq for entry in shown.entries]) if state.tools else 0,
             state.attached > 0 or any(map(has_media, pinned)),
             light,
+            state.next_seq - 1,
         )
         volatile: list[Any] = [now]
         if state.pinned is None:

@@ -288,6 +288,8 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
         closed: how many of `entries` stand for results that have not come.
         attached: some of `entries` may have attachments, or sounds.
         lightened: messages whose attachments are only named.
+        newest: the number of the session's newest message, shown or not; 0 if what is shown is not
+            the session as it is.
     """
 
     summary: Summary | None
@@ -317,6 +319,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag=104, gc=False):
     closed: int = 0
     attached: bool = False
     lightened: int = 0
+    newest: int = 0
 
 
 class StoredTurn(msgspec.Struct, frozen=True, array_like=True, tag=103):
