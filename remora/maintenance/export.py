@@ -28,7 +28,8 @@ from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.recall.attached import attach_all
 from remora.runtime.concurrency import map_concurrently
-from remora.runtime.threads import run_in_thread
+from remora.runtime.switching import frequent_switches
+from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.parts import TransferParts
 from remora.services.renumbering import Renumbering
 from remora.storage.atomic import AtomicTarget
@@ -49,7 +50,7 @@ __all__ = ["Progress", "export_session", "export_to"]
 Progress = Callable[[int, int], None]
 """Called with the number of messages that are done, and of all."""
 
-_AT_ONCE = 32  # sessions read and written together
+_AT_ONCE = 8  # sessions read and written together
 _ATTEMPTS = 20  # at reading a session whose past changes at the same time
 # Numbers of jobs, valid in this journal only; and what an import finds out for itself.
 _NOT_EXPORTED = frozenset({"changed", "counter"})
@@ -86,7 +87,7 @@ async def _session(
     numbers = Renumbering([entry.seq for entry in entries], view.last_seq)
     if not entries and view.keyed is None:
         return None, numbers
-    return await run_in_thread(
+    return await compute_in_thread(
         _build, key, view, entries, pruned, left, numbers, journal.instance
     ), numbers
 
@@ -233,7 +234,8 @@ async def export_to(
     target = await run_in_thread(lambda: AtomicTarget(path, overwrite=overwrite))
     writer = await run_in_thread(open_writer, target, header)
     try:
-        report = await _write_all(sources, writer.write, progress)
+        with in_background(), frequent_switches():
+            report = await _write_all(sources, writer.write, progress)
         await run_in_thread(writer.close)
         await run_in_thread(target.commit)
     except OSError as e:
@@ -306,7 +308,7 @@ async def _write_all_sessions(
         for key, (_, numbers) in zip(chunk, read, strict=True):
             if not numbers.gapless:
                 gaps.setdefault(key.user, {})[key.session] = numbers
-        count, messages = await run_in_thread(_write_sessions, write, read)
+        count, messages = await compute_in_thread(_write_sessions, write, read)
         written.sessions += count
         written.messages += messages
         tell()
@@ -324,7 +326,7 @@ async def _write_all_users(
     for key in dict.fromkeys(key for key in (*keys, *live) if isinstance(key, UserKey)):
         exported = await _user(source, key, gaps.get(key.user, {}))
         if exported is not None:
-            await run_in_thread(write, [exported])
+            await compute_in_thread(write, [exported])
             written.users += 1
             written.memories += len(exported.memories)
 

@@ -35,7 +35,7 @@ from remora.messages import ChatDict, Entry, counted_chat, encode_message
 from remora.messages.attachments import decode_attached, take_attachments
 from remora.models.ports import embedder_name
 from remora.runtime.concurrency import map_concurrently
-from remora.runtime.threads import run_in_thread
+from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.arguments import check_int
 from remora.services.intake import Intake
 from remora.services.metadata import check_metadata
@@ -275,7 +275,8 @@ async def import_session(target: TransferParts, export: SessionExport, key: Sess
         RedactionFailed: the redaction hook failed; nothing was written.
         MailboxFull, OutcomeUnknown, CommitFailed: see `Session.append`.
     """
-    adopt = await run_in_thread(_adopt_message, target.intake, export, target.indexed_blocks(key))
+    blocks = target.indexed_blocks(key)
+    adopt = await compute_in_thread(_adopt_message, target.intake, export, blocks)
     entries, blobs = take_blobs(adopt.entries)
     adopt = msgspec.structs.replace(adopt, entries=entries)
     async with target.journal.attachments.storing(key.user, key.session, blobs):
@@ -377,11 +378,11 @@ async def _adopt_user(target: TransferParts, one: UserExport) -> int:
     What the user has already does not change.
     """
     intake = target.intake
-    memories = await run_in_thread(
+    memories = await compute_in_thread(
         lambda: tuple(import_memory(intake, one.user, item) for item in one.memories)
     )
     kept = tuple(i for i in one.state_items if i.kind not in {"embedder", "working"})
-    state_items = await run_in_thread(import_user_items, intake, kept)
+    state_items = await compute_in_thread(import_user_items, intake, kept)
     working = await _working(target, one)
     for start in range(0, max(len(memories), len(working), 1), _ITEMS_AT_ONCE):
         some = slice(start, start + _ITEMS_AT_ONCE)
@@ -407,7 +408,7 @@ async def _working(target: TransferParts, one: UserExport) -> tuple[WorkingItem,
         mine = next(names, "") == embedder_name(embedder)
         return held, mine and _are_sound(held, embedder.dimension)
 
-    items, usable = await run_in_thread(decode)
+    items, usable = await compute_in_thread(decode)
     return tuple(items) if usable or not items else await embed_items(embedder, items)
 
 
@@ -441,7 +442,7 @@ async def import_from(
     opening = partial(open_reader, path, max_bytes=targets[0].import_bytes)
     reader = await run_in_thread(opening)
     try:
-        contents = await run_in_thread(_validate, reader, find)
+        contents = await compute_in_thread(_validate, reader, find)
         there: set[SessionKey] = set()
         for target in targets:
             keys = [key for key, _ in await target.journal.indexed_through()]
@@ -452,7 +453,8 @@ async def import_from(
                 f"{min(there).words} for instance: nothing was written; pass skip_existing=True "
                 "(--skip-existing) to import the others"
             )
-        return await _import_all(find, reader.read(), contents, there, progress)
+        with in_background():  # one session at a time: several threads take turns with the loop
+            return await _import_all(find, reader.read(), contents, there, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await run_in_thread(reader.close)
@@ -488,7 +490,7 @@ async def _import_all(
                 sessions, messages = sessions + 1, messages + count
         done += sum(len(one.messages) for one in chunk if isinstance(one, SessionExport))
 
-    while chunk := await run_in_thread(partial(_next, placed)):
+    while chunk := await compute_in_thread(partial(_next, placed)):
         await take_all(chunk)
         if progress is not None:
             progress(done, contents.messages)
