@@ -28,7 +28,6 @@ from remora.ids import SessionKey, UserKey, message_id, row_id
 from remora.messages import Entry, decode_chat, restore_message
 from remora.recall.attached import attach_all
 from remora.runtime.concurrency import map_concurrently
-from remora.runtime.switching import frequent_switches
 from remora.runtime.threads import compute_in_thread, in_background, run_in_thread
 from remora.services.parts import TransferParts
 from remora.services.renumbering import Renumbering
@@ -234,7 +233,7 @@ async def export_to(
     target = await run_in_thread(lambda: AtomicTarget(path, overwrite=overwrite))
     writer = await run_in_thread(open_writer, target, header)
     try:
-        with in_background(), frequent_switches():
+        with in_background():
             report = await _write_all(sources, writer.write, progress)
         await run_in_thread(writer.close)
         await run_in_thread(target.commit)

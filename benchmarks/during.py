@@ -1,15 +1,15 @@
-"""How long appends take beside work on everybody's memory, against appends alone.
+"""How long appends take during work on everybody's memory, against appends alone.
 
 One runtime with the default configuration, whose long-term memory has many rows. Eight callers
 append a message of some 250 characters each every 20 ms, each to a session of a user of its own,
-and never to one that the other work is about. Beside them, one after the other: users are
+and never to one that the other work is about. During them, one after the other: users are
 forgotten in a row; all is copied (`backup`), exported, and imported from another memory's export;
 and `remora verify` reads the directory in a process of its own.
 
 Times are of the wall clock, so that everything that holds an append is in them: a machine with
 something else to do shows other figures.
 
-    python -m benchmarks.beside [--rows 100000] [--json FILE]
+    python -m benchmarks.during [--rows 100000] [--json FILE]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import remora
 from benchmarks.speed.text import role_of, texts
 from remora.cli.replay import percentile
 
-__all__ = ["Beside", "main", "measure"]
+__all__ = ["During", "main", "measure"]
 
 CALLERS, PAUSE_S, ALONE_S = 8, 0.02, 15.0
 OF_A_USER, AT_ONCE = 200, 32
@@ -39,8 +39,8 @@ FORGOTTEN = 20
 Work = Callable[[], Awaitable[object]]
 
 
-class Beside(msgspec.Struct, frozen=True):
-    """How long appends took beside one kind of work.
+class During(msgspec.Struct, frozen=True):
+    """How long appends took during one kind of work.
 
     Attributes:
         work: what ran; ``nothing`` for appends alone.
@@ -59,9 +59,9 @@ class Beside(msgspec.Struct, frozen=True):
     longest_ms: float
 
 
-async def measure(rows: int, directory: Path) -> list[Beside]:
-    """What appends take alone, and beside each kind of work."""
-    found: list[Beside] = []
+async def measure(rows: int, directory: Path) -> list[During]:
+    """What appends take alone, and during each kind of work."""
+    found: list[During] = []
     export = await _make_export(directory / "other", max(rows // 10, OF_A_USER))
     async with remora.Runtime(directory / "memory") as runtime:
         await _fill(runtime, rows, "user")
@@ -91,13 +91,13 @@ async def measure(rows: int, directory: Path) -> list[Beside]:
             "verify, in a process of its own": verify,
         }
         for name, work in kinds.items():
-            found.append(await _beside(runtime, pool, name, work))
+            found.append(await _during(runtime, pool, name, work))
             print(json.dumps(msgspec.to_builtins(found[-1])), flush=True)
             await runtime.settle()
     return found
 
 
-async def _beside(runtime: remora.Runtime, pool: list[str], name: str, work: Work) -> Beside:
+async def _during(runtime: remora.Runtime, pool: list[str], name: str, work: Work) -> During:
     ended = False
     took: list[float] = []
 
@@ -121,7 +121,7 @@ async def _beside(runtime: remora.Runtime, pool: list[str], name: str, work: Wor
         ended = True
     took.sort()
     figures = (percentile(took, 0.5), percentile(took, 0.99), took[-1])
-    return Beside(name, round(seconds, 1), len(took), *(round(one, 1) for one in figures))
+    return During(name, round(seconds, 1), len(took), *(round(one, 1) for one in figures))
 
 
 async def _make_export(directory: Path, messages: int) -> Path:
@@ -146,7 +146,7 @@ async def _fill(runtime: remora.Runtime, messages: int, name: str) -> None:
                 tasks.create_task(runtime.session(f"{name}-{user}", "chat").append(said))
 
 
-def main(argv: list[str] | None = None) -> list[Beside]:
+def main(argv: list[str] | None = None) -> list[During]:
     """Run it; returns what was printed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
