@@ -235,7 +235,7 @@ class UnindexedRows:
             held.tails = {} if keys is None or keys else built.copy()
             wanted = set(map(held.left_out, asked))
             for own in wanted if len(wanted) <= _MOST_TAILS else [None]:
-                rows = [row for row in held.newest if own is None or row.session != own.session]
+                rows = held.rows_without(own)
                 await self._embed(held, rows)
                 held.tails[own] = await self._build(held, rows, _nearest(built, own))
             held.note_read(first_asked)
@@ -612,6 +612,12 @@ class _UserTail:
             return None
         unindexed = self.rows.get(own.key, {})
         return own.key if all(seq in own.seqs for seq in unindexed) else None
+
+    def rows_without(self, own: SessionKey | None) -> Sequence[MemoryRow]:
+        """The rows without a session's messages; what was recorded there is no message."""
+        if own is None:
+            return self.newest
+        return [row for row in self.newest if row.session != own.session or not row.seq]
 
     def find_tail(self, own: _Own | None) -> Tail | None:
         """What a load searches; None if that was not made when it was read last.

@@ -473,7 +473,7 @@ async def recalled(session: Any) -> list[str]:
 async def test_a_conversation_is_not_read_for_its_own_turns() -> None:
     """Other sessions' turns see what it says, at once."""
     journal = Watched()
-    async with in_memory(journal=journal) as user:
+    async with in_memory(journal=journal, store=Refusing(16)) as user:
         other, chat = user.session("other"), user.session("chat")
         await other.append(said("tea of another"))
         for number in range(5):
@@ -482,7 +482,11 @@ async def test_a_conversation_is_not_read_for_its_own_turns() -> None:
         assert journal.asked == [None]
         assert await recalled(other) == [f"tea {number}" for number in range(5)]
         await other.append(said("more tea of another"))
-        assert await recalled(chat) == ["more tea of another", "tea of another"]
+        await user.remember("tea is green", session="chat")
+        expected = ["more tea of another", "tea is green", "tea of another"]
+        assert await recalled(chat) == expected
+        await chat.append(said("tea again"))
+        assert await recalled(chat) == expected
 
 
 async def test_what_is_deleted_is_not_recalled_in_its_own_session() -> None:
