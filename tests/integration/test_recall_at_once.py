@@ -524,7 +524,8 @@ async def test_what_a_load_does_not_show_of_its_session_is_recalled(loaded_befor
         past = await chat.load(query="tea", at=2)
         assert [one.text for one in past.memories] == ["tea three"]
         call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        asked = {"role": "assistant", "content": "tea in Lisbon?", "tool_calls": [call]}
+        asked: dict[str, Any] = {"role": "assistant", "content": "tea in Lisbon?"}
+        asked["tool_calls"] = [call]
         await chat.append(asked)
         context = await chat.load(query="tea")
         assert "tea in Lisbon?" not in [one["content"] for one in context.messages[-1:]]
